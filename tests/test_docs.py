@@ -101,6 +101,19 @@ def test_links_lead_somewhere(document: str):
     assert [link for link in links if not (file.parent / link).exists()] == []
 
 
+def headings(file: Path) -> set[str]:
+    """Return the anchors of a document's headings."""
+    titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_to_headings_lead_somewhere(document: str):
+    file = ROOT / document
+    links = re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", file.read_text())
+    assert [link for link in links if link[1] not in headings(file.parent / link[0] if link[0] else file)] == []
+
+
 @pytest.mark.parametrize("document", [*DOCUMENTS, "CHANGELOG.md"])
 def test_no_merge_is_left_half_done(document: str):
     assert re.findall(r"^(?:<{7} |={7}$|>{7} ).*", (ROOT / document).read_text(), re.MULTILINE) == []

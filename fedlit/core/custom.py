@@ -1,32 +1,51 @@
-"""Errors that a custom class raises, as one line with the name of the class."""
+"""Errors that custom classes raise, as one line with the class, the method, the file and the line."""
 
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import takewhile
+from types import FrameType
+
+from fedlit.core.errors import ConfigError
+
+
+def custom_code(error: BaseException) -> str:
+    """Return the place of a ValueError that a custom class raises: ``Class.method (file, line N)``; else "".
+
+    A custom class is built on a class of fedlit, and is not part of fedlit. Errors of other packages that its method
+    calls count as its own. Errors of fedlit's functions do not, because they already name the mistake; nor do errors of
+    other classes, such as a LightningModule, because they need their traceback.
+    """
+    if not isinstance(error, ValueError):
+        return ""
+    inner = list(takewhile(lambda e: _package(e[0]) != "fedlit", reversed([*traceback.walk_tb(error.__traceback__)])))
+    for frame, _ in inner:
+        kind, package = type(frame.f_locals.get("self")), _package(frame)
+        if _outermost(kind.__module__) == package and any(_outermost(b.__module__) == "fedlit" for b in kind.__mro__):
+            raising, line = next(each for each in inner if _package(each[0]) == package)
+            return f"{kind.__name__}.{frame.f_code.co_name} ({raising.f_code.co_filename}, line {line})"
+    return ""
 
 
 @contextmanager
-def named_errors(owner: object, method: str) -> Iterator[None]:
-    """Context manager that names a custom class, and the line, in a ValueError that its method raises.
-
-    Errors of fedlit's own code stay as they are: they name what is wrong already.
-
-    Args:
-        owner: The object whose method is called.
-        method: Name of the method.
+def named_errors() -> Iterator[None]:
+    """Context manager that puts the place before the message of a ValueError that a custom class raises.
 
     Raises:
-        ValueError: The error, with the class, the method, the file and the line before its message.
+        ValueError: The error, with its place; a ConfigError remains one.
     """
     try:
         yield
     except ValueError as error:
-        frames = list(traceback.walk_tb(error.__traceback__))
-        modules = [frame.f_globals.get("__name__", "") for frame, _ in frames]
-        home = type(owner).__module__
-        if any(module.partition(".")[0] == "fedlit" for module in (home, modules[-1])):
+        if not (place := custom_code(error)):
             raise
-        own = [place for place, module in zip(frames, modules, strict=True) if module == home]
-        frame, line = (own or frames)[-1]
-        where = f"{type(owner).__name__}.{method} ({frame.f_code.co_filename}, line {line})"
-        raise ValueError(f"{where}: {error}") from error
+        kind = ConfigError if isinstance(error, ConfigError) else ValueError
+        raise kind(f"{place}: {error}") from error
+
+
+def _package(frame: FrameType) -> str:
+    return _outermost(frame.f_globals.get("__name__", ""))
+
+
+def _outermost(module: str) -> str:
+    return module.partition(".")[0]

@@ -118,7 +118,7 @@ def make_fabric(
 
     Args:
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        devices: Processes on this machine, one device each (or a list of device indices).
+        devices: Number of processes on this machine, one device each, or a list of device indices.
         num_nodes: Number of machines; start one ``torchrun`` or ``fabric run`` on each.
         precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
 

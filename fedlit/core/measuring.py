@@ -7,8 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
-from fedlit.core.custom import named_errors
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.labels import check_labels, stored_labels
 from fedlit.core.local_model import LocalModel
@@ -77,23 +75,13 @@ def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool 
 
     At the ``start`` of a run the objective is initialised as its options say; later its variables are set to their
     optimum.
-
-    Raises:
-        ConfigError: The objective refuses what was measured; names its class.
     """
     means = {n: vector if n.startswith(TOTALS) else vector / total.weight for n, vector in total.vectors.items()}
     model.load(server.w, server.stats)
     objective = objective_of(model.module)
     measured = stripped(means, "objective/")
     if objective is not None and measured:
-        hook = objective.settle if start else objective.optimise
-        try:
-            with named_errors(objective, hook.__name__):
-                hook(measured)
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        (objective.settle if start else objective.optimise)(measured)
     stats = model.stats.cpu().clone()
     moments = (means["mean"], means["square"]) if "mean" in means else None
     normalisation = _normalisation(server.layout, stats, *moments) if moments else None

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedlit.core.argument_types import Checked
-from fedlit.core.custom import named_errors
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
@@ -240,13 +239,11 @@ class FederatedDataModule(Checked):
 
         records = self._read()
         records = replace(records, splits=split_by_patient(records, self.split, self.seed))
-        with named_errors(self.partition, "assign"):
-            owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
+        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
         check_clients(owners, records.splits)
         if not self.partition.shares_patients:
             check_patients(records.patients, owners, type(self.partition).__name__)
-        with named_errors(self, "keep"):
-            kept = np.flatnonzero(self.keep(records, owners))
+        kept = np.flatnonzero(self.keep(records, owners))
         hidden = self._hidden(records, owners)
         owners = np.full(len(owners), POOLED) if self.pooled else owners
         check_clients(owners[kept], records.splits[kept])
@@ -259,8 +256,7 @@ class FederatedDataModule(Checked):
 
         hidden = hidden_labels(records)
         rows_of = dict(sorted(Series(owners).groupby(owners).indices.items()))
-        with named_errors(self.scheme, "classes_of"):
-            declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
+        declared = self.scheme.classes_of(list(rows_of), records.classes, self.seed) if self.scheme else {}
         for name, rows in rows_of.items():
             if name in declared:
                 hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
@@ -349,9 +345,7 @@ class FederatedDataModule(Checked):
 
     def _read(self) -> Records:
         if self._records is None:
-            with named_errors(self, "records"):
-                records = self.records()
-            self._records = check_records(records, self.same_person == "exact")
+            self._records = check_records(self.records(), self.same_person == "exact")
         return self._records
 
     def _augmentation(self) -> nn.Module | None:

@@ -19,6 +19,7 @@ from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
 from fedlit.core.argument_types import check_arguments
+from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
@@ -122,6 +123,7 @@ def fit(
 
     Raises:
         ConfigError: The arguments contradict each other; nothing has been trained.
+        ValueError: A custom class raised it; the message begins with the class, the method, the file and the line.
         CheckpointError: The checkpoint to continue is missing, or belongs to another run.
         TrainingError: A loss or an update is not finite, no client's weights change, or a process died.
         KeyboardInterrupt: Ctrl-C; the last completed round is checkpointed, and ``ckpt_path`` continues from there.
@@ -135,7 +137,7 @@ def fit(
     check_names(Namespace(experiment=experiment, name=name))
     examine(model, OF_MODULES)
     data = _data(clients, model, test_sets, batch_size, eval_batch_size)
-    with _unchanged_generators(), ExitStack() as open_things:
+    with named_errors(), _unchanged_generators(), ExitStack() as open_things:
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)

@@ -66,7 +66,7 @@ METRICS = {
     "test/SET/auroc_own_macro": (
         "The same for personal heads, which rank fewer images: an image counts only for the classes of its client."
     ),
-    "client/NAME/...": "The same for one client, on its own validation data.",
+    "client/NAME/...": "Metrics of one client, on its own data.",
     "drift/client_drift": (
         "Spread of the clients' updates as they are sent, after an aggregator has scaled or normalised them: mean "
         "|delta_k|^2 - |mean delta|^2."

@@ -1,4 +1,4 @@
-"""Command lines of fedlit in processes of their own, several at a time, which end with this process."""
+"""Command lines of fedlit in their own processes, several at a time, which end with this process."""
 
 import multiprocessing
 import os

@@ -6,17 +6,16 @@ The reason is jsonargparse's own text. A release with other texts changes only t
 import difflib
 import importlib
 import re
-import sysconfig
 import traceback
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
-from types import FrameType
 
 import yaml
 
+from fedlit.core.custom import custom_code
 from fedlit.core.system import documents
 from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
 from fedlit.tracking.addresses import scalars
@@ -136,7 +135,7 @@ def explain(
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):
         return problem
-    if chain and (place := own_code(chain[-1])):
+    if chain and (place := custom_code(chain[-1])):
         return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):
         return _located(str(chain[-1]), sources)
@@ -172,28 +171,6 @@ def home(error: BaseException) -> str:
     """Return the name of the module that raised an error, or ""."""
     frames = list(traceback.walk_tb(error.__traceback__))
     return frames[-1][0].f_globals.get("__name__", "") if frames else ""
-
-
-def own_code(error: BaseException) -> str:
-    """Return the class, method and line of a ValueError of the user's own class, built on one of fedlit, or ""."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    own = list(takewhile(lambda each: _is_own(each[0]), reversed(frames)))
-    method = next((frame for frame, _ in own if "self" in frame.f_locals), None)
-    if method is None or not isinstance(error, ValueError):
-        return ""
-    kind, (raising, line) = type(method.f_locals["self"]), own[0]
-    if not any(base.__module__.startswith("fedlit.") for base in kind.__mro__):
-        return ""  # a bug in a model, for example, which needs its traceback
-    return f"{kind.__name__}.{method.f_code.co_name} ({raising.f_code.co_filename}, line {line})"
-
-
-def _is_own(frame: FrameType) -> bool:
-    """Return whether a frame runs the user's own code, not that of fedlit, another package or Python itself."""
-    file = Path(frame.f_code.co_filename)
-    packages = {"site-packages", "dist-packages"}.intersection(file.parts)
-    standard = file.is_relative_to(sysconfig.get_path("stdlib"))
-    package = frame.f_globals.get("__name__", "").partition(".")[0]
-    return file.suffix == ".py" and package != "fedlit" and not packages and not standard
 
 
 def near(word: str, names: Iterable[str]) -> str:

@@ -8,10 +8,11 @@ from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 from rich.console import Console
 from yaml import YAMLError
 
+from fedlit.core.custom import custom_code
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.helptexts import HelpFormatter
-from fedlit.experiment.mistakes import Sources, explain, home, own_code
+from fedlit.experiment.mistakes import Sources, explain, home
 from fedlit.tracking.addresses import marked, without_credentials
 
 SUBCOMMANDS = {
@@ -98,7 +99,7 @@ DELIBERATE: dict[type[Exception], tuple[str, ...]] = {
 
 def is_mistake(error: Exception) -> bool:
     """Return whether an error is a mistake of the user with advice; other errors are shown with their traceback."""
-    return bool(own_code(error)) or any(
+    return bool(custom_code(error)) or any(
         isinstance(error, kind) and home(error).startswith(homes) for kind, homes in DELIBERATE.items()
     )
 

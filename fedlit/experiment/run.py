@@ -106,7 +106,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         for file in write_predictions(session, sets, rounds, run.directory / FOLDER):
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
-        if experiment.away is None:  # of data elsewhere it is not known how they are decoded
+        if experiment.away is None:  # the model's notes describe how images are decoded, which only the sites know
             _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
         for line in () if experiment.fast_dev_run else session.hand_out(server, rounds):
             say(line)

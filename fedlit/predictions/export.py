@@ -122,7 +122,7 @@ def save_model(
 
 
 def described_images(data: FederatedDataModule) -> dict[str, Any]:
-    """Return how images become the model's input; nothing where they are not fedlit's."""
+    """Return how images become the model's input, or no notes if fedlit does not decode them."""
     images = next(iter(data.clients.values())).train
     if not isinstance(images, LabelledImages):
         return {}

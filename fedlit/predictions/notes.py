@@ -29,7 +29,11 @@ KINDS: dict[str, tuple[str, Any]] = {
     "classes": ("a list of different names", lambda value, _: _texts(value)),
     "learned": (
         "a list with true or false for each class",
-        lambda value, notes: isinstance(value, list) and len(value) == len(notes["classes"]),
+        lambda value, notes: (
+            isinstance(value, list)
+            and len(value) == len(notes["classes"])
+            and all(isinstance(each, bool) for each in value)
+        ),
     ),
     "image_size": ("a number of pixels from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
@@ -122,8 +126,8 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
         ConfigError: The configuration names another class, or an argument has another type than its class takes.
     """
     advice = (
-        "Loading it would run that code. If you trust it, and the author of the file, add --trust, or set the "
-        "environment variable FEDLIT_TRUST=1 if MLflow loads the model"
+        "With --trust, fedlit runs the code that the file names: add it only if you trust the author of the file (if "
+        "MLflow loads the model, set the environment variable FEDLIT_TRUST=1)"
     )
     if foreign := foreign_code(model):
         raise ConfigError(

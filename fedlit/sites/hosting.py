@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.core.checkpoints import checkpoint
+from fedlit.core.custom import named_errors
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system.typed import made
 from fedlit.experiment.experiment import Experiment
@@ -218,7 +219,8 @@ class Hosted:
             if self.order.server is not None and own.job_days is not None:
                 forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), JOB)
             os.chdir(own.home)
-            with experiment_of(self.order.config.read_text(), own, self.order.name) as experiment:
+            config = self.order.config.read_text()
+            with named_errors(), experiment_of(config, own, self.order.name) as experiment:
                 self._folder = experiment.run_dir / experiment.experiment
                 begun = self._begun()
                 if begun is not None and last_checkpoint(begun):

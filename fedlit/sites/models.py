@@ -1,10 +1,6 @@
-"""Models at a site, which the server sends at the end of a run, each in a file of ``fedlit export``.
+"""Models at a site, which the server sends at the end of a run, each in a file of ``fedlit export``."""
 
-``STATE/models/RUN.safetensors`` is the model of a run. ``RUN-CLIENT.safetensors`` is the model of a client that keeps a
-part of it. They are kept when the states of the run are removed.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +14,10 @@ from fedlit.predictions.export import save_model
 from fedlit.predictions.serving import file_notes
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
+from fedlit.sites.model_files import FOLDER, ID, SUFFIX, model_files
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
 from fedlit.sites.states import NotKept, folder_name
-
-FOLDER, SUFFIX = "models", ".safetensors"
 
 
 def keep(
@@ -45,7 +40,7 @@ def keep(
         NotKept: If the file cannot be written.
     """
     check_run(run)
-    if len({file.name[: len(run)] for file in _files(folder)} - {run}) >= most:
+    if len({file.name[:ID] for file in model_files(folder)} - {run}) >= most:
         raise Refused(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
             "its administrator may delete some"
@@ -67,12 +62,11 @@ def keep(
         ) from error
 
 
-def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tuple[Path, dict[str, Any]]:
-    """Copy a model to a file.
+def bring(files: Sequence[Path], client: str | None, output: Path | None) -> tuple[Path, dict[str, Any]]:
+    """Copy a model of a run to a file.
 
     Args:
-        folder: The site's folder of states.
-        run: The id of the run, or its first characters; "" for the newest model.
+        files: The files of the run's models.
         client: Client whose own model is copied; None if there is only one model.
         output: The file. By default one in the working directory, named for the first characters of the run's id.
 
@@ -80,35 +74,21 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
         The file, and its notes.
 
     Raises:
-        ConfigError: If there is no such model, or more than one.
+        ConfigError: If there is no model of the client, or more than one model and no client.
     """
-    files = sorted((f for f in _files(folder) if f.name.startswith(run)), key=lambda file: file.stat().st_mtime)
-    runs = list(dict.fromkeys(file.name[:32] for file in files))
-    if not files:
-        raise ConfigError(
-            f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model arrives when its run "
-            "ends, if verbs in the site's file include model, and models in the server's file is true"
-        )
-    if run and len(runs) > 1:
-        raise ConfigError(
-            f"{run}: expected the first characters of one run's id, found {', '.join(runs)}; type more characters"
-        )
-    notes = {file: file_notes(file) for file in files if file.name.startswith(runs[-1])}
-    owners = [told.get("client") for told in notes.values()]
-    wanted = [file for file, told in notes.items() if client is None or told.get("client", client) == client]
+    run = files[0].name[:ID]
+    notes = {file: file_notes(file) for file in files}
+    owners = [of_file.get("client") for of_file in notes.values()]
+    wanted = [file for file, owner in zip(files, owners, strict=True) if client is None or owner in (None, client)]
     if len(wanted) != 1:
         found = f"no model of client {client!r}" if client else "a model of each client"
-        raise ConfigError(f"run {runs[-1]}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
+        raise ConfigError(f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
     (file,) = wanted
-    output = output or Path(f"model-{file.name[:8]}{file.name[32:]}")
+    output = output or Path(f"model-{file.name[:8]}{file.name[ID:]}")
     if output.is_dir():
         raise ConfigError(
             f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}"
         )
     with whole(output) as draft:
         draft.write_bytes(file.read_bytes())
-    return output, notes[file] | {"run": runs[-1]}
-
-
-def _files(folder: Path) -> list[Path]:
-    return [file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if not file.name.startswith(".")]
+    return output, notes[file] | {"run": run}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
@@ -58,7 +59,7 @@ class OwnData:
         """
         whole = self.settings.data
         try:
-            with reading():
+            with named_errors(), reading():
                 whole.prepare_data()
                 whole.setup("fit")
                 examine_clients(whole.clients, whole.classes)

@@ -2,9 +2,15 @@
 
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import fedlit
+from fedlit.models import ImageClassifier
 
 CLASSES = """
 from fedlit.core.objective import Objective
@@ -87,6 +93,19 @@ def test_a_value_error_is_one_line(options: str, place: str, classes, fedlit_cli
     (line,) = (line for line in err.splitlines() if line.startswith("fedlit: error: "))
     assert re.fullmatch(rf"fedlit: error: .*{re.escape(place)} \(\S+own_classes.py, line \d+\): broken.*", line)
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [({"objective": "Ratio"}, "Ratio.settle"), ({"callbacks": "Watching"}, "Watching.on_round_end")],
+)
+def test_a_value_error_in_python_is_named(options: dict, place: str, classes):
+    made = {key: getattr(import_module("own_classes"), name)() for key, name in options.items()}
+    part = TensorDataset(torch.rand(8, 1, 16, 16), torch.randint(2, (8, 1)).float())
+    model = ImageClassifier(("Edema",), "small_cnn", objective=made.get("objective"))
+    followers = [made["callbacks"]] if "callbacks" in made else None
+    with pytest.raises(ValueError, match=rf"^{re.escape(place)} \(\S+own_classes.py, line \d+\): broken$"):
+        fedlit.fit(model, {"north": (part, part, part)}, rounds=1, workers=1, callbacks=followers)
 
 
 def test_another_error_keeps_its_traceback(classes, fedlit_cli):

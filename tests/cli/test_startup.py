@@ -101,6 +101,13 @@ def test_a_look_at_data_imports_no_pytorch(tmp_path):
     assert not (HEAVY - {"numpy", "pandas"}) & modules
 
 
+@pytest.mark.parametrize("command", ["check", "ledger", "model"])
+def test_the_wrong_path_of_a_site_is_refused_without_pytorch(command):
+    code, modules, _ = answered(["site", command, "NO_SUCH_FOLDER"])
+    assert code == 1
+    assert not {"torch", "lightning"} & modules
+
+
 def test_fit_says_that_it_starts_before_it_imports_pytorch():
     """The first line is printed immediately."""
     blocked = BLOCKED + ASKED.format(words=["fit"])

@@ -130,19 +130,6 @@ def test_totals_are_sums_over_the_federation_whatever_the_weights_and_constants_
     assert set(logged) == {f"objective/prior/{name}" for name in CLASSES}
 
 
-class Refusing(Counted):
-    def settle(self, means):
-        raise ValueError("expected a positive of each class")
-
-
-def test_an_objective_that_refuses_what_was_measured_is_named():
-    module = ToyNet(drop=0.0).double()
-    module.objective = Refusing()
-    module.objective.build(len(CLASSES))
-    with pytest.raises(ConfigError, match=r"^Refusing\.settle \(.*, line \d+\): expected a positive of each class$"):
-        settled(module.double(), ToyData())
-
-
 def test_a_class_without_positives_anywhere_has_p_zero_and_keeps_its_start():
     nobody = {(f"site-{k}", 2): 0.0 for k in range(3)}
     ready, _, server = settled(net(), Relabelled(nobody))

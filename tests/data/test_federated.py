@@ -20,7 +20,6 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
-from fedlit.data.schemes import LabelScheme
 
 
 @pytest.fixture
@@ -308,29 +307,6 @@ def test_a_patient_at_two_clients_is_refused_unless_the_partition_shares_patient
         ready(Source(str(tmp_path), Fixed(by_image, shares_patients=False)))
     assert list(ready(Source(str(tmp_path), Fixed(by_image))).clients) == ["A", "B"]
     assert list(ready(Source(str(tmp_path), Fixed(lambda r: r.sites, False))).clients) == ["North", "South", "West"]
-
-
-def fail(*values, **named):
-    raise ValueError("expected a scanner, found none")
-
-
-@pytest.mark.parametrize("method", ["records", "keep", "assign", "classes_of"])
-def test_a_value_error_of_a_custom_class_names_the_class_and_the_line(tmp_path, monkeypatch, method):
-    scheme = type("Rota", (LabelScheme,), {"classes_of": lambda *_: {}, "__module__": __name__})()
-    data = Source(str(tmp_path), Fixed(lambda r: r.sites), scheme=scheme)
-    owner = {"assign": data.partition, "classes_of": scheme}.get(method, data)
-    monkeypatch.setattr(owner, method, fail)
-    line = fail.__code__.co_firstlineno + 1
-    where = rf"{type(owner).__name__}\.{method} \(.*test_federated\.py, line {line}\): "
-    with pytest.raises(ValueError, match=rf"^{where}expected a scanner, found none$") as caught:
-        ready(data)
-    assert caught.traceback[-1].frame.f_globals["__name__"].startswith("fedlit.")  # one line at the command line
-
-
-def test_an_error_of_fedlit_in_a_custom_class_stays_as_it_is(tmp_path):
-    data = Source(str(tmp_path), ByOrganisation(), lambda records: replace(records, store=ImageStore.from_array(None)))
-    with pytest.raises(ValueError, match=r"^expected uint8 images"):
-        ready(data)
 
 
 @pytest.mark.parametrize("in_chans", [1, 3])

@@ -16,7 +16,7 @@ BASE = {
     "data": {"class_path": "toys.ToyData"},
     "model": {"class_path": "toys.ToyNet"},
     "federation": {"rounds": 2, "workers": 1, "participation": 0.7},
-    "logger": "test_sweep.Recorder",
+    "logger": "sweeps.Recorder",
 }
 
 

@@ -65,6 +65,7 @@ INPUTS = [
     row("a class twice", exported(classes=["Edema", "Edema"]), "'classes'", "a list of different names"),
     row("learned of another length", exported(learned=[True]), "'learned'", "a list with true or false for each "
         "class", AGAIN),
+    row("learned as numbers", exported(learned=[1, 0]), "'learned'", "a list with true or false for each class"),
     row("learned left out", exported(learned=None), "'learned'", "found nothing"),
     row("no size of the images", exported(image_size=None), "expected note 'image_size' with note", AGAIN),
     row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),

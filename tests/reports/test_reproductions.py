@@ -253,7 +253,7 @@ class TestDocument:
                 "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, "
                 "frequencies, embedding, or",
             ),
-            ({"shows": None}, "the key shows is missing"),
+            ({"shows": None}, "expected the keys shows, scales, found no shows; add the missing ones"),
             ({"scales": {"paper": 3}}, "scales.paper: expected keys and values, found 3"),
             (
                 {"scales": {"laptop": {"values": {"window": {512: None}}}}},

@@ -19,6 +19,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.sites import engine
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, REPLY
+from fedlit.sites.model_files import files_of_run
 from fedlit.sites.models import bring
 
 CONFIG = {
@@ -272,15 +273,17 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
     with pytest.raises(
         ConfigError, match=rf"run {new}: there is a model of each client; give --client with one of site-"
     ):
-        bring(there, "", None, None)
+        bring(files_of_run(there, None), None, None)
     with pytest.raises(ConfigError, match="no model of client 'x'; give --client with one of site-0, site-2"):
-        bring(there, old[:8], "x", None)
-    with pytest.raises(ConfigError, match="there is no model of run zz"):
-        bring(there, "zz", None, None)
+        bring(files_of_run(there, old[:8]), "x", None)
+    with pytest.raises(ConfigError, match=rf"found 'zz'; the runs with a model are {new}, {old}; a model arrives when"):
+        files_of_run(there, "zz")
+    with pytest.raises(ConfigError, match=rf"found ''; the runs with a model are {new}, {old}; type more characters"):
+        files_of_run(there, "")
     with pytest.raises(ConfigError, match=r"--output: expected a file such as .*, found the folder"):
-        bring(there, "", "site-0", tmp_path)
+        bring(files_of_run(there, None), "site-0", tmp_path)
     for run in (old, new):
-        file, told = bring(there, run[:8], "site-2", tmp_path / "x.safetensors")
+        file, told = bring(files_of_run(there, run[:8]), "site-2", tmp_path / "x.safetensors")
         assert file.read_bytes() == (there / "models" / f"{run}-site-2.safetensors").read_bytes()
         assert (told["run"], told["client"]) == (run, "site-2")
     (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")

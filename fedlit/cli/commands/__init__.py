@@ -10,9 +10,9 @@ COMMANDS = {
     "test": "Evaluate a checkpoint on the test sets.",
     "predict": "Write the probabilities that a trained model gives to every image, as Parquet or CSV files.",
     "export": "Write the model of a checkpoint to one .safetensors file, to use it elsewhere.",
-    "sweep": "Run all combinations of cases, values and seeds. Repeat it to continue after an interruption.",
+    "sweep": "Run all combinations of cases, values and seeds. Repeat the command to continue after an interruption.",
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
-    "reproduce": "Run and write a figure or table of a paper. Repeat it to continue after an interruption.",
+    "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
     "data": "Check data before training on it, and manage the cache of decoded images.",
     "site": (
         "Prepare a federation across sites: write the folders of its sites, server and lead, check a site before it "
@@ -23,7 +23,7 @@ COMMANDS = {
         "or the checks before training."
     ),
 }
-"""A line of help for each command. The file of a command is imported only when it is called, which saves seconds."""
+"""The help of each command. The file of a command is imported only when it is called, which saves seconds."""
 
 
 def command(name: str) -> ModuleType:

@@ -32,9 +32,9 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--jobs", type=int, default=1, help=jobs)
     sites = (
         "Sites that train the clients, instead of this process. loopback:3 starts three processes on this machine, "
-        "each with a share of the clients and its own state, which exchange only messages. The folder that the lead of "
-        "a federation has received for NVFlare trains at the real sites: the server keeps the run, and this command "
-        "watches over it."
+        "each with a share of the clients and its own state, which exchange only messages. With the folder that the "
+        "lead of a federation has received for NVFlare, the real sites train: the server keeps the run, and this "
+        "command watches over it."
     )
     options.add_argument("--sites", type=str | None, default=None, help=sites)
     fresh = "Comma-separated sites that have lost the states of their clients and continue without them."

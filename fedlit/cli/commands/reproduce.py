@@ -15,7 +15,8 @@ def parser(argv: Sequence[str]) -> Parser:
     from fedlit.reports.reproductions.reproduction import Reproduction
 
     options = Parser(description=COMMANDS["reproduce"], epilog=REPRODUCE)
-    options.add_argument("name", metavar="NAME", type=str, help="Name of the figure or table. See below.")
+    name = "Name of the figure or table (see below), or your own YAML document."
+    options.add_argument("name", metavar="NAME", type=str, help=name)
     options.add_class_arguments(Reproduction, skip={"name"})
     return options
 

@@ -15,6 +15,7 @@ from fedlit.experiment.parser import Parser, complain
 from fedlit.sites.folders import ROLES, MemberFolder
 from fedlit.sites.ledger import LINES, read_ledger
 from fedlit.sites.messages import printable
+from fedlit.sites.model_files import files_of_run
 from fedlit.sites.reaching import kit_of
 
 
@@ -86,11 +87,12 @@ def _ledger(args: Namespace) -> int:
 
 
 def _model(args: Namespace) -> int:
-    from fedlit.sites.models import bring  # with PyTorch, which takes seconds
-
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
-        file, notes = bring(_state(args.path), args.run or "", args.client, args.output)
+        files = files_of_run(_state(args.path), args.run)
+        from fedlit.sites.models import bring  # with PyTorch, which takes seconds
+
+        file, notes = bring(files, args.client, args.output)
     except (ConfigError, OSError) as error:
         complain(str(error))
         return 1
@@ -98,7 +100,7 @@ def _model(args: Namespace) -> int:
     console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)
     if unknown := [name for name, learned in pairs if not learned]:
-        console.print(printable(f"not learned, so their scores are meaningless: {', '.join(unknown)}"))
+        console.print(printable(f"ignore the scores of classes that the model has not learned: {', '.join(unknown)}"))
     console.print(f"to use it: fedlit predict --model {file} FOLDER")
     return 0
 
@@ -130,11 +132,15 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         yield from kit.checks()
         yield "ready to lead"
         return
-    if path.is_dir() and not file.exists():
+    if not file.is_file():
+        found = "a folder with neither" if path.is_dir() else "no such folder or file"
         raise ConfigError(
-            f"{path}: expected the folder of a site, with local/{file.name}, or that of a lead, with "
-            "startup/fed_admin.json; `fedlit site init` writes one, and its STEPS.txt explains how to get a certificate"
+            f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that of a lead, with "
+            f"startup/fed_admin.json, found {found}; `fedlit site init` writes one, and its STEPS.txt explains how to "
+            "get a certificate"
         )
+    if config is not None and not config.is_file():
+        raise ConfigError(f"--config: expected a file, found none at {config}")
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
     from fedlit.sites.policy import Refused
@@ -191,9 +197,8 @@ def _ledger_parser() -> Parser:
 
 def _model_parser() -> Parser:
     description = (
-        "Copy the best model of a run that has ended to a file for `fedlit predict --model`: weights in "
-        ".safetensors, and notes in JSON. If the site's client keeps a part of the model, as with FedBN, the file "
-        "contains its own part."
+        "Copy the best model of a run that has ended to a .safetensors file for `fedlit predict --model`. If the "
+        "site's client keeps a part of the model, as with FedBN, the file contains the client's part."
     )
     parser = Parser(description=description)
     path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."

@@ -205,9 +205,12 @@ class Place:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
                 raise self.below(key).error(f"there is no such key{hint}")
         values = keys | others
+        optional = {n for n, each in every.items() if (each.default, each.default_factory) != (MISSING, MISSING)}
+        required = [name for name in every if name not in optional | others.keys()]
+        if missing := [name for name in required if name not in keys]:
+            found = " and no ".join(missing)
+            raise self.error(f"expected the keys {', '.join(required)}, found no {found}; add the missing ones")
         for name, each in every.items():
-            if name not in values and each.default is MISSING and each.default_factory is MISSING:
-                raise self.error(f"the key {name} is missing")
             if of := each.metadata.get("each"):
                 inner = self.below(name).mapping(values[name])
                 values[name] = {

@@ -70,8 +70,8 @@ class Reproduction:
     Args:
         name: Name of the figure or table, as ``fedlit list reproductions`` shows it, or your own YAML document.
         root: Folder of the data that are not built in.
-        scale: ``laptop``, minutes on two cores, ``paper``, the settings of the paper's text, or ``linked``, those of
-            the code that the paper links, if they differ. Runs and report of ``linked`` have folders of that name.
+        scale: ``laptop`` (minutes on two cores), ``paper`` (the settings of the paper's text) or ``linked`` (those of
+            the authors' released code, if they differ). Runs and report of ``linked`` have folders of that name.
         seeds: Seeds of the runs, the same for every method. By default three, for surgical-tables one.
         jobs: Number of runs at the same time.
         output: Folder for the figure and the tables, which are written to OUTPUT/NAME/.

@@ -1,0 +1,163 @@
+"""Modules that know nothing of fedlit, on the command line: what they log, and what is refused."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+from foreigners import Plain
+
+from fedlit.cli.commands import fit
+from fedlit.cli.main import parse
+from fedlit.core.checkpoints import checkpoint
+from fedlit.experiment.parser import is_mistake
+from fedlit.tracking.base import MetricsFile, Tracker
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+DIGITS = "--data foreigners.Digits --logger false --federation.workers 1 --federation.rounds 2"
+
+
+def metrics(run_dir: str = "runs") -> dict[tuple[int, str], float]:
+    (directory,) = Path(run_dir, "default").iterdir()
+    return {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
+
+
+class StatusTracker(Tracker):
+    """A tracker that writes how the run ended."""
+
+    def finish(self, status: str) -> None:
+        Path("status.txt").write_text(status)
+
+
+class TestForeignModules:
+    def test_plain_cross_entropy_trains_and_what_it_logs_is_a_metric(self, fedlit_cli):
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --federation.rounds 8")
+        assert code == 0, err
+        assert err == ""
+        assert "no scores per class: the best model has the lowest val/loss" in out
+        logged = metrics()
+        for key in (
+            "train/accuracy",
+            "train/cross entropy",
+            "train/rows",
+            "val/loss",
+            "val/accuracy",
+            "client/site-1/train_accuracy",
+            "client/site-1/accuracy",
+        ):
+            assert (8, key) in logged
+        assert logged[8, "train/rows"] == 8
+        assert logged[8, "train/cross entropy"] == pytest.approx(logged[8, "train/loss"], rel=1e-6)
+        assert logged[8, "val/loss"] < 0.85 * logged[1, "val/loss"]
+        assert logged[8, "val/accuracy"] > 0.5
+
+    def test_what_a_module_logs_is_what_it_saw(self, fedlit_cli):
+        """The logged accuracy equals that of the federation's model, computed explicitly."""
+        assert fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --name one")[0] == 0
+        args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Plain"))
+        data = parser.instantiate_classes(args.fit).data
+        data.setup()
+        server = torch.load("runs/default/one/checkpoints/round-000002/server.pt", weights_only=True)["w"]
+        module = Plain()
+        torch.nn.utils.vector_to_parameters(server, module.parameters())
+        images, labels = (torch.cat([d.val.tensors[i] for d in data.clients.values()]) for i in (0, 1))
+        with torch.no_grad():
+            right = (module.net(images).argmax(1) == labels).float().mean()
+        assert metrics()[2, "val/accuracy"] == pytest.approx(float(right))
+
+    def test_labels_that_are_indices_are_scored_one_class_against_the_rest(self, fedlit_cli):
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Named --model.lr 0.05")
+        assert code == 0, err
+        assert "val AUROC" in out
+        logged = metrics()
+        assert sum(logged[2, f"val/n_pos/{name}"] for name in ("ant", "bee", "cat", "dog")) == 3 * 16
+        assert logged[2, "val/n_pos/ant"] + logged[2, "val/n_neg/ant"] == 3 * 16
+        assert 0 <= logged[2, "val/auroc/ant"] <= 1
+
+    def test_without_validation_the_last_model_is_the_best(self, fedlit_cli):
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated")
+        assert code == 0, err
+        assert out.count("no validation metric: the last model counts as the best") == 1
+        assert metrics()[2, "train/loss"] < metrics()[1, "train/loss"]
+        (directory,) = Path("runs/default").iterdir()
+        assert checkpoint.find(directory / "checkpoints", "best") is None
+
+    def test_without_validation_data_a_validation_metric_cannot_be_monitored(self, fedlit_cli):
+        code, _, err = fedlit_cli(
+            f"fit {DIGITS} --data.val false --model foreigners.Plain --federation.monitor val/loss"
+        )
+        assert code == 1
+        assert "unknown metric 'val/loss'; available are no validation metrics" in err
+
+    def test_a_training_metric_can_be_monitored(self, fedlit_cli):
+        options = "--federation.monitor train/loss --federation.monitor_mode min"
+        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated {options}")
+        assert code == 0, err
+        (directory,) = Path("runs/default").iterdir()
+        assert checkpoint.find(directory / "checkpoints", "best").name == "round-000002"
+
+    @pytest.mark.parametrize(
+        ("module", "expected"),
+        [
+            ("WarmUp", "WarmUp overrides optimizer_step, which a federation does not call"),
+            ("OwnBackward", "OwnBackward overrides backward, which"),
+            (
+                "OwnClipping",
+                "overrides configure_gradient_clipping, which a federation does not call: set federation.grad",
+            ),
+            ("OwnZero", "OwnZero overrides optimizer_zero_grad, which"),
+            ("Exits", "called sys.exit(0) before the end"),
+            ("AsksTrainerForItsRate", "tried to access `self.trainer.estimated_stepping_batches`"),
+        ],
+    )
+    def test_refused_before_training(self, module: str, expected: str, fedlit_cli, folder: Path):
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.{module}")
+        assert (code, out) == (1, "")
+        assert expected in err
+        assert not (folder / "runs").exists()
+
+    def test_a_scheduler_of_torch_is_followed_or_refused(self, fedlit_cli, folder: Path):
+        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled --federation.schedule.unit steps")
+        assert code == 1
+        assert "a federation cannot follow its StepLR: its interval is one epoch, but the window" in err
+        assert not (folder / "runs").exists()
+        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled")
+        assert code == 0, err
+        assert "learning rate: follows the model's StepLR" in out
+
+    def test_hooks_that_nobody_calls_are_named_once(self, fedlit_cli):
+        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
+        assert code == 0
+        assert err.splitlines() == [
+            "warning: Hooked overrides on_train_epoch_end, on_train_start, "
+            "which a federation does not call: it has no Trainer"
+        ]
+
+    def test_asking_the_trainer_in_a_step_says_where(self, fedlit_cli):
+        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.AsksTrainer")
+        assert code == 1
+        assert "tried to access `self.trainer.max_epochs`" in err
+        assert "foreigners.py, line " in err
+
+    def test_a_bug_keeps_its_traceback(self):
+        args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Bug"))
+        with pytest.raises(ValueError, match="my own mistake") as raised:
+            fit.execute(args.fit, parser)
+        assert not is_mistake(raised.value)
+
+
+class TestNotFinite:
+    def test_a_nan_loss_names_client_round_and_step_and_keeps_the_last_round(self, fedlit_cli, folder: Path):
+        line = f"fit {DIGITS} --model foreigners.Diverging --federation.rounds 5"
+        code, out, err = fedlit_cli(line.replace("--logger false", "--logger test_foreign_modules.StatusTracker"))
+        assert code == 1
+        assert re.search(r"client 'site-0', round 2, local step 2: the loss is nan", err)
+        assert "Traceback" not in err
+        assert "round 1/5" in out
+        assert Path("status.txt").read_text() == "FAILED"
+        (directory,) = Path("runs/default").iterdir()
+        assert checkpoint.find(directory / "checkpoints", "last").name == "round-000001"
+        code, out, err = fedlit_cli(f"{line} --ckpt_path last --model foreigners.Unvalidated")
+        assert (code, "was started with another configuration" in err) == (1, True)

@@ -1,0 +1,70 @@
+"""A ValueError of a custom class names the class, the method, the file and the line."""
+
+import pandas as pd
+import pytest
+import torch
+
+from fedlit.aggregators import FedAvg
+from fedlit.core.custom import custom_code, named_errors
+from fedlit.core.errors import ConfigError
+from fedlit.data import ByOrganisation, Partition
+
+
+class Rule(Partition):
+    def __init__(self, rule):
+        self.rule = rule
+
+    def assign(self, records, seed):
+        return self.rule()
+
+
+class Helper:
+    def read(self):
+        raise ValueError("expected a scanner, found none")
+
+
+class Net(torch.nn.Module):
+    def forward(self, values):
+        raise ValueError("expected a scanner, found none")
+
+
+class Impossible(FedAvg):
+    def before(self):
+        raise ConfigError("expected one class, found two")
+
+
+PLACE = r"^Rule\.assign \(.*test_custom\.py, line \d+\): "
+
+
+def test_the_nearest_line_of_the_package_is_named():
+    with pytest.raises(ValueError, match=PLACE + "expected a scanner, found none$") as caught, named_errors():
+        Rule(Helper().read).assign(None, 0)
+    assert f"line {Helper.read.__code__.co_firstlineno + 1})" in str(caught.value)
+
+
+def test_an_error_of_another_package_counts_as_that_of_the_method_that_called_it():
+    with pytest.raises(ValueError, match=PLACE + "Unable to parse"), named_errors():
+        Rule(lambda: pd.to_numeric(pd.Series(["x"]))).assign(None, 0)
+
+
+def test_a_refusal_of_a_configuration_remains_one():
+    with pytest.raises(ConfigError, match=r"^Impossible\.before \(.*\): expected one class"), named_errors():
+        Impossible().before()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Helper().read,
+        lambda: Net()(1),
+        lambda: Rule(lambda: FedAvg(weights="none")).assign(None, 0),
+        lambda: Rule(lambda: {}["scanner"]).assign(None, 0),
+        lambda: ByOrganisation().assign(None, 0),
+    ],
+    ids=["another class", "a module", "an error of fedlit", "another error", "a class of fedlit"],
+)
+def test_other_errors_stay_as_they_are(call):
+    with pytest.raises(Exception) as caught, named_errors():
+        call()
+    assert not custom_code(caught.value)
+    assert "test_custom.py, line" not in str(caught.value)

@@ -1,0 +1,98 @@
+"""Plans of sweeps: names and settings of the runs, and mistakes, which are reported before the first run starts."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from sweeps import BASE, GRID, write
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.sweep import load_sweep, plan
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+
+def test_names_are_as_short_as_tells_them_apart(folder: Path):
+    values = {"federation.aggregators": [["FedAvg"], [{"class_path": "FedProx", "init_args": {"mu": 0.5}}]]}
+    sweep = {"experiment": "names", "config": ["base.yaml"], "grid": {"model.lr": [0.1, 1e-5], **values}}
+    assert [run.name for run in plan(load_sweep(write(folder, sweep)))] == [
+        "lr=0.1,aggregators=FedAvg,seed=0",
+        "lr=0.1,aggregators=FedProx-mu-0.5,seed=0",
+        "lr=1e-05,aggregators=FedAvg,seed=0",
+        "lr=1e-05,aggregators=FedProx-mu-0.5,seed=0",
+    ]
+    sweep |= {"set": {"model.class_path": "awkward.Stumbling"}, "grid": {"data.size": [12], "model.size": [2]}}
+    assert [run.name for run in plan(load_sweep(write(folder, sweep)))] == ["data.size=12,model.size=2,seed=0"]
+
+
+def test_sections_win_over_each_other_in_order(folder: Path):
+    sweep = {
+        "experiment": "order",
+        "config": ["base.yaml"],
+        "set": {"federation.rounds": 3, "data.size": 20, "model.lr": 0.5},
+        "cases": {"a": {"data": {"init_args": {"size": 30}}, "model.lr": 0.4}},
+        "grid": {"model.lr": [0.3]},
+    }
+    (run,) = plan(load_sweep(write(folder, sweep)))
+    config = yaml.safe_load(run.config)
+    assert config["federation"]["rounds"] == run.rounds == 3
+    assert config["data"]["init_args"]["size"] == 30
+    assert config["model"]["init_args"]["lr"] == 0.3
+    assert config["tags"] == {
+        "fedlit.sweep": "order", "fedlit.case": "a", "fedlit.method": "a", "model.lr": "0.3"
+    }  # fmt: skip
+
+
+def test_a_class_of_another_library_is_one_of_the_values(folder: Path):
+    optimizers = [{"class_path": f"torch.optim.{name}", "init_args": {"lr": 0.1}} for name in ("SGD", "Adam")]
+    base = BASE | {"model": {"class_path": "LogisticRegression", "init_args": {"features": 4}}}
+    for section in ({"grid": {"model.optimizer": optimizers}}, {"cases": {"a": {"model.optimizer": optimizers[1]}}}):
+        sweep = {"experiment": "classes", "config": ["base.yaml"], **section}
+        runs = plan(load_sweep(write(folder, sweep, base)))
+        chosen = [yaml.safe_load(run.config)["model"]["init_args"]["optimizer"] for run in runs]
+        assert [each["class_path"] for each in chosen] == ["torch.optim.SGD", "torch.optim.Adam"][-len(runs) :]
+        assert all(each["init_args"]["lr"] == 0.1 for each in chosen)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"grid": {"model.lr": [0.1, "high"]}},
+            r"run fedavg,lr=high: model.* \(\S+sweep.yaml, line \d+\).*Expected a float. Got value: high",
+        ),
+        ({"grid": {"federation.rounds": [2, 0]}}, r"run fedavg,rounds=0: federation.rounds .*expected at least 1"),
+        ({"grid": {"federation.round": [2]}}, r"--federation.round=2; did you mean federation.rounds"),
+        ({"grid": {"model.lr": []}}, r"grid.model.lr: expected at least one value"),
+        ({"grid": {"seed": [1]}}, r"seed: a sweep sets it for each run; use seeds"),
+        ({"seeds": []}, "seeds: expected at least one value"),
+        ({"seeds": [1, 1]}, "run fedavg,lr=0.1,seed=1: expected different values and seeds"),
+        ({"seeds": "many"}, r"seeds \(\S+sweep.yaml, line \d+\): Expected a list. Got value: many"),
+        ({"cases": {"a/b": {}}}, "cases: expected a name of letters.*found 'a/b'"),
+        (
+            {"cases": {"one": {"model.lr": 0.2}, "two": {"model": {"init_args": {"lr": 0.2}}}}, "grid": {}},
+            "runs one,seed=0 and two,seed=0 have the same configuration",
+        ),
+        (
+            {"cases": {"good": {}, "bad": {"federation.aggregators": ["FedAvg", "Scafold"]}}},
+            r"run bad,lr=0.1: federation.aggregators \(\S+sweep.yaml, line 9\): Expected .*: Scafold; did you",
+        ),
+        ({"config": ["base.yaml", "absent.yaml"]}, "there is no file .*absent.yaml; write paths relative to"),
+        ({"sedes": [1]}, "'sedes' is not accepted; did you mean seeds"),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_told_before_anything_starts(change: dict, said: str, fedlit_cli, folder: Path):
+    code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID | change)}")
+    assert code == 2
+    assert re.search(said, err.replace("\n", " ")), err
+    assert not (folder / "runs").exists()
+
+
+def test_no_file_and_no_yaml(folder: Path):
+    with pytest.raises(ConfigError, match=r"absent.yaml"):
+        load_sweep(folder / "absent.yaml")
+    (folder / "list.yaml").write_text("[1]")
+    with pytest.raises(ConfigError, match=r"list.yaml: expected keys with values; found a list"):
+        load_sweep(folder / "list.yaml")

@@ -1,0 +1,202 @@
+"""Processes of a sweep: what they inherit, and sweeps that continue after they were stopped, killed or have failed."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+from runs import Command, Kept, Place, assert_same_run
+from sweeps import BASE, GRID, write
+
+from fedlit.core.system.processes import cores
+from fedlit.experiment.sweep import load_sweep, locked, run_sweep
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+SLOW = {
+    "experiment": "slow",
+    "config": ["base.yaml"],
+    "set": {"model.class_path": "awkward.Slow", "model.seconds": 0.05, "federation.rounds": 6,
+            "federation.checkpoint_every": 1, "logger": "sweeps.Recorder"},
+    "seeds": [0, 1],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The experiment folder of the slow sweep."""
+    place = tmp_path_factory.mktemp("slow")
+    sweep = load_sweep(write(place, {**SLOW, "run_dir": str(place / "runs")}))
+    assert (run_sweep(sweep, jobs=2, console=Console(quiet=True))["status"] == "finished").all()
+    return sweep.directory
+
+
+def wait_until(condition: Callable[[], object], command: Command | None = None, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert command is None or command.process.is_alive(), command.output
+        assert time.monotonic() < deadline, command.output if command else "nothing happened"
+        time.sleep(0.005)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
+    except FileNotFoundError:
+        return False
+
+
+class TestInheritance:
+    def test_a_run_may_have_workers_and_other_ranks(self, uninterrupted: Path):
+        recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())
+        assert not recorded["daemon"]
+        assert recorded["argv"][:2] == ["fit", "--config"]  # what starts the other ranks repeats these words
+
+    def test_runs_side_by_side_share_the_cores(self, uninterrupted: Path):
+        for name in ("seed=0", "seed=1"):
+            recorded = json.loads((uninterrupted / name / "recorded.json").read_text())
+            assert recorded["cores"] == max(1, cores() // 2)
+
+    def test_tags_reach_the_tracker(self, uninterrupted: Path):
+        recorded = json.loads((uninterrupted / "seed=1" / "recorded.json").read_text())["tags"]
+        assert recorded["fedlit.sweep"] == "slow"
+        assert recorded["fedlit.group"].startswith("FedAvg-")
+        assert recorded["fedlit.algorithm"] == "FedAvg"
+
+
+class TestGoingOn:
+    @pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+    def test_a_stopped_sweep_goes_on_to_the_same_numbers(self, signum: int, uninterrupted, folder: Path, fedlit_cli):
+        line = f"sweep --config {write(folder, SLOW)} --jobs 2"
+        runs = [Kept(folder / f"runs/slow/seed={seed}") for seed in (0, 1)]
+
+        def stop() -> None:
+            wait_until(lambda: all(max(run.rounds, default=0) >= 2 for run in runs))
+            os.kill(os.getpid(), signum)
+
+        stopper = threading.Thread(target=stop)
+        stopper.start()
+        code, out, _ = fedlit_cli(line)
+        stopper.join()
+        assert code == 128 + signum
+        assert "repeat the command to continue" in out
+        assert [line.split("  ")[1] for line in out.splitlines() if line.startswith("seed=")] == ["stopped"] * 2
+        assert "left" not in out
+        assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped"] * 2
+        self.goes_on(line, runs, uninterrupted, fedlit_cli)
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+    def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path, handler):
+        """Also if the shell makes the sweep ignore Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
+        words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
+        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+        with Path("said.txt").open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, *words],
+                stdout=file,
+                stderr=file,
+                env=os.environ | paths,
+                start_new_session=True,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+            )
+        try:
+            started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
+            wait_until(lambda: started in Path("said.txt").read_text())
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: all of the group get it
+            code = process.wait(60)
+        finally:
+            process.kill()
+        said = Path("said.txt").read_text()
+        assert code == 128 + signal.SIGINT, said
+        assert re.search(r"^seed=0  stopped  0:00:\d\d$", said, re.MULTILINE), said
+        assert not re.search("failed|Error|Traceback|Interrupt|seed=1", said), said
+        assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped", "waiting"]
+
+    @pytest.mark.slow
+    def test_a_killed_sweep_takes_its_runs_along_and_goes_on(self, uninterrupted, folder: Path, fedlit_cli):
+        line = f"sweep --config {write(folder, SLOW)} --run_dir {folder / 'runs'} --jobs 2"
+        runs = [Kept(folder / f"runs/slow/seed={seed}") for seed in (0, 1)]
+        command = Place(folder).start(line)
+        wait_until(lambda: all(max(run.rounds, default=0) >= 2 for run in runs), command)
+        command.process.kill()
+        assert command.wait() == -signal.SIGKILL
+        pids = [json.loads((run.path / "recorded.json").read_text())["pid"] for run in runs]
+        wait_until(lambda: not any(map(alive, pids)))
+        self.goes_on(line, runs, uninterrupted, fedlit_cli)
+
+    def goes_on(self, line: str, runs: list[Kept], uninterrupted: Path, fedlit_cli) -> None:
+        assert not any((run.path / "result.json").exists() for run in runs)
+        code, _, err = fedlit_cli(line)
+        assert code == 0, err
+        for run in runs:
+            assert "resuming" in (run.path / "console.log").read_text()
+            assert_same_run(run, Kept(uninterrupted / run.path.name))
+
+    @pytest.mark.slow
+    def test_a_failing_run_does_not_stop_the_others(self, fedlit_cli, folder: Path):
+        bad = {"model.class_path": "awkward.Stumbling", "model.what": "raise", "model.size": 4, "model.until": "mended"}
+        sweep = {"experiment": "e", "config": ["base.yaml"], "cases": {"bad": bad, "good": {}}}
+        code, out, _ = fedlit_cli(f"sweep --config {write(folder, sweep)}")
+        assert code == 1
+        assert "bad,seed=0  failed (exit code 1)" in out
+        assert "this client has had enough" in out
+        assert list(pd.read_csv("runs/e/sweep.csv")["status"]) == ["failed", "finished"]
+
+        Path("mended").touch()
+        code, out, _ = fedlit_cli("sweep --config sweep.yaml")
+        assert code == 0
+        assert "2 runs, 1 finished before" in out
+        assert sorted(p.name for p in Path("runs/e").iterdir() if p.is_dir()) == ["bad,seed=0", "good,seed=0"]
+
+    @pytest.mark.slow
+    def test_a_changed_configuration_is_refused_with_the_difference(self, fedlit_cli, folder: Path):
+        sweep = {"experiment": "e", "config": ["base.yaml"], "seeds": [0, 1]}
+        assert fedlit_cli(f"sweep --config {write(folder, {**sweep, 'seeds': [1]})}")[0] == 0
+        write(folder, sweep, {**BASE, "model": {"class_path": "toys.ToyNet", "init_args": {"lr": 0.7}}})
+        code, _, err = fedlit_cli("sweep --config sweep.yaml")
+        assert code == 1
+        assert "run seed=1: runs/e/seed=1 was started with another configuration" in err
+        assert "model.init_args.lr: 0.1 there, 0.7 now" in err
+        assert not Path("runs/e/seed=0").exists()
+
+        write(folder, {**sweep, "seeds": [1], "set": {"federation.rounds": 1}})
+        code, _, err = fedlit_cli("sweep --config sweep.yaml")
+        assert (code, "federation.rounds: 2 there, 1 now" in err) == (1, True)
+        write(folder, {**sweep, "seeds": [1], "set": {"federation.rounds": 3}})
+        assert fedlit_cli("sweep --config sweep.yaml")[0] == 0
+        assert json.loads(Path("runs/e/seed=1/result.json").read_text())["rounds"] == 3
+
+    def test_what_died_before_its_first_checkpoint_starts_anew_under_its_name(self, fedlit_cli, folder: Path):
+        left = folder / "runs/e/seed=0"
+        left.mkdir(parents=True)
+        (left / "config.yaml").write_text("federation: {rou")
+        (left / "metrics.csv").write_text("step,key,value\n7,train/loss,1.0\n")
+        sweep = write(folder, {"experiment": "e", "config": ["base.yaml"], "seeds": [0]})
+        assert fedlit_cli(f"sweep --config {sweep}")[0] == 0
+        assert [p.name for p in left.parent.iterdir() if p.is_dir()] == ["seed=0"]
+        assert max(step for step, _, _ in Kept(left).metrics()) == 2
+        assert not list(left.glob(".*"))
+
+    def test_what_is_no_run_is_left_alone(self, fedlit_cli, folder: Path):
+        (folder / "runs/e/seed=0").mkdir(parents=True)
+        Path("runs/e/seed=0/thesis.tex").touch()
+        code, _, err = fedlit_cli(f"sweep --config {write(folder, {'experiment': 'e', 'config': ['base.yaml']})}")
+        assert code == 1
+        assert "runs/e/seed=0 exists but is not a run directory; move it away" in err
+        assert Path("runs/e/seed=0/thesis.tex").exists()
+
+    def test_two_sweeps_do_not_share_a_folder(self, fedlit_cli, folder: Path):
+        with locked(folder / "runs/trial/sweep.csv"):
+            code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
+        assert (code, "runs/trial/sweep.csv: another process is running these runs" in err) == (2, True)
+        assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]
