@@ -10,6 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import small_catvsdog
+import small_chexpert
+import small_heart
+import small_isic
+import small_melanoma
+import small_mimic
+import small_padchest
+import small_vindr
+import small_vision
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
@@ -46,26 +55,14 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             folder.mkdir(parents=True)
             for i in range(images):
                 (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in ("xrays", "binary", "flamby"):
-            patch.syspath_prepend(Path(__file__).parent / "data" / folder)
-        import test_catvsdog
-        import test_chexpert
-        import test_heart
-        import test_isic
-        import test_melanoma
-        import test_mimic
-        import test_padchest
-        import test_vindr
-        import test_vision
-    chexpert = test_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
-    mimic = test_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
+    chexpert = small_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
+    mimic = small_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
     for file in mimic.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
         Image.open(file).rotate(40).save(file, quality=95)
-    test_mimic.write_long_tail(mimic / "labels.csv")
+    small_mimic.write_long_tail(mimic / "labels.csv")
     stl, fashion = tmp_path_factory.mktemp("stl"), tmp_path_factory.mktemp("fashion")
-    test_vision.write_stl(stl)
-    test_vision.write_fashion_mnist(fashion)
+    small_vision.write_stl(stl)
+    small_vision.write_fashion_mnist(fashion)
     with pytest.MonkeyPatch.context() as patch:
         # torchvision takes a small copy for a damaged one.
         patch.setattr("torchvision.datasets.stl10.check_integrity", lambda path, md5=None: Path(path).is_file())
@@ -75,14 +72,14 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             "CheXpert": chexpert,
             "MIMICCXR": mimic,
             "MIMICCXRLT": mimic,
-            "PadChest": test_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
-            "VinDrCXR": test_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
+            "PadChest": small_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
+            "VinDrCXR": small_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
             "STL10": stl,
             "FashionMNIST": fashion,
-            "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
-            "FedHeartDisease": test_heart.write(tmp_path_factory.mktemp("heart")),
-            "FedISIC2019": test_isic.write(tmp_path_factory.mktemp("isic")),
-            "Melanoma": test_melanoma.write(tmp_path_factory.mktemp("melanoma")),
+            "CATvsDOG": small_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
+            "FedHeartDisease": small_heart.write_folder(tmp_path_factory.mktemp("heart")),
+            "FedISIC2019": small_isic.write_folder(tmp_path_factory.mktemp("isic")),
+            "Melanoma": small_melanoma.write_folder(tmp_path_factory.mktemp("melanoma")),
             **cifar,
         }
 
