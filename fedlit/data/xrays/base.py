@@ -21,8 +21,8 @@ from fedlit.data.labels import (
     checked_policy,
     decided,
     harmonised_names,
-    near,
     origins,
+    similar_names,
 )
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.copies import Duplicates
@@ -326,7 +326,7 @@ class ChestXrays(FederatedDataModule):
         counts = view.value_counts().sort_index()
         for name in views:
             if name not in counts and name not in usual:
-                hint = near(name, list(dict.fromkeys([*usual, *counts.index])))
+                hint = similar_names(name, list(dict.fromkeys([*usual, *counts.index])))
                 raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
         kept = view.isin(views).to_numpy()
         others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)

@@ -188,7 +188,7 @@ def test_an_unknown_vote_is_refused(tmp_path):
     ("folder", "old", "new", "message"),
     [
         ("train", "rad_id", "reader", r"train\.csv: expected a column 'rad_id'"),
-        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* near names are Ild"),
+        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* similar names are Ild"),
         ("test", "Other disease,", "Others,", r"test\.csv: expected a column 'Other diseases', found"),
         (
             "train",
