@@ -88,20 +88,23 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
     return origin_of
 
 
-def checked_classes(classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes") -> tuple[str, ...]:
+def checked_classes(
+    classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes", advice: str = ""
+) -> tuple[str, ...]:
     """Return the classes after checking them.
 
     Args:
         classes: Names of the classes.
         allowed: Names to choose from.
         key: The option, for messages.
+        advice: End of the message about an unknown class.
 
     Raises:
         ValueError: A class is unknown or repeated, or there is no class.
     """
     for label in classes:
         if label not in allowed:
-            raise ValueError(f"{key}: unknown class {label!r}; {similar_names(label, allowed)}")
+            raise ValueError(f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}")
     if not classes or len(set(classes)) != len(classes):
         raise ValueError(f"{key}: expected one or more different classes, found {list(classes)}")
     return tuple(classes)

@@ -163,13 +163,9 @@ def test_wrong_arguments_are_refused(tmp_path):
     for views in ((), ("front",)):
         with pytest.raises(ValueError, match=r"views: expected .*frontal.*lateral.*, found"):
             open_folder(tmp_path, views=views)
-    with pytest.raises(ValueError, match=r"unknown class 'Effusion'; similar names are Pleural Effusion"):
-        open_folder(tmp_path, classes=["Effusion"])
 
 
 def test_a_wrong_folder_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
-        open_folder(tmp_path / "nowhere").records()
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"found no train\.csv; expected the official layout"):
         open_folder(tmp_path / "empty").records()

@@ -130,18 +130,7 @@ def test_there_is_no_default_root():
         NIHChestXray14()
 
 
-def test_an_unknown_class_is_refused_with_similar_names(tmp_path):
-    with pytest.raises(ValueError, match=r"data\.classes: unknown class 'infiltrate'; similar names are Infiltration"):
-        open_folder(tmp_path, classes=["infiltrate"])
-    with pytest.raises(ValueError, match="different classes, found "):
-        open_folder(tmp_path, classes=["Mass", "Mass"])
-    with pytest.raises(ValueError, match="different classes, found "):
-        open_folder(tmp_path, classes=[])
-
-
 def test_a_wrong_folder_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
-        open_folder(tmp_path / "nowhere").records()
     (tmp_path / "train.csv").touch()
     with pytest.raises(FileNotFoundError, match=r"found 'train.csv'; expected the official layout"):
         open_folder(tmp_path).records()
