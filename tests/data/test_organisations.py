@@ -287,6 +287,3 @@ def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):
         with torch.no_grad():
             expected = module.body.eval()(images.batch(rows)[0])
         torch.testing.assert_close(features.batch(rows)[0], expected, rtol=1e-4, atol=1e-5)
-
-
-# Which class comes from which label
