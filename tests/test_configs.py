@@ -1,4 +1,4 @@
-"""Every YAML in configs/ means what it says: it parses, makes its objects, prints itself, and runs."""
+"""Every YAML in configs/ parses, makes its objects, prints itself, and runs."""
 
 import io
 import re
@@ -114,29 +114,29 @@ def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def given(file: Path, roots: dict[str, Path]) -> dict[str, str]:
-    """What a user gives: a root for each data set that has one, and no pretrained weights, which come by network."""
-    written = yaml.safe_load(file.read_text())
-    data = {"data": written["data"]}
+def options_of(file: Path, roots: dict[str, Path]) -> dict[str, str]:
+    """Return the options of a user: a root per data set, and no pretrained weights, which need a network."""
+    config = yaml.safe_load(file.read_text())
+    data = {"data": config["data"]}
     for group in ("sources", "external"):
-        data |= {f"data.{group}.{name}": one for name, one in written["data"]["init_args"].get(group, {}).items()}
-    found = {}
+        data |= {f"data.{group}.{name}": one for name, one in config["data"]["init_args"].get(group, {}).items()}
+    options = {}
     for key, one in data.items():
         if one["class_path"] in roots:
-            found[f"{key}.root"] = str(roots[one["class_path"]])
+            options[f"{key}.root"] = str(roots[one["class_path"]])
         if one["class_path"] == "MIMICCXRLT":
-            found[f"{key}.labels_file"] = str(roots["MIMICCXRLT"] / "labels.csv")
-    return found | ({"model.pretrained": "false"} if written["model"]["init_args"].get("pretrained") else {})
+            options[f"{key}.labels_file"] = str(roots["MIMICCXRLT"] / "labels.csv")
+    return options | ({"model.pretrained": "false"} if config["model"]["init_args"].get("pretrained") else {})
 
 
 def command_line(file: Path, roots: dict[str, Path], cache: Path) -> list[str]:
-    """What a user types, less the folder of the cache."""
-    words = [f"--{key}={value}" for key, value in given(file, roots).items()]
+    """Return the command of a user, with the folder of the cache if the data are images."""
+    words = [f"--{key}={value}" for key, value in options_of(file, roots).items()]
     return ["fit", "--config", str(file), *words, *(["--data.cache_dir", str(cache)] if of_images(file) else [])]
 
 
 def of_images(file: Path) -> bool:
-    """Whether the data are pictures, and no table."""
+    """Return True if the data are images, not a table."""
     return yaml.safe_load(file.read_text())["data"]["class_path"] != "FedHeartDisease"
 
 
@@ -244,7 +244,7 @@ def test_trains_a_step(
         main([*command_line(file, roots, cache), *sizes, "--fast_dev_run", "true"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    tested = file.stem != "target-five"  # the paper measures on CheXpert's validation images alone
+    tested = file.stem != "target-five"  # the paper measures only on CheXpert's validation images
     assert ("mean over defined classes" in printed) == tested
     assert re.search(r" over (1 client|([2-9]|\d\d+) clients) ", printed)
     assert list(tmp_path.iterdir()) == []
@@ -258,7 +258,9 @@ def test_every_sweep_is_a_list_of_runs(
 ):
     monkeypatch.chdir(tmp_path)
     sweep = load_sweep(file)
-    small = given(Path(sweep.config[0]), roots) | {"model.backbone": "mobilenetv2_035"}  # planning builds every model
+    small = options_of(Path(sweep.config[0]), roots) | {
+        "model.backbone": "mobilenetv2_035"
+    }  # planning builds every model
     sweep = replace(sweep, set={**sweep.set, **small}, seeds=sweep.seeds[:1])
     places = (0, -1) if sweep.grid and not sweep.cases else (-1,)
     ends = [{key: [values[place]] for key, values in sweep.grid.items()} for place in places]
@@ -268,7 +270,7 @@ def test_every_sweep_is_a_list_of_runs(
 
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:
-    """The whole configuration that a command line makes, less the file that it came from."""
+    """Return the whole configuration of a command line, without the name of its file."""
     whole = yaml.safe_load(parser.dump(args.fit, skip_none=False))
     whole.pop("config", None)
     return whole
