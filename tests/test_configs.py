@@ -1,4 +1,4 @@
-"""Every YAML in configs/ means what it says: it parses, makes its objects, prints itself, and runs."""
+"""Every YAML in configs/ parses, makes its objects, prints itself, and runs."""
 
 import io
 import re
@@ -10,6 +10,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import small_catvsdog
+import small_chexpert
+import small_heart
+import small_isic
+import small_melanoma
+import small_mimic
+import small_padchest
+import small_vindr
+import small_vision
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
@@ -46,26 +55,14 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             folder.mkdir(parents=True)
             for i in range(images):
                 (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
-    with pytest.MonkeyPatch.context() as patch:
-        for folder in ("xrays", "binary", "flamby"):
-            patch.syspath_prepend(Path(__file__).parent / "data" / folder)
-        import test_catvsdog
-        import test_chexpert
-        import test_heart
-        import test_isic
-        import test_melanoma
-        import test_mimic
-        import test_padchest
-        import test_vindr
-        import test_vision
-    chexpert = test_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
-    mimic = test_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
+    chexpert = small_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
+    mimic = small_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
     for file in mimic.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
         Image.open(file).rotate(40).save(file, quality=95)
-    test_mimic.write_long_tail(mimic / "labels.csv")
+    small_mimic.write_long_tail(mimic / "labels.csv")
     stl, fashion = tmp_path_factory.mktemp("stl"), tmp_path_factory.mktemp("fashion")
-    test_vision.write_stl(stl)
-    test_vision.write_fashion_mnist(fashion)
+    small_vision.write_stl(stl)
+    small_vision.write_fashion_mnist(fashion)
     with pytest.MonkeyPatch.context() as patch:
         # torchvision takes a small copy for a damaged one.
         patch.setattr("torchvision.datasets.stl10.check_integrity", lambda path, md5=None: Path(path).is_file())
@@ -75,14 +72,14 @@ def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
             "CheXpert": chexpert,
             "MIMICCXR": mimic,
             "MIMICCXRLT": mimic,
-            "PadChest": test_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
-            "VinDrCXR": test_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
+            "PadChest": small_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
+            "VinDrCXR": small_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
             "STL10": stl,
             "FashionMNIST": fashion,
-            "CATvsDOG": test_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
-            "FedHeartDisease": test_heart.write(tmp_path_factory.mktemp("heart")),
-            "FedISIC2019": test_isic.write(tmp_path_factory.mktemp("isic")),
-            "Melanoma": test_melanoma.write(tmp_path_factory.mktemp("melanoma")),
+            "CATvsDOG": small_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
+            "FedHeartDisease": small_heart.write_folder(tmp_path_factory.mktemp("heart")),
+            "FedISIC2019": small_isic.write_folder(tmp_path_factory.mktemp("isic")),
+            "Melanoma": small_melanoma.write_folder(tmp_path_factory.mktemp("melanoma")),
             **cifar,
         }
 
@@ -117,29 +114,29 @@ def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def given(file: Path, roots: dict[str, Path]) -> dict[str, str]:
-    """What a user gives: a root for each data set that has one, and no pretrained weights, which come by network."""
-    written = yaml.safe_load(file.read_text())
-    data = {"data": written["data"]}
+def options_of(file: Path, roots: dict[str, Path]) -> dict[str, str]:
+    """Return the options of a user: a root per data set, and no pretrained weights, which need a network."""
+    config = yaml.safe_load(file.read_text())
+    data = {"data": config["data"]}
     for group in ("sources", "external"):
-        data |= {f"data.{group}.{name}": one for name, one in written["data"]["init_args"].get(group, {}).items()}
-    found = {}
+        data |= {f"data.{group}.{name}": one for name, one in config["data"]["init_args"].get(group, {}).items()}
+    options = {}
     for key, one in data.items():
         if one["class_path"] in roots:
-            found[f"{key}.root"] = str(roots[one["class_path"]])
+            options[f"{key}.root"] = str(roots[one["class_path"]])
         if one["class_path"] == "MIMICCXRLT":
-            found[f"{key}.labels_file"] = str(roots["MIMICCXRLT"] / "labels.csv")
-    return found | ({"model.pretrained": "false"} if written["model"]["init_args"].get("pretrained") else {})
+            options[f"{key}.labels_file"] = str(roots["MIMICCXRLT"] / "labels.csv")
+    return options | ({"model.pretrained": "false"} if config["model"]["init_args"].get("pretrained") else {})
 
 
 def command_line(file: Path, roots: dict[str, Path], cache: Path) -> list[str]:
-    """What a user types, less the folder of the cache."""
-    words = [f"--{key}={value}" for key, value in given(file, roots).items()]
+    """Return the command of a user, with the folder of the cache if the data are images."""
+    words = [f"--{key}={value}" for key, value in options_of(file, roots).items()]
     return ["fit", "--config", str(file), *words, *(["--data.cache_dir", str(cache)] if of_images(file) else [])]
 
 
 def of_images(file: Path) -> bool:
-    """Whether the data are pictures, and no table."""
+    """Return True if the data are images, not a table."""
     return yaml.safe_load(file.read_text())["data"]["class_path"] != "FedHeartDisease"
 
 
@@ -247,7 +244,7 @@ def test_trains_a_step(
         main([*command_line(file, roots, cache), *sizes, "--fast_dev_run", "true"])
     assert stopped.value.code == 0
     printed = capsys.readouterr().out
-    tested = file.stem != "target-five"  # the paper measures on CheXpert's validation images alone
+    tested = file.stem != "target-five"  # the paper measures only on CheXpert's validation images
     assert ("mean over defined classes" in printed) == tested
     assert re.search(r" over (1 client|([2-9]|\d\d+) clients) ", printed)
     assert list(tmp_path.iterdir()) == []
@@ -261,7 +258,9 @@ def test_every_sweep_is_a_list_of_runs(
 ):
     monkeypatch.chdir(tmp_path)
     sweep = load_sweep(file)
-    small = given(Path(sweep.config[0]), roots) | {"model.backbone": "mobilenetv2_035"}  # planning builds every model
+    small = options_of(Path(sweep.config[0]), roots) | {
+        "model.backbone": "mobilenetv2_035"
+    }  # planning builds every model
     sweep = replace(sweep, set={**sweep.set, **small}, seeds=sweep.seeds[:1])
     places = (0, -1) if sweep.grid and not sweep.cases else (-1,)
     ends = [{key: [values[place]] for key, values in sweep.grid.items()} for place in places]
@@ -271,7 +270,7 @@ def test_every_sweep_is_a_list_of_runs(
 
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:
-    """The whole configuration that a command line makes, less the file that it came from."""
+    """Return the whole configuration of a command line, without the name of its file."""
     whole = yaml.safe_load(parser.dump(args.fit, skip_none=False))
     whole.pop("config", None)
     return whole

@@ -204,8 +204,8 @@ class FederatedDataModule(Checked):
         records, owners, kept, hidden = self.divided()
         if self.sampler is not None and len(records.classes) != 1:
             raise ValueError(
-                f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one, or "
-                "remove it"
+                f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one "
+                "class, or remove data.sampler"
             )
         names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)

@@ -77,7 +77,7 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
             )
         for label in origin_of[name].labels:
             if label not in labels:
-                raise ValueError(f"{key}: class {name!r}: unknown label {label!r}; {near(label, labels)}")
+                raise ValueError(f"{key}: class {name!r}: unknown label {label!r}; {similar_names(label, labels)}")
             if label in claimed:
                 raise ValueError(
                     f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them"
@@ -88,30 +88,33 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
     return origin_of
 
 
-def checked_classes(classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes") -> tuple[str, ...]:
+def checked_classes(
+    classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes", advice: str = ""
+) -> tuple[str, ...]:
     """Return the classes after checking them.
 
     Args:
         classes: Names of the classes.
         allowed: Names to choose from.
         key: The option, for messages.
+        advice: End of the message about an unknown class.
 
     Raises:
         ValueError: A class is unknown or repeated, or there is no class.
     """
     for label in classes:
         if label not in allowed:
-            raise ValueError(f"{key}: unknown class {label!r}; {near(label, allowed)}")
+            raise ValueError(f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}")
     if not classes or len(set(classes)) != len(classes):
         raise ValueError(f"{key}: expected one or more different classes, found {list(classes)}")
     return tuple(classes)
 
 
-def near(label: str, names: Sequence[str]) -> str:
+def similar_names(label: str, names: Sequence[str]) -> str:
     """Return the names most similar to a label, or all of them if none is similar, for an error message."""
     folded = {name.casefold(): name for name in names}
     close = [folded[match] for match in get_close_matches(label.casefold(), folded, n=3, cutoff=0.6)]
-    return f"near names are {', '.join(close)}" if close else f"labels are {', '.join(names)}"
+    return f"similar names are {', '.join(close)}" if close else f"known names are {', '.join(names)}"
 
 
 def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], key: str) -> dict[str, str]:
@@ -125,7 +128,7 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
         if value not in _MEANS:
             raise ValueError(f"{key}: expected ignore, zeros or ones, found {value!r} for {label!r}")
         if label != "default" and label not in labels:
-            raise ValueError(f"{key}: unknown label {label!r}; {near(label, labels)}")
+            raise ValueError(f"{key}: unknown label {label!r}; {similar_names(label, labels)}")
     missing = [label for label in labels if label not in policies]
     if missing and "default" not in policies:
         raise ValueError(

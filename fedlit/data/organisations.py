@@ -216,7 +216,7 @@ class Organisations(FederatedDataModule):
     def _resolve_classes(self, classes: str | list[str]) -> tuple[str, ...]:
         labels_of = {name: source.classes for name, source in self.sources.items()}
         union = sorted({label for labels in labels_of.values() for label in labels})
-        self._warn_of_near_names(sorted({*union, *(c for source in self.external.values() for c in source.classes)}))
+        self._warn_of_similar_names(sorted({*union, *(c for source in self.external.values() for c in source.classes)}))
         if isinstance(classes, list):
             names = checked_classes(classes, union)
             without = [name for name, labels in labels_of.items() if not set(labels) & set(names)]
@@ -235,7 +235,7 @@ class Organisations(FederatedDataModule):
             "choose union"
         )
 
-    def _warn_of_near_names(self, names: Sequence[str]) -> None:
+    def _warn_of_similar_names(self, names: Sequence[str]) -> None:
         folded: dict[str, list[str]] = {}
         for label in names:
             folded.setdefault(re.sub(r"[\W_]+", "", label.casefold()), []).append(label)

@@ -24,8 +24,8 @@ class Partition(Checked):
     each split.
 
     Attributes:
-        shares_patients: True if a patient may be at several clients. If False, a data module refuses clients that share
-            a patient, because a federation whose clients share patients is easier than one of hospitals.
+        shares_patients: True if a patient may be at several clients. If false, clients that share a patient are an
+            error, because a federation whose clients share patients is easier than one of hospitals.
     """
 
     shares_patients: bool = False

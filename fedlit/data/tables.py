@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import near
+from fedlit.data.labels import similar_names
 from fedlit.data.records import listed
 
 HEAD = 2**16
@@ -96,7 +96,7 @@ def read_table(
         if column not in rows.columns and other:
             raise ValueError(f"{path}: expected columns separated by commas, found {other}. Save the table with commas")
         if column not in rows.columns:
-            hint = near(column, header) if header else "the header is empty"
+            hint = similar_names(column, header) if header else "the header is empty"
             raise ValueError(f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}")
     table = LabelTable(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):

@@ -1,4 +1,4 @@
-"""Explanations of mistakes on the command line or in a YAML file: the key, its place, the reason and near names.
+"""Explanations of mistakes on the command line or in a YAML file: the key, its place, the reason and similar names.
 
 The reason is jsonargparse's own text. A release with other texts changes only the reason, not the place or the names.
 """
@@ -123,13 +123,13 @@ class SweepSources(Sources):
 def explain(
     error: Exception | None, sources: Sources, options: Iterable[str] = (), classes: Iterable[str] = (), text: str = ""
 ) -> str:
-    """Return the reason of an error with the key, its place and near names.
+    """Return the reason of an error with the key, its place and similar names.
 
     Args:
         error: Error of jsonargparse or of fedlit. Its causes describe the same mistake in more detail.
         sources: Sources of the configuration.
-        options: Existing keys, for near names.
-        classes: Existing short names, for near names.
+        options: Existing keys, for similar names.
+        classes: Existing short names, for similar names.
         text: Text of the error if there is no exception.
     """
     chain = list(_chain(error))

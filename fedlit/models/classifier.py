@@ -162,8 +162,9 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
 
 def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None) -> nn.Module:
     if not timm.is_model(name):
-        near = ", ".join(get_close_matches(name, timm.list_models(), n=4)) or "none, see timm.list_models()"
-        raise ConfigError(f"model.backbone: timm has no {name!r}; similar names: {near}")
+        similar = get_close_matches(name, timm.list_models(), n=4)
+        hint = f"similar names are {', '.join(similar)}" if similar else "see timm.list_models()"
+        raise ConfigError(f"model.backbone: timm has no {name!r}; {hint}")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
         if pretrained and not timm.is_model_pretrained(name):

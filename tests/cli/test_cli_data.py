@@ -73,7 +73,7 @@ class TestOneFolder:
         file.write_text(file.read_text().replace("Effusion|Mass", "Efusion|Mass", 1))
         code, out, _ = fedlit_cli("data check nih")
         assert code == 1
-        assert f"problem: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; near names are Effusion" in out
+        assert f"problem: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; similar names are Effusion" in out
         assert "The images were not inspected; fix this first" in out
 
     def test_arguments_of_the_data_set(self, fedlit_cli):

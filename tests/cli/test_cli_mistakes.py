@@ -107,7 +107,7 @@ REFUSED = {
         "--model ImageClassifier --model.backbone densenet",
         "model.backbone (command line): timm has no 'densenet'",
     ),
-    "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "similar names: densenet121, "),
+    "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "similar names are densenet121, "),
     "no root": ("--data NIHChestXray14", "data.root is missing"),
     "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
     "too few samples": ("--data.size 1", "expected at least 2 training samples per client"),

@@ -66,6 +66,13 @@ def test_data_name_their_stores(tmp_path: Path):
     data.setup()
     assert len(data.cached()) == 1
     assert data.cached()[0].parent == tmp_path
+    assert [entry.what for entry in entries(tmp_path)] == ["synthetic images"]
+
+
+@pytest.mark.parametrize(("name", "what"), [("medmnist", "decoded data sets"), ("ours", "images of a custom source")])
+def test_an_entry_is_described_by_the_first_word_of_its_name(tmp_path: Path, name: str, what: str):
+    ImageStore.cached(f"{name}-28-1", (1, 1, 4, 4), lambda out: None, tmp_path)
+    assert [entry.what for entry in entries(tmp_path)] == [what]
 
 
 def test_what_names_stand_for(folder: Path):

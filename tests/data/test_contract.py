@@ -11,6 +11,7 @@ from small_records import make_records
 from torch.utils.data import TensorDataset
 
 from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataModule, ImageTable, PhantomCXR
+from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import Records
 from fedlit.data.tables import numbers, read_table
 from fedlit.data.xrays.base import ChestXrays, Reading
@@ -30,6 +31,8 @@ class Source(FederatedDataModule):
     def __init__(self, mistake: str = "", **kwargs):
         super().__init__(ByOrganisation(), image_size=8, **kwargs)
         self.mistake = mistake
+        if mistake == "other classes":
+            self.classes = ("Effusion", "Mass", "Oedema")
 
     def records(self) -> Records:
         records = make_records(self.cache_dir)
@@ -42,8 +45,14 @@ class Source(FederatedDataModule):
             records.names = np.char.add(records.names, str(next(BREAKS)))
         elif self.mistake == "other table each time":
             records.table = records.table.assign(read=next(BREAKS))
+        elif self.mistake == "other images each time":
+            images = np.full((len(records.names), 1, 8, 8), next(BREAKS) % 256, dtype=np.uint8)
+            records.store = ImageStore.from_array(images, self.cache_dir)
         elif self.mistake == "two":
             records.labels[3, 1] = 2
+        elif self.mistake == "two splits":
+            records.splits = np.resize(["train", "test", "val"], len(records.names))
+            records.splits[0] = "test"
         return records
 
 
@@ -65,7 +74,10 @@ class Made(FederatedDataModule):
             labels[0] = 7
         if self.mistake == "classes":
             self.classes = ("a", "b", "c")
-        kind = {"state": Counting, "process": Local, "again": TensorDataset}.get(self.mistake, TensorDataset)
+        if self.mistake == "length":
+            size = 1 + next(BREAKS) % 6
+            self.test_sets["external"] = TensorDataset(images[:size], labels[:size])
+        kind = {"state": Counting, "process": Local}.get(self.mistake, TensorDataset)
         name = f"only-{next(BREAKS)}" if self.mistake in ("again", "client") else "only"
         if self.mistake != "none":
             self.clients[name] = ClientData(name, ("a", "b"), kind(images, labels), None, None)
@@ -128,6 +140,19 @@ class Eager(Reader):
     needs = ("*",)
 
 
+class Blind(Reader):
+    """A reader that does not recognise its own folder."""
+
+    needs = ("data.csv",)
+
+
+class Deaf(Reader):
+    """A reader that ignores the wanted classes."""
+
+    def __init__(self, root: Path | None = None, classes: list[str] | None = None, **kwargs):
+        super().__init__(root, **kwargs)
+
+
 def write_images(root: Path) -> Path:
     """Twenty images of noise and their labels."""
     root.mkdir()
@@ -182,7 +207,10 @@ def test_images_of_ones_own_pass(tmp_path):
         (Source, "other labels each time", "labels differ when the data are read again"),
         (Source, "other names each time", "names differ when the data are read again"),
         (Source, "other table each time", "table differs when the data are read again"),
+        (Source, "other images each time", "the images differ when the data are read again"),
+        (Source, "other classes", r"has the classes .*'Edema'\), the module has .*'Oedema'\)"),
         (Source, "two", "expected labels 0, 1 or NaN, found 2"),
+        (Source, "two splits", "patients are in more than one official split"),
         (Made, "seed", "client 'only', train: example 0 differs in a second copy"),
         (Made, "infinite", "client 'only', train: a batch has values that are not finite"),
         (Made, "labels", "expected labels 0, 1 or NaN, found others"),
@@ -193,6 +221,7 @@ def test_images_of_ones_own_pass(tmp_path):
         (Made, "again", "a second call changed the clients"),
         (Made, "client", "a second copy has other clients or splits"),
         (Made, "none", "expected clients, found none"),
+        (Made, "length", r"test set 'external': has \d examples, and \d in a second copy"),
     ],
 )
 def test_a_mistake_is_named(kind, mistake, message, tmp_path):
@@ -220,12 +249,15 @@ def test_a_mistake_is_named(kind, mistake, message, tmp_path):
             tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE),
         ),
         (Eager, "", ("recognises(): expected True for the data set, False for an empty folder",)),
+        (Blind, "", ("recognises(): expected True for the data set, False for an empty folder",)),
+        (Deaf, "", ("an unknown class: expected an error that names it, found no error",)),
     ],
 )
 def test_a_mistake_of_a_reader_is_named(tmp_path, kind, mistake, messages):
     options = {"root": write_images(tmp_path / "ours"), "image_size": 16, "cache_dir": tmp_path / "cache"}
     if not messages:
         check_data_module(kind, mistake=mistake, **options)
+        assert len(list((tmp_path / "cache").glob("*.npy"))) == 1  # none of the damaged copy
         return
     with pytest.raises(AssertionError) as caught:
         check_data_module(kind, mistake=mistake, **options)

@@ -15,8 +15,8 @@ from fedlit.data.labels import (
     decided,
     harmonised,
     harmonised_names,
-    near,
     origins,
+    similar_names,
 )
 from fedlit.data.xrays.chexpert import CheXpert
 from fedlit.data.xrays.nih import NIHChestXray14
@@ -65,8 +65,8 @@ def test_a_label_map_is_read():
         ({"Water": {"some": ["Edema"]}}, r"class 'Water': .* \{any: \[one, other\]\}.*, found \{'some'"),
         ({"Water": {"any": []}}, "class 'Water': expected a label, or several"),
         ({"Water": {"any": ["Edema"], "all": ["Mass"]}}, "class 'Water': expected a label, or several"),
-        ({"Water": "edema "}, "class 'Water': unknown label 'edema '; near names are Edema"),
-        ({"Water": {"all": ["Edema", "Xyz"]}}, "unknown label 'Xyz'; labels are Edema, Effusion, Mass"),
+        ({"Water": "edema "}, "class 'Water': unknown label 'edema '; similar names are Edema"),
+        ({"Water": {"all": ["Edema", "Xyz"]}}, "unknown label 'Xyz'; known names are Edema, Effusion, Mass"),
         ({"A": "Edema", "B": {"any": ["Edema", "Mass"]}}, "label 'Edema' is claimed by 'A' and by 'B'; keep it in one"),
         ({}, "data.names: expected at least one class, found none"),
     ],
@@ -104,7 +104,7 @@ def test_one_policy_for_all_or_a_default_for_the_rest():
     [
         ("maybe", "data.blank: expected ignore, zeros or ones, found 'maybe'"),
         ({"Mass": "one", "default": "zeros"}, "found 'one' for 'Mass'"),
-        ({"mass": "ones", "default": "zeros"}, "unknown label 'mass'; near names are Mass"),
+        ({"mass": "ones", "default": "zeros"}, "unknown label 'mass'; similar names are Mass"),
         ({"Mass": "ones"}, "data.blank: .* found none for Edema, Effusion; add them, or a default"),
     ],
 )
@@ -121,13 +121,13 @@ def test_classes_are_checked():
     for wrong in ([], ["Mass", "Mass"]):
         with pytest.raises(ValueError, match="expected one or more different classes"):
             checked_classes(wrong, LABELS)
-    with pytest.raises(ValueError, match="key: unknown class 'Masses'; near names are Mass"):
+    with pytest.raises(ValueError, match="key: unknown class 'Masses'; similar names are Mass"):
         checked_classes(["Masses"], LABELS, "key")
 
 
-def test_near_names_or_all_of_them():
-    assert near("EFUSION", LABELS) == "near names are Effusion"
-    assert near("zzz", LABELS) == "labels are Edema, Effusion, Mass"
+def test_similar_names_or_all_of_them():
+    assert similar_names("EFUSION", LABELS) == "similar names are Effusion"
+    assert similar_names("zzz", LABELS) == "known names are Edema, Effusion, Mass"
 
 
 @pytest.mark.parametrize("reader", [NIHChestXray14, CheXpert, VinDrCXR])

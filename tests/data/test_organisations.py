@@ -83,7 +83,7 @@ def test_classes_may_be_the_shared_ones_or_a_list(roots):
 @pytest.mark.parametrize(
     ("classes", "message"),
     [
-        (["Masses"], "data.classes: unknown class 'Masses'; near names are Mass"),
+        (["Masses"], "data.classes: unknown class 'Masses'; similar names are Mass"),
         (["Mass", "Mass"], "data.classes: expected one or more different classes"),
         ("all", "classes: expected 'union' or 'shared' or a list of a text, found 'all'$"),
         (["Hernia", "Mass"], "data.classes: 'CheXpert' labels none of 'Hernia', 'Mass'; choose more classes"),
@@ -100,7 +100,7 @@ def test_no_shared_class_is_refused(roots):
         both(roots, sources, classes="shared")
 
 
-def test_near_names_are_different_classes_with_a_warning(roots):
+def test_similar_names_are_different_classes_with_a_warning(roots):
     sources = {"NIH": nih(roots, names={"Pleural_Effusion": "Effusion"}), "CheXpert": chexpert(roots)}
     with pytest.warns(UserWarning, match="so 'Pleural Effusion' and 'Pleural_Effusion' are different classes"):
         data = both(roots, sources)
@@ -287,6 +287,3 @@ def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):
         with torch.no_grad():
             expected = module.body.eval()(images.batch(rows)[0])
         torch.testing.assert_close(features.batch(rows)[0], expected, rtol=1e-4, atol=1e-5)
-
-
-# Which class comes from which label

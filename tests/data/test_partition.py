@@ -45,15 +45,18 @@ def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed,
     np.testing.assert_array_equal(clients[order], PARTITIONS[name].assign(shuffled(records, order), seed))
 
 
-@pytest.mark.parametrize("name", ["ByPatient", "IID patient", "Dirichlet"])
+@pytest.mark.parametrize("name", PARTITIONS)
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
-def test_a_patient_is_at_one_client(name, data_seed, seed):
+def test_a_patient_is_at_one_client_unless_the_partition_shares_patients(name, data_seed, seed):
     records = random_records(data_seed, patients=60)
+    sites = np.resize(["north", "south"], len(records.names))
+    records = replace(records, sites=sites)
     records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
     clients = PARTITIONS[name].assign(records, seed)
-    assert values_per(records.patients, clients).max() == 1
-    assert sorted(set(clients)) == ["client-01", "client-02", "client-03", "client-04"]
+    assert (values_per(records.patients, clients).max() > 1) == PARTITIONS[name].shares_patients
+    if not PARTITIONS[name].shares_patients:
+        assert sorted(set(clients)) == ["client-01", "client-02", "client-03", "client-04"]
 
 
 @pytest.mark.parametrize(

@@ -274,7 +274,7 @@ def test_pooled_data_is_one_client_with_the_images_and_labels_that_all_had(tmp_p
     ("own", "message"),
     [
         ({"Nord": ["Mass"]}, "data.scheme: unknown client 'Nord'; clients are 'North', 'South', 'West'"),
-        ({"North": ["mass"]}, "client 'North': unknown class 'mass'; near names are Mass"),
+        ({"North": ["mass"]}, "client 'North': unknown class 'mass'; similar names are Mass"),
         ({"North": ["Mass", "Mass"]}, r"client 'North': expected one or more different classes, found \['Mass', 'Mass"),
         ({"North": []}, r"client 'North': expected one or more different classes, found \[\]"),
     ],

@@ -61,7 +61,7 @@ def test_numbers_in_text_columns_stay_as_written(tmp_path):
     [
         ("", r"labels.csv: expected a table with columns 'name', 'Mass', 'Edema', found nothing"),
         ("name,Mass,Edema\n\n", r"labels.csv: expected rows below the header, found none"),
-        ("name,Mas,Edema\na,1,1\n", r"expected a column 'Mass', found 'name', 'Mas', 'Edema'; near names are Mas"),
+        ("name,Mas,Edema\na,1,1\n", r"expected a column 'Mass', found 'name', 'Mas', 'Edema'; similar names are Mas"),
         (GOOD.replace("c.png", ""), r"labels.csv, line 5: column 'name' is empty \(1 such lines\)"),
         (GOOD.replace("c.png", " "), r"labels.csv, line 5: column 'name' is empty"),
         (GOOD.replace("c.png", "c,png"), r"labels.csv: expected a table of .*: .*Expected 3 fields in line 5, saw 4"),

@@ -112,6 +112,6 @@ def test_names_of_algorithms_are_for_yaml():
         fit(aggregators=["FedBN"])
 
 
-def test_a_misspelt_argument_is_told_with_its_near_name():
+def test_a_misspelt_argument_is_reported_with_a_similar_name():
     with pytest.raises(TypeError, match=r"fit\(\) got an unexpected keyword argument 'round'; did you mean rounds\?"):
         fit(net(), round=3)

@@ -144,5 +144,5 @@ def test_what_it_has_not_is_refused(backbone):
         ImageClassifier(CLASSES, backbone, pretrained=True)
     with pytest.raises(ConfigError, match=rf"model\.stem: {backbone} does not begin with one convolution of stride 2"):
         ImageClassifier(CLASSES, backbone, stem="small")
-    with pytest.raises(ConfigError, match=r"timm has no 'resnet20_cifr'; similar names: resnet20_cifar"):
+    with pytest.raises(ConfigError, match=r"timm has no 'resnet20_cifr'; similar names are resnet20_cifar"):
         ImageClassifier(CLASSES, "resnet20_cifr")

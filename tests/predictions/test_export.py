@@ -198,7 +198,7 @@ class TestOwnModels:
         found = load_file(RUN / f"model-{absent}.safetensors")
         assert all(torch.equal(found[name], tensor) for name, tensor in checkpoint.tensors(last).items())
 
-    def test_an_unknown_client_is_refused_with_near_names(self, trained):
+    def test_an_unknown_client_is_refused_with_similar_names(self, trained):
         code, _, err = trained("--federation.aggregators+=FedBN")("--client site1")
         assert code == 1
         assert err.startswith("fedlit: error: --client: there is no 'site1'; did you mean site-1")

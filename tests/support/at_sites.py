@@ -122,8 +122,7 @@ def finished(line: str) -> None:
 
 
 def assert_same(at_sites: Ended, here: Ended, only_here: str = "-") -> None:
-    """Bit for bit: the server's tensors, every client's state, and the metrics, but for those that begin with
-    ``only_here``."""
+    """Compare tensors of server and clients, and metrics except those that begin with ``only_here``, bit for bit."""
     one, other = at_sites.server, here.server
     assert one.keys() == other.keys()
     assert [name for name in one if not torch.equal(one[name], other[name])] == []

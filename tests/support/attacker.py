@@ -1,5 +1,4 @@
-"""A server that asks a site for whatever it likes: the site's process is that of the loopback, its file that of
-``site init``."""
+"""A server that asks a site for anything: a process of the loopback with a file of ``site init``."""
 
 import json
 import time
@@ -48,8 +47,7 @@ def a_plan(**changes: Any) -> dict[str, Any]:
 
 
 def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) -> Path:
-    """Write a site's folder as ``fedlit site init`` does, with some keys of its policy changed; returns its own
-    file."""
+    """Write a site's folder as ``fedlit site init`` does, with changes of its policy, and return the site's file."""
     MemberFolder(
         folder,
         folder.name,

@@ -88,8 +88,7 @@ def packed(folder: Path, authority: Authority, pair: Pair, port: int, host: str 
 
 @contextmanager
 def listening(folder: Path, authority: Authority, pair: Pair | None) -> Iterator[int]:
-    """Listen as a server of the federation, which asks for a certificate; without a pair of its own it speaks no
-    TLS."""
+    """Listen as a server of the federation, which asks for a certificate, or without TLS if it has no pair."""
     context = None
     if pair:
         pair.write(folder, "server")

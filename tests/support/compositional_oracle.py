@@ -125,8 +125,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Products:
-    """Of the paper's constants with eta: ``alpha``, ``beta_x``, ``beta_y`` in (0, 1); ``gamma_x``, ``gamma_y`` are
-    rates."""
+    """Products of the paper's constants with eta: three in (0, 1), and the rates ``gamma_x`` and ``gamma_y``."""
 
     alpha: float
     beta_x: float
@@ -308,8 +307,7 @@ class LocalSGDAM(Algorithm):
 
 @dataclass
 class LocalSGDM(Algorithm):
-    """Momentum SGD on cross-entropy (Yu et al., ICML 2019): u <- momentum u + gradient, x <- x - gamma_x u; x is w
-    alone.
+    """Momentum SGD on cross-entropy (Yu et al., ICML 2019): u <- momentum u + gradient, x <- x - gamma_x u; x is w.
 
     With weights of positives and negatives it is cross-entropy with the ratio loss. The momentum is ``averaged`` at a
     communication, or it stays with the device (``local``), or begins anew (``reset``).

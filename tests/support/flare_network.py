@@ -1,5 +1,4 @@
-"""A network of NVFlare on this machine: a server and sites with certificates of their own, each in a folder and a
-process group."""
+"""A network of NVFlare on this machine: a server and sites, each with certificates, a folder and a process group."""
 
 import os
 import signal

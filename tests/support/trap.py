@@ -167,8 +167,7 @@ class Trap:
         self.weights[f"body.blocks.{block}.attn.proj.weight"][into, 0] = 1.0
 
     def _choose_number(self, public: Tensor, number: int) -> Tensor:
-        """Write what an image's number is into the first block, scaled to mean 0 and variance 1; returns the numbers
-        [m]."""
+        """Define the number of an image in the first block, of mean 0 and variance 1, and return the numbers [m]."""
         few = torch.arange(self.pixels.start, self.pixels.start + 15)
         factors = torch.randn(15, generator=torch.Generator().manual_seed(number)) if number else torch.eye(15)[0]
         if number:

@@ -171,8 +171,8 @@ class CategoryImages(FederatedDataModule, ABC):
             positives = self.positives
         for name in positives:
             if name not in categories:
-                near = get_close_matches(name, categories, n=3)
-                hint = f"near names are {listed(near)}" if near else f"categories are {listed(categories, 20)}"
+                similar = get_close_matches(name, categories, n=3)
+                hint = f"similar names are {listed(similar)}" if similar else f"categories are {listed(categories, 20)}"
                 raise ValueError(f"data.positives: unknown category {name!r}; {hint}")
         if not 0 < len(positives) < len(categories):
             raise ValueError(

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import UNCERTAIN, near
+from fedlit.data.labels import UNCERTAIN, similar_names
 from fedlit.data.records import listed
 from fedlit.data.tables import LabelTable
 
@@ -157,7 +157,7 @@ def read_findings(
             if part in position:
                 labels[row, position[part]] = 1
             elif folded(part) not in words:
-                hint = near(part, findings)
+                hint = similar_names(part, findings)
                 raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
             elif len(parts) > 1 and words[folded(part)] != "blank":
                 raise ValueError(f"{where}: expected only {part!r}, or findings, found {text!r}")

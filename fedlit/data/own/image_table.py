@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, near
+from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, similar_names
 from fedlit.data.own.cells import (
     Meaning,
     findings_in,
@@ -209,7 +209,7 @@ class ImageTable(ChestXrays):
             columns = list(table.rows)
             raise ValueError(
                 f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; "
-                f"{near(column, columns)}{advice}"
+                f"{similar_names(column, columns)}{advice}"
             )
         return table
 
@@ -224,9 +224,8 @@ class ImageTable(ChestXrays):
             )
         for column, spellings in self.column_values.items():
             if column not in self.labels:
-                raise ValueError(
-                    f"data.values: expected a column of data.labels, found {column!r}; {near(column, self.labels)}"
-                )
+                hint = similar_names(column, self.labels)
+                raise ValueError(f"data.values: expected a column of data.labels, found {column!r}; {hint}")
             reader_of(self.values, spellings, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
             raise ValueError(
@@ -285,7 +284,7 @@ class ImageTable(ChestXrays):
     def _sites(self, table: LabelTable) -> np.ndarray:
         cells = table.rows[self.site]
         if unknown := [name for name in self.renamed if name not in set(cells)]:
-            hint = near(unknown[0], sorted(set(cells)))
+            hint = similar_names(unknown[0], sorted(set(cells)))
             raise ValueError(f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}")
         return cells.replace(self.renamed).to_numpy(dtype=str)
 

@@ -17,6 +17,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
+from fedlit.data.pictures.cache import read_header
 from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import SPLITS, Records, listed
 from fedlit.data.xrays.nih import NIHChestXray14
@@ -170,13 +171,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 with archive.open(name) as opened:
-                    version = np.lib.format.read_magic(opened)
-                    reader = (
-                        np.lib.format.read_array_header_1_0
-                        if version == (1, 0)
-                        else np.lib.format.read_array_header_2_0
-                    )
-                    shapes[name.removesuffix(".npy")] = reader(opened)[0]
+                    shapes[name.removesuffix(".npy")] = read_header(opened)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         raise ValueError(f"{file}: expected an .npz file of MedMNIST, found: {error}") from None
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]

@@ -8,6 +8,7 @@ import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def seal(file: Path) -> None:
 def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
     """Return the damage of a cache file as text, or "" if the file is intact.
 
-    Header, size and checksum are checked. A file without a checksum is accepted.
+    Header, size and checksum are checked. An unfinished file has no checksum yet.
 
     Args:
         file: ``.npy`` file.
@@ -44,9 +45,7 @@ def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
     """
     try:
         with file.open("rb") as opened:
-            version = np.lib.format.read_magic(opened)
-            reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            stored, fortran, kind = reader(opened)
+            stored, fortran, kind = read_header(opened)
             end = opened.tell() + int(np.prod(stored, dtype=np.int64)) * kind.itemsize
             size = opened.seek(0, os.SEEK_END)
             fits = len(stored) == len(shape) and all(n in (None, m) for n, m in zip(shape, stored, strict=True))
@@ -61,6 +60,13 @@ def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
     except (OSError, ValueError, EOFError, SyntaxError) as error:
         return f"it cannot be read: {error}"
     return ""
+
+
+def read_header(opened: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the header of an open ``.npy`` file: the shape, True for Fortran order, and the type of the elements."""
+    version = np.lib.format.read_magic(opened)
+    reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return reader(opened)
 
 
 def intact(file: Path, shape: tuple[int | None, ...], dtype: type) -> bool:

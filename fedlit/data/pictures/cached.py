@@ -13,8 +13,9 @@ USED = ".used"
 """Suffix of the file that lists the runs that used an entry, with one line per run."""
 
 KINDS = {
-    "images": "decoded image files", "vision": "decoded data sets", "features": "features of a frozen body",
-    "pairs": "near-duplicates", "array": "images of an array",
+    "images": "decoded image files", "vision": "decoded data sets", "medmnist": "decoded data sets",
+    "phantom": "synthetic images", "array": "images of an array", "features": "features of a frozen body",
+    "pairs": "near-duplicates",
 }  # fmt: skip
 """Descriptions of entries by the first word of their names."""
 
@@ -42,7 +43,7 @@ class CacheEntry:
     @property
     def what(self) -> str:
         """Description of the content."""
-        kind = KINDS.get(self.name.partition("-")[0], "synthetic images")
+        kind = KINDS.get(self.name.partition("-")[0], "images of a custom source")
         return kind if self.finished else f"{kind}, unfinished"
 
 

@@ -203,7 +203,7 @@ def check_space(folder: Path, shape: tuple[int, ...]) -> None:
     """Check that the disk has enough space for images.
 
     Raises:
-        OSError: It has not; the message has the needed and the free space.
+        OSError: There is too little; the message names the needed and the free space.
     """
     # Writing to a memory map on a full disk would kill the process by a signal, without a message.
     need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free

@@ -86,7 +86,7 @@ def _images(roots: Sequence[str]) -> Iterator[str]:
 
 
 def _below(roots: Sequence[str], share: int, shares: int) -> dict[str, Picture]:
-    """Read the headers of one share of the images below folders until told to stop."""
+    """Read the headers of one share of the images below folders until the needed images are known."""
     pictures: dict[str, Picture] = {}
     files, number = _images(roots), 0
     while not _enough.is_set() and (chunk := list(islice(files, CHUNK))):

@@ -21,8 +21,8 @@ from fedlit.data.labels import (
     checked_policy,
     decided,
     harmonised_names,
-    near,
     origins,
+    similar_names,
 )
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.copies import Duplicates
@@ -165,12 +165,8 @@ class ChestXrays(FederatedDataModule):
         self.blank = checked_policy(blank, self.labels, "data.blank")
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
         known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
-        try:
-            self._classes = checked_classes(known if classes is None else classes, known)
-        except ValueError as error:
-            raise ValueError(
-                f"{error}; a class for which nothing is labelled here goes into data.unlabelled too"
-            ) from error
+        advice = "; a class that these images are not labelled for goes into data.unlabelled too"
+        self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
         self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
         if len(self.unlabelled) == len(self._classes):
             raise ValueError("data.unlabelled: expected some of the classes, found all of them")
@@ -326,7 +322,7 @@ class ChestXrays(FederatedDataModule):
         counts = view.value_counts().sort_index()
         for name in views:
             if name not in counts and name not in usual:
-                hint = near(name, list(dict.fromkeys([*usual, *counts.index])))
+                hint = similar_names(name, list(dict.fromkeys([*usual, *counts.index])))
                 raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
         kept = view.isin(views).to_numpy()
         others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)

@@ -148,14 +148,17 @@ def _inspect(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> 
     chunks = [left[start : start + size] for start in range(0, len(left), size)]
     pool = ThreadPoolExecutor()
 
-    def look(chunk: list[int]) -> list[Picture]:
+    def inspected(chunk: list[int]) -> list[Picture]:
         return [inspect_image(names[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
 
     try:
-        looks = pool.map(look, chunks) if ahead is None else ahead.inspect([[names[row] for row in c] for c in chunks])
-        bar = track(looks, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
-        for chunk, found in zip(chunks, bar, strict=True):
-            for row, picture in zip(chunk, found, strict=True):
+        if ahead is None:
+            results = pool.map(inspected, chunks)
+        else:
+            results = ahead.inspect([[names[row] for row in chunk] for chunk in chunks])
+        bar = track(results, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
+        for chunk, opened in zip(chunks, bar, strict=True):
+            for row, picture in zip(chunk, opened, strict=True):
                 pictures[row] = picture
     finally:
         # Not as a context manager, which would read all other files after Ctrl-C.

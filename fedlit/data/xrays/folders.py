@@ -7,8 +7,8 @@ from pathlib import Path
 from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
 
-DEPTH, FOLDERS, BESIDE = 5, 400, 40
-"""Searched levels below the named folder, number of folders on all levels, and number of folders in one folder."""
+DEPTH, FOLDERS, ENTRIES = 5, 400, 40
+"""Searched levels below the named folder, number of folders on all levels, and number of entries of one folder."""
 
 VINBIGDATA = {"image_id", "class_name", "rad_id", "x_min"}
 
@@ -34,16 +34,16 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
             break
         if recognises(folder):
             levels.setdefault(depth, []).append(folder)
-    found = levels[min(levels)] if levels else []
-    if len(found) > 1:
-        raise ValueError(f"{root}: several folders hold the data set: {listed(found)}. Name one of them as data.root")
-    above = list(root.resolve().parents)[:2] if not found and _holds_images(root) else []
-    return next((folder for folder in [*found, *above] if recognises(folder)), root)
+    holders = levels[min(levels)] if levels else []
+    if len(holders) > 1:
+        raise ValueError(f"{root}: several folders hold the data set: {listed(holders)}. Name one of them as data.root")
+    above = list(root.resolve().parents)[:2] if not holders and _holds_images(root) else []
+    return next((folder for folder in [*holders, *above] if recognises(folder)), root)
 
 
 def _holds_images(root: Path) -> bool:
     """Return True if an image is among the first files below a folder."""
-    names = (name for _, folder in [(0, root), *_below(root)] for name in os.listdir(folder)[:BESIDE])
+    names = (name for _, folder in [(0, root), *_below(root)] for name in os.listdir(folder)[:ENTRIES])
     return any(name.lower().endswith(SUFFIXES) for name in names)
 
 
@@ -56,7 +56,7 @@ def _below(root: Path) -> Iterator[tuple[int, Path]]:
             return
         with os.scandir(folder) as entries:
             inside = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-        for name in sorted(inside)[:BESIDE]:
+        for name in sorted(inside)[:ENTRIES]:
             yield depth + 1, folder / name
             waiting.append((depth + 1, folder / name))
             seen += 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedlit.data.labels import near
+from fedlit.data.labels import similar_names
 from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
@@ -117,7 +117,7 @@ def _parse_findings(table: LabelTable, findings: tuple[str, ...]) -> np.ndarray:
             if label in findings:
                 labels[row, findings.index(label)] = 1
             elif label != NO_FINDING:
-                hint = near(label, (*findings, NO_FINDING))
+                hint = similar_names(label, (*findings, NO_FINDING))
                 raise ValueError(f"{where}: unknown label {label!r} in {combination!r}; {hint}")
         if NO_FINDING in parts and len(parts) > 1:
             raise ValueError(f"{where}: expected only {NO_FINDING!r}, or findings, found {combination!r}")

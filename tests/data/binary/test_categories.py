@@ -300,7 +300,7 @@ def test_arguments_are_checked(tmp_path, arguments, message):
 
 
 def test_positives_that_make_no_sense_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"positives: unknown category 'dolfin'; near names are 'dolphin'$"):
+    with pytest.raises(ValueError, match=r"positives: unknown category 'dolfin'; similar names are 'dolphin'$"):
         Photographs(tmp_path, positives=["fox", "dolfin"]).records()
     with pytest.raises(ValueError, match=r"unknown category 'zzz'; categories are 'apple', 'bear', .*'house'"):
         Photographs(tmp_path, positives=["zzz"]).records()

@@ -6,42 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image
+from small_melanoma import IMAGES, KAGGLE, SECOND, rows_of, write_folder
 
 from fedlit.data import ByColumn, ByPatient, Melanoma
-
-KAGGLE = "image_name,patient_id,sex,age_approx,anatom_site_general_challenge,diagnosis,benign_malignant,target"
-SECOND = (
-    "image_name,patient_id,lesion_id,sex,age_approx,anatom_site_general_challenge,diagnosis,benign_malignant,target"
-)
-
-
-def rows_of(images: list[tuple[int, int]], header: str = KAGGLE) -> list[str]:
-    """A row for each (patient, target)."""
-    lesion = "IL_1," if "lesion_id" in header else ""
-    return [
-        f"ISIC_{row:07d},IP_{patient:07d},{lesion}male,45.0,torso,unknown,{('benign', 'malignant')[target]},{target}"
-        for row, (patient, target) in enumerate(images)
-    ]
-
-
-IMAGES = [(row // 3, int(row % 10 == 0)) for row in range(60)]
-
-
-def write(
-    root: Path,
-    file: str = "train.csv",
-    folder: str = "jpeg/train",
-    header: str = KAGGLE,
-    rows: list[str] | None = None,
-    images: int = len(IMAGES),
-) -> Path:
-    rows = rows_of(IMAGES, header) if rows is None else rows
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / file).write_text("\n".join([header, *rows]) + "\n")
-    for row in range(images):
-        Image.new("RGB", (12, 9), (row, 100, 200)).save(root / folder / f"ISIC_{row:07d}.jpg", quality=100)
-    return root
 
 
 def opened(root: Path, **kwargs) -> Melanoma:
@@ -60,7 +27,7 @@ def opened(root: Path, **kwargs) -> Melanoma:
     ],
 )
 def test_both_downloads_are_read(tmp_path, file, folder, header):
-    data = opened(write(tmp_path, file, folder, header))
+    data = opened(write_folder(tmp_path, file, folder, header))
     records = data.records()
     assert data.classes == records.classes == ("Melanoma",)
     assert records.labels[:, 0].tolist() == [target for _, target in IMAGES]
@@ -73,14 +40,14 @@ def test_both_downloads_are_read(tmp_path, file, folder, header):
 
 
 def test_kaggles_dicom_folder_is_not_taken_for_that_of_its_jpegs(tmp_path):
-    write(tmp_path)
+    write_folder(tmp_path)
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "ISIC_0000000.dcm").write_bytes(b"")
     assert len(opened(tmp_path).records().store) == 60
 
 
 def test_nothing_is_dropped_and_images_are_rgb_for_the_model(tmp_path):
-    data = opened(write(tmp_path))
+    data = opened(write_folder(tmp_path))
     data.setup()
     assert len(data.assignment) == 60
     assert len(data.clients) == 4
@@ -91,7 +58,7 @@ def test_nothing_is_dropped_and_images_are_rgb_for_the_model(tmp_path):
 def test_columns_make_clients(tmp_path):
     rows = rows_of(IMAGES)
     rows[::2] = [row.replace("torso", "head/neck") for row in rows[::2]]
-    data = opened(write(tmp_path, rows=rows), partition=ByColumn("anatom_site_general_challenge"))
+    data = opened(write_folder(tmp_path, rows=rows), partition=ByColumn("anatom_site_general_challenge"))
     data.setup()
     assert sorted(data.clients) == ["head/neck", "torso"]
 
@@ -101,7 +68,9 @@ def test_columns_make_clients(tmp_path):
 def test_a_patient_is_in_one_split_and_at_one_client(tmp_path_factory, patients, seed):
     root = tmp_path_factory.getbasetemp() / "melanoma"
     of_image = [*range(patients), *np.random.default_rng(seed).integers(patients, size=60 - patients).tolist()]
-    write(root, rows=rows_of([(patient, patient % 2) for patient in of_image]), images=0 if root.is_dir() else 60)
+    write_folder(
+        root, rows=rows_of([(patient, patient % 2) for patient in of_image]), images=0 if root.is_dir() else 60
+    )
     data = opened(root, partition=ByPatient(2), seed=seed, split=(0.6, 0.2, 0.2))
     data.setup()
     assert len(data.assignment) == 60
@@ -114,7 +83,7 @@ def test_a_patient_is_in_one_split_and_at_one_client(tmp_path_factory, patients,
 
 def refused(root: Path, message: str, error: type[Exception] = ValueError, **kwargs) -> None:
     with pytest.raises(error, match=message):
-        opened(write(root, **kwargs)).records()
+        opened(write_folder(root, **kwargs)).records()
 
 
 def changed(line: int, old: str, new: str) -> list[str]:

@@ -3,7 +3,6 @@
 import io
 import json
 import pickle
-import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from small_vision import TEST, TRAIN, pictures, write_fashion_mnist, write_stl
 from torchvision import datasets
 
 from fedlit.data import CIFAR10, CIFAR100, STL10, ByCategory, CategoryImages, FashionMNIST, ImageNet, ParquetImages
@@ -18,11 +18,6 @@ from fedlit.data.binary import vision
 from fedlit.data.binary.vision import CIFAR10_CATEGORIES
 
 REAL = Path(__file__).parents[4] / "shared" / "data" / "cifar10"
-TRAIN, TEST = 40, 20
-
-
-def pictures(count: int, seed: int, shape: tuple[int, ...] = (32, 32, 3)) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
 
 
 def as_png(pixels: np.ndarray) -> bytes:
@@ -87,19 +82,6 @@ def test_cifar100_in_torchvisions_layout(tmp_path, any_checksum):
     check(opened(CIFAR100, tmp_path), list(pixels), names, numbers)
 
 
-def write_stl(root: Path) -> tuple[np.ndarray, list[int]]:
-    folder = root / "stl10_binary"
-    folder.mkdir()
-    pixels = pictures(TRAIN + TEST, 1, (96, 96, 3))
-    numbers = [row % 10 for row in range(TRAIN + TEST)]
-    for part, rows in (("train", slice(0, TRAIN)), ("test", slice(TRAIN, None)), ("unlabeled", slice(0, 2))):
-        # STL-10 stores its pictures column by column, and counts from 1.
-        pixels[rows].transpose(0, 3, 2, 1).tofile(folder / f"{part}_X.bin")
-        (np.array(numbers[rows], dtype=np.uint8) + 1).tofile(folder / f"{part}_y.bin")
-    (folder / "class_names.txt").write_text("\n".join(CIFAR10_CATEGORIES))
-    return pixels, numbers
-
-
 def test_stl10(tmp_path, any_checksum):
     pixels, numbers = write_stl(tmp_path)
     check(opened(STL10, tmp_path), list(pixels), CIFAR10_CATEGORIES, numbers)
@@ -116,20 +98,6 @@ def test_stl10_needs_its_list_of_names(tmp_path, any_checksum):
         FileNotFoundError, match=r"no stl10_binary/class_names.txt; expected the folder stl10_binary with"
     ):
         opened(STL10, tmp_path).records()
-
-
-def write_fashion_mnist(root: Path) -> tuple[np.ndarray, list[int]]:
-    folder = root / "FashionMNIST" / "raw"
-    folder.mkdir(parents=True)
-    pixels = pictures(TRAIN + TEST, 2, (28, 28))
-    numbers = [row % 10 for row in range(TRAIN + TEST)]
-    for part, rows in (("train", slice(0, TRAIN)), ("t10k", slice(TRAIN, None))):
-        count = len(numbers[rows])
-        header = struct.pack(">iiii", 0x803, count, 28, 28)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(header + pixels[rows].tobytes())
-        header = struct.pack(">ii", 0x801, count)
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(header + bytes(numbers[rows]))
-    return pixels, numbers
 
 
 def test_fashion_mnist(tmp_path):

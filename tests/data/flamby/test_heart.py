@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.model_selection import train_test_split
+from small_heart import SIZES, lines_of, write_folder
 
 import fedlit
 from fedlit.aggregators import FedAvg, Scaffold
@@ -16,36 +17,12 @@ from fedlit.models import LogisticRegression
 from fedlit.predictions.table import read
 from fedlit.schedules import ConstantSchedule
 
-SIZES = {"cleveland": (30, 12), "hungarian": (24, 9), "switzerland": (12, 11), "va": (16, 12)}
-"""Rows of a hospital, and how many of them are positive."""
-
 REAL = Path(os.environ.get("FEDLIT_HEART", Path(__file__).parents[4] / "shared" / "data" / "heart-disease"))
-
-
-def lines_of(name: str) -> list[str]:
-    rows, positives = SIZES[name]
-    rng = np.random.default_rng(len(name))
-    lines = []
-    for row in range(rows):
-        cells = [
-            *(f"{rng.integers(30, 80)}.0", str(rng.integers(2)), str(row % 4 + 1), str(rng.integers(100, 180))),
-            *(str(rng.integers(150, 300)), str(rng.integers(2)), str(row % 3), str(rng.integers(90, 180))),
-            *(str(rng.integers(2)), f".{rng.integers(10)}", "2", "?", "?", str(int(row < positives) * (1 + row % 4))),
-        ]
-        lines.append(",".join(cells))
-    lines.insert(3, "55,1,4,?,200,0,0,120,0,1.5,2,?,?,1")  # a value that counts is not known
-    return lines
-
-
-def write(root: Path, **changed: list[str]) -> Path:
-    for name in SIZES:
-        (root / f"processed.{name}.data").write_text("\n".join(changed.get(name, lines_of(name))) + "\n")
-    return root
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> FedHeartDisease:
-    made = FedHeartDisease(write(tmp_path))
+    made = FedHeartDisease(write_folder(tmp_path))
     made.setup()
     return made
 
@@ -126,7 +103,7 @@ def test_a_batch_has_rows_and_labels(data):
 )  # fmt: skip
 def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, said):
     with pytest.raises(ValueError, match=said):
-        FedHeartDisease(write(tmp_path, va=[*lines_of("va"), line])).setup()
+        FedHeartDisease(write_folder(tmp_path, va=[*lines_of("va"), line])).setup()
 
 
 def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
@@ -142,7 +119,7 @@ def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
         (lines_of("va")[:3], r"va\.data: expected at least four rows without \?, found 3"),
     ):
         with pytest.raises(ValueError, match=said):
-            FedHeartDisease(write(tmp_path, va=lines)).setup()
+            FedHeartDisease(write_folder(tmp_path, va=lines)).setup()
 
 
 @pytest.mark.skipif(

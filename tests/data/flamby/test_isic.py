@@ -4,30 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from small_isic import ROWS, line_of, write_folder
 
 from fedlit.data import FedISIC2019
-
-HEADER = "image,MEL,NV,BCC,AK,BKL,DF,VASC,SCC,UNK,target,center,fold,fold2"
-ROWS = [(image, image % 8, image % 6, "test" if image % 5 == 0 else "train") for image in range(120)]
-
-
-def line_of(image: int, target: int, center: int, fold: str) -> str:
-    classes = ",".join("1.0" if column == target else "0.0" for column in range(9))
-    return f"ISIC_{image:07d},{classes},{target},{center},{fold},{fold}_{center}"
-
-
-def write(
-    root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed", lines: list[str] | None = None, images: int = 120
-) -> Path:
-    (root / folder).mkdir(parents=True, exist_ok=True)
-    lines = [line_of(*row) for row in ROWS] if lines is None else lines
-    (root / "train_test_split").write_text("\n".join([HEADER, *lines]) + "\n")
-    for image in range(images):
-        picture = Image.new("RGB", (30, 22), (image, 100, 200))
-        picture.paste((255 - image, image, 0), (0, 0, 10, 11))
-        picture.save(root / folder / f"ISIC_{image:07d}.jpg", quality=100)
-    return root
 
 
 def opened(root: Path, **kwargs) -> FedISIC2019:
@@ -36,7 +15,7 @@ def opened(root: Path, **kwargs) -> FedISIC2019:
 
 @pytest.mark.parametrize("folder", ["ISIC_2019_Training_Input_preprocessed", "ISIC_2019_Training_Input", "."])
 def test_a_client_a_centre_with_the_folds_and_labels_of_the_file(tmp_path, folder):
-    data = opened(write(tmp_path, folder))
+    data = opened(write_folder(tmp_path, folder))
     data.setup()
     assert list(data.clients) == sorted(
         ["BCN", "HAM_vidir_molemax", "HAM_vidir_modern", "HAM_rosendahl", "MSK", "HAM_vienna_dias"]
@@ -55,7 +34,7 @@ def test_a_client_a_centre_with_the_folds_and_labels_of_the_file(tmp_path, folde
 
 
 def test_images_are_normalised_as_imagenets_unless_said_otherwise(tmp_path):
-    write(tmp_path)
+    write_folder(tmp_path)
     usual, grey = opened(tmp_path), opened(tmp_path, in_chans=1)
     assert (usual.mean, grey.mean, grey.std) == ([0.485, 0.456, 0.406], 0.449, 0.226)
     assert opened(tmp_path, mean=0.5, std=[1.0, 2.0, 3.0]).std == [1.0, 2.0, 3.0]
@@ -65,7 +44,7 @@ def test_images_are_normalised_as_imagenets_unless_said_otherwise(tmp_path):
 
 
 def test_validation_images_come_from_those_to_train_on(tmp_path):
-    data = opened(write(tmp_path), split=(0.75, 0.25, 0.0))
+    data = opened(write_folder(tmp_path), split=(0.75, 0.25, 0.0))
     data.setup()
     splits = data.assignment["split"].value_counts()
     assert splits["test"] == sum(row[3] == "test" for row in ROWS)
@@ -74,7 +53,7 @@ def test_validation_images_come_from_those_to_train_on(tmp_path):
 
 
 def test_the_split_file_may_lie_elsewhere(tmp_path):
-    root = write(tmp_path / "images")
+    root = write_folder(tmp_path / "images")
     (tmp_path / "flamby").mkdir()
     moved = (root / "train_test_split").rename(tmp_path / "flamby" / "train_test_split")
     assert len(opened(root, split_file=moved).records().names) == 120
@@ -105,12 +84,12 @@ def test_a_wrong_cell_is_named_by_line_and_column(tmp_path, old, new, said):
     lines = [line_of(*row) for row in ROWS]
     lines[1] = lines[1].replace(old, new)
     with pytest.raises(ValueError, match=said):
-        opened(write(tmp_path, lines=lines)).records()
+        opened(write_folder(tmp_path, lines=lines)).records()
 
 
 def test_missing_images_and_folders_are_told(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"1 of 120 image files are missing:\n.*ISIC_0000119\.jpg"):
-        opened(write(tmp_path, images=119)).records()
+        opened(write_folder(tmp_path, images=119)).records()
     with pytest.raises(FileNotFoundError, match=r"found no such folder; expected FLamby's train_test_split"):
         opened(tmp_path / "gone").records()
     with pytest.raises(ValueError, match=r"data\.root is missing: expected FLamby's train_test_split"):
@@ -118,7 +97,7 @@ def test_missing_images_and_folders_are_told(tmp_path):
 
 
 def test_grey_images_are_made_of_colour(tmp_path):
-    data = opened(write(tmp_path), in_chans=1)
+    data = opened(write_folder(tmp_path), in_chans=1)
     data.setup()
     assert data.clients["MSK"].train[0][0].shape == (1, 8, 8)
     assert np.isfinite(data.clients["MSK"].train[0][0].numpy()).all()

@@ -107,7 +107,7 @@ def test_sites_under_one_name(tmp_path):
     merged = {"north ward": "North", "south": "South"}
     given = {"image": "file", "patient": "patient", "site": "site", "labels": ["Edema"]}
     assert set(ImageTable(table, sites=merged, **given).read().sites) == {"North", "South"}
-    with pytest.raises(ValueError, match=r"data.sites: no row of ours.csv has the site 'east'; labels are North"):
+    with pytest.raises(ValueError, match=r"data.sites: no row of ours.csv has the site 'east'; known names are North"):
         ImageTable(table, sites={"east": "South", "weat": "x"}, **given).read()
 
 
@@ -151,7 +151,7 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
         ({"Age": {">= 18": "yes"}}, "data.values: 'Age': '>= 18': expected one of positive"),
         (
             {"Agee": {">= 18": "positive"}},
-            "data.values: expected a column of data.labels, found 'Agee'; near names are Age",
+            "data.values: expected a column of data.labels, found 'Agee'; similar names are Age",
         ),
         ({">= 18": "positive"}, r"the range '>= 18' needs its column: \{COLUMN: \{'>= 18': positive\}\}"),
     ],

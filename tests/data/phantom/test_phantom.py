@@ -261,7 +261,7 @@ def test_wrong_hospital_is_refused(wrong, message):
         ({"label_scheme": "none"}, "found 'none'"),
         ({"shared_classes": 11}, "found 11"),
         ({"seed": -1}, "expected at least 0, found -1"),
-        ({"classes": ["Effusionn"]}, "unknown class 'Effusionn'; near names are Effusion"),
+        ({"classes": ["Effusionn"]}, "unknown class 'Effusionn'; similar names are Effusion"),
         ({"classes": []}, "one or more different classes"),
         ({"classes": ["Nodule"], "label_scheme": "split", "shared_classes": 0}, "hospital-01' labels none of Nodule"),
     ],

@@ -163,13 +163,9 @@ def test_wrong_arguments_are_refused(tmp_path):
     for views in ((), ("front",)):
         with pytest.raises(ValueError, match=r"views: expected .*frontal.*lateral.*, found"):
             open_folder(tmp_path, views=views)
-    with pytest.raises(ValueError, match=r"unknown class 'Effusion'; near names are Pleural Effusion"):
-        open_folder(tmp_path, classes=["Effusion"])
 
 
 def test_a_wrong_folder_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="nowhere: no such folder; expected the official layout"):
-        open_folder(tmp_path / "nowhere").records()
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"found no train\.csv; expected the official layout"):
         open_folder(tmp_path / "empty").records()
@@ -189,7 +185,7 @@ SECOND = "CheXpert-v1.0-small/train/patient00002/study1/view1_frontal.jpg"
     ("old", "new", "message"),
     [
         ("Frontal/Lateral", "View", r"train\.csv: expected a column 'Frontal/Lateral', found 'Path', 'Sex'"),
-        ("Edema", "Oedema", r"train\.csv: expected a column 'Edema', .*; near names are Oedema"),
+        ("Edema", "Oedema", r"train\.csv: expected a column 'Edema', .*; similar names are Oedema"),
         ("patient00001", "pat1", r"train\.csv, line 2: column 'Path': expected a path such as CheXpert-v1\.0/train/"),
         (FIRST, "", r"train\.csv, line 2: column 'Path' is empty"),
         (SECOND, FIRST, r"image 'train/patient00001/study1/view1_frontal\.jpg' is on lines 2, 4"),

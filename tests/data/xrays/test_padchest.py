@@ -202,9 +202,11 @@ def test_a_wrong_folder_is_refused(tmp_path):
 
 def test_views_that_are_not_there_are_refused(tmp_path):
     write_folder(tmp_path)
-    with pytest.raises(ValueError, match=r"data\.views: no image in .*csv has Projection 'lateral'; labels are PA, AP"):
+    with pytest.raises(
+        ValueError, match=r"data\.views: no image in .*csv has Projection 'lateral'; known names are PA, AP"
+    ):
         open_folder(tmp_path, views=("PA", "lateral")).records()
-    with pytest.raises(ValueError, match=r"has Projection 'AP horizontal'; near names are AP_horizontal"):
+    with pytest.raises(ValueError, match=r"has Projection 'AP horizontal'; similar names are AP_horizontal"):
         open_folder(tmp_path, views=("AP horizontal",)).records()
     with pytest.raises(ValueError, match=r"data\.views: expected values of Projection such as 'PA', .* found none"):
         open_folder(tmp_path, views=())
@@ -229,7 +231,7 @@ def test_no_physician_at_all_is_refused(tmp_path):
         (
             "Labels,Localizations",
             "labels,Localizations",
-            r"csv: expected a column 'Labels', found .*near names are labels",
+            r"csv: expected a column 'Labels', found .*similar names are labels",
         ),
         (
             "['pseudonodule', 'hydropneumothorax']",

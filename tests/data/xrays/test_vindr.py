@@ -7,6 +7,7 @@ import edits
 import numpy as np
 import pytest
 from PIL import Image
+from small_vindr import LABELS, SEEN, TEST, TRAIN, image_id, write_folder
 
 from fedlit.data.labels import harmonised_names, origins
 from fedlit.data.partition import ByPatient
@@ -15,47 +16,6 @@ from fedlit.testing import check_data_module
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
-HEADER = (
-    "Aortic enlargement,Atelectasis,Calcification,Cardiomegaly,Clavicle fracture,Consolidation,Edema,Emphysema,"
-    "Enlarged PA,ILD,Infiltration,Lung Opacity,Lung cavity,Lung cyst,Mediastinal shift,Nodule/Mass,Pleural effusion,"
-    "Pleural thickening,Pneumothorax,Pulmonary fibrosis,Rib fracture,Other lesion,COPD,Lung tumor,Pneumonia,"
-    "Tuberculosis,Other diseases,No finding"
-)
-LABELS = HEADER.split(",")
-# How many of three radiologists see it.
-SEEN = ({"No finding": 3}, {"Cardiomegaly": 1, "Edema": 2, "Rib fracture": 3}, {"Other diseases": 2, "Nodule/Mass": 1})
-TRAIN, TEST = 24, 12
-
-
-def image_id(index: int) -> str:
-    return f"{index:032x}"
-
-
-def write_folder(root: Path, images: list[Path] | None = None, suffix: str = ".png") -> Path:
-    """A small download: three separate rows for each training image, and one for each test image."""
-    rng = np.random.default_rng(0)
-    for folder in ("annotations", "train", "test"):
-        (root / folder).mkdir(parents=True)
-    for index in range(TRAIN + TEST):
-        path = root / ("train" if index < TRAIN else "test") / f"{image_id(index)}{suffix}"
-        pixels = rng.integers(0, 256, (24, 24), dtype=np.uint8)
-        (Image.open(images[index]).convert("L") if images else Image.fromarray(pixels)).save(path)
-    with (root / "annotations" / "image_labels_train.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image_id", "rad_id", *LABELS])
-        for reader in range(3):
-            for index in range(TRAIN):
-                seen = SEEN[index % len(SEEN)]
-                row = [int(seen.get(label, 0) > reader) for label in LABELS]
-                writer.writerow([image_id(index), f"R{reader + 8 + index % 2}", *row])
-    with (root / "annotations" / "image_labels_test.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image_id", *(label.replace("Other diseases", "Other disease") for label in LABELS)])
-        for index in range(TRAIN, TRAIN + TEST):
-            seen = SEEN[index % len(SEEN)]
-            writer.writerow([image_id(index), *(int(label in seen) for label in LABELS)])
-    return root
 
 
 def open_folder(root: Path, **kwargs) -> VinDrCXR:
@@ -228,7 +188,7 @@ def test_an_unknown_vote_is_refused(tmp_path):
     ("folder", "old", "new", "message"),
     [
         ("train", "rad_id", "reader", r"train\.csv: expected a column 'rad_id'"),
-        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* near names are Ild"),
+        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* similar names are Ild"),
         ("test", "Other disease,", "Others,", r"test\.csv: expected a column 'Other diseases', found"),
         (
             "train",
