@@ -17,7 +17,7 @@ from fedlit.core.system.files import private, whole
 from fedlit.predictions.export import save_model
 from fedlit.predictions.serving import file_notes
 from fedlit.sites.envelope import InvalidMessageError
-from fedlit.sites.messages import check_run
+from fedlit.sites.messages import RUN, check_run
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
 from fedlit.sites.states import NotKept, folder_name
@@ -45,7 +45,7 @@ def keep(
         NotKept: If the file cannot be written.
     """
     check_run(run)
-    if len({file.name[: len(run)] for file in _files(folder)} - {run}) >= most:
+    if len({_run_of(file) for file in _files(folder)} - {run}) >= most:
         raise Refused(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
             "its administrator may delete some"
@@ -83,7 +83,7 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
         ConfigError: If there is no such model, or more than one.
     """
     files = sorted((f for f in _files(folder) if f.name.startswith(run)), key=lambda file: file.stat().st_mtime)
-    runs = list(dict.fromkeys(file.name[:32] for file in files))
+    runs = {_run_of(file) for file in files}
     if not files:
         raise ConfigError(
             f"{folder / FOLDER}: there is no model{f' of run {run}' if run else ''}. A model arrives when its run "
@@ -91,14 +91,16 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
         )
     if run and len(runs) > 1:
         raise ConfigError(
-            f"{run}: expected the first characters of one run's id, found {', '.join(runs)}; type more characters"
+            f"{run}: expected the first characters of one run's id, found {', '.join(sorted(runs))}; type more "
+            "characters"
         )
-    notes = {file: file_notes(file) for file in files if file.name.startswith(runs[-1])}
+    run = _run_of(files[-1])
+    notes = {file: file_notes(file) for file in files if _run_of(file) == run}
     owners = [told.get("client") for told in notes.values()]
     wanted = [file for file, told in notes.items() if client is None or told.get("client", client) == client]
     if len(wanted) != 1:
         found = f"no model of client {client!r}" if client else "a model of each client"
-        raise ConfigError(f"run {runs[-1]}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
+        raise ConfigError(f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
     (file,) = wanted
     output = output or Path(f"model-{file.name[:8]}{file.name[32:]}")
     if output.is_dir():
@@ -107,8 +109,13 @@ def bring(folder: Path, run: str, client: str | None, output: Path | None) -> tu
         )
     with whole(output) as draft:
         draft.write_bytes(file.read_bytes())
-    return output, notes[file] | {"run": runs[-1]}
+    return output, notes[file] | {"run": run}
 
 
 def _files(folder: Path) -> list[Path]:
-    return [file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if not file.name.startswith(".")]
+    """Return the models of runs; other files in the folder are the site's own."""
+    return [file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if RUN.match(file.name)]
+
+
+def _run_of(file: Path) -> str:
+    return RUN.match(file.name)[0]
