@@ -337,8 +337,8 @@ def _warn(presence: Presence, sent: float) -> None:
     if presence.until is not None and presence.until - time.time() < SOON.total_seconds():
         warnings.warn(
             f"site {presence.name!r}: its certificate expires on "
-            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC and cannot connect after that; "
-            "request a new one now",
+            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC; the site cannot connect "
+            "after that: request a new one now",
             stacklevel=3,
         )
     if presence.torch != torch.__version__:
