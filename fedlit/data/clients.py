@@ -73,7 +73,7 @@ def distinct_names(names: Iterable[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        key = re.sub(r"[^\w.\-]+", "_", name.strip()).casefold()
+        key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"
         if not name.strip():
             raise ConfigError("client names: expected at least one letter, found an empty name")
         if key in seen:

@@ -9,23 +9,20 @@ from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
 from fedlit.core.aggregator import Aggregator, composed_name
-from fedlit.core.batches import BatchStream
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
-from fedlit.core.hooks import client_mask
-from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
-from fedlit.sites.answers import Expected, Norms, disagreeing, not_agreed, read_scores
+from fedlit.sites.answers import Norms, disagreeing, not_agreed
 from fedlit.sites.asking import Asking, NoAnswer, Request
-from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Prepared, Start, Started, Task, Train
+from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
+from fedlit.sites.replies import Replies, name_of
 from fedlit.sites.roster import Roster
 
 SHORT = 10
@@ -66,19 +63,17 @@ class SiteEngine(Engine):
         self._program, self._fabric, self._roster, self._settings = program, fabric, roster, settings
         self._site_of, self._phase, self._layout = site_of, phase, layout
         self._tensors = _tensors_of(program)
+        self._replies = Replies(program, roster.presences, layout)
         self._ask = Asking(
             roster.carrier,
             self._prepare,
-            self._prepared,
+            self._replies.prepared,
             settings.on_site_error or "repeat",
             settings.quorum or 1,
             settings.deadline,
             heard=roster.heard,
         )
         _check_windows(settings, layout)
-        self._masks = {name: client_mask(program.aggregators, layout, c) for name, c in program.clients.items()}
-        self._told = {told.name: told for site in roster.presences for told in site.clients}
-        self._sites = {site.name: site for site in roster.presences}
         self._norms, self._rounds = Norms(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
         self._trained: dict[str, int | None] = {}
@@ -94,8 +89,8 @@ class SiteEngine(Engine):
         tensors = down.tensors()
         asked = [self._task(verb, name, tensors, Train(rnd.index, list(rnd.cohort), rnd.moments)) for name in cohort]
         parts: dict[str, tuple[Payload, ClientReport]] = {}
-        what = _named(rnd)
-        for request, answer in self._ask(asked, lambda request, reply: self._part(request, reply, rnd), what):
+        what = name_of(rnd)
+        for request, answer in self._ask(asked, lambda request, reply: self._replies.part(request, reply, rnd), what):
             parts[request.client] = answer
             on_reply(answer[1])
         self._leave_out(parts, what)
@@ -138,12 +133,13 @@ class SiteEngine(Engine):
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:
         """Score each view at the site that has its images, and the server's test sets here, in order."""
         away, tensors = [view for view in views if view.holder is not None], {"w": down.w, "stats": down.stats}
+        what = f"the evaluation {f'after round {self._rounds}' if self._rounds > 0 else 'before round 1'}"
         asked = [self._task("evaluate", v.client, tensors, self._look(v), v.holder) for v in away]
         numbers = {id(request): view for request, view in zip(asked, away, strict=True)}
         scored = {
             numbers[id(request)]: scores
             for request, scores in self._ask(
-                asked, lambda request, reply: self._scores(numbers[id(request)], request, reply), self._evaluated
+                asked, lambda request, reply: self._replies.scores(numbers[id(request)], request, reply, what), what
             )
         }
         here = [view for view in views if view.holder is None and view.client is None]
@@ -242,11 +238,6 @@ class SiteEngine(Engine):
         self._roster.remember()
 
     @property
-    def _evaluated(self) -> str:
-        """The current evaluation, readable."""
-        return f"the evaluation after round {self._rounds}" if self._rounds > 0 else "the evaluation before round 1"
-
-    @property
     def _own(self) -> InProcessPool:
         """The server's own engine, for its test sets."""
         if "_worker" not in vars(self):
@@ -279,87 +270,10 @@ class SiteEngine(Engine):
         )
         return Request("prepare", site, "", asked, self._tensors)
 
-    def _prepared(self, request: Request, reply: Envelope) -> None:
-        """Compare a site's layout with the server's.
-
-        Raises:
-            InvalidMessageError: If they differ; names the first difference.
-        """
-        there, here = reply.message(Prepared), self._layout
-        if there.fingerprint == here.fingerprint:
-            return
-        pairs = {
-            "classes": (", ".join(there.classes), ", ".join(here.classes)),
-            "number of weights": (f"{there.parameters:,}", f"{here.size:,}"),
-            "number of statistics": (f"{there.statistics:,}", f"{here.stats_size:,}"),
-            "frozen weights (by their hash)": (there.frozen or "none", here.frozen or "none"),
-            "order, shapes or types of tensors": (there.fingerprint, here.fingerprint),
-        }
-        name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
-        raise InvalidMessageError(
-            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code"
-        )
-
     def _look(self, view: View) -> Look:
         """Return the evaluation of a view; a site with floors evaluates whole views."""
-        whole = self._sites[self._site_of[view.holder]].whole
+        whole = self._replies.sites[self._site_of[view.holder]].whole
         return Look(view.holder, view.part, self._rounds, view.method, None if whole else view.limit)
-
-    def _scores(self, view: View, request: Request, reply: Envelope) -> Scores:
-        """Read an evaluation.
-
-        Raises:
-            InvalidMessageError: If it is not of this view, or contradicts what the site has reported.
-        """
-        told, site, look = self._told[view.holder], self._sites[request.site], request.message.asked
-        examples, batches = getattr(told, view.part), self._program.limit_eval_batches
-        if look.limit is not None:
-            examples = min(examples, look.limit)
-        if batches is not None:
-            examples = min(examples, batches * self._program.eval_batch_size)
-        scores, data = read_scores(view, reply, told, self._layout.classes, examples, site.scores)
-        self._check_data(request, data, self._evaluated)
-        return scores
-
-    def _part(self, request: Request, reply: Envelope, rnd: Round) -> tuple[Payload, ClientReport]:
-        """Read a client's part of a round.
-
-        Raises:
-            InvalidMessageError: If it does not fit the client or the model, or is not finite.
-        """
-        client = self._program.clients[request.client]
-        steps = rnd.window
-        if rnd.unit == "epochs":
-            stream = BatchStream(self._program.data[client.name].train, self._program.batch_size, 0, client.name)
-            steps *= stream.steps_per_epoch
-        measured = None if rnd.window else self._measured(rnd)
-        expected = Expected(
-            client, self._masks[client.name], self._layout, len(self._program.aggregators), steps, measured
-        )
-        payload, report, data = expected.read(reply)
-        self._check_data(request, data, _named(rnd))
-        return payload, report
-
-    def _measured(self, rnd: Round) -> dict[str, int]:
-        """Return names and sizes of what a client sends in a measuring round."""
-        sizes = dict.fromkeys(("mean", "square"), self._layout.stats_size) if rnd.moments else {}
-        objective, classes = objective_of(self._program.module), len(self._layout.classes)
-        if objective is None:
-            return sizes
-        blank = torch.zeros(2, classes, dtype=self._layout.dtype)
-        sums = objective.measure(blank, blank, blank)
-        return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
-
-    def _check_data(self, request: Request, data: str, what: str) -> None:
-        """Warn about each change of a client's data."""
-        told = self._told[request.client]
-        if data != told.data:
-            told.data = data
-            warnings.warn(
-                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its "
-                "results are for other images or labels",
-                stacklevel=2,
-            )
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
         """Warn once if messages take a large part of a round."""
@@ -377,11 +291,6 @@ class SiteEngine(Engine):
             f"training should take at least {SHORT} times as long; raise federation.schedule.window",
             stacklevel=3,
         )
-
-
-def _named(rnd: Round) -> str:
-    """Return the name of a round, readable."""
-    return f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
 
 
 def _tensors_of(program: Program) -> State:

@@ -25,6 +25,7 @@ from nvflare.apis.signal import Signal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.typed import built
 from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
@@ -98,37 +99,52 @@ class Door(FLComponent):
 
     def __init__(self) -> None:
         super().__init__()
-        self._read_at, self._refused = -1, frozenset()
+        self._read_at, self._reported_at, self._refused = -1, -1, frozenset()
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Disable the names on the list, and enable those that were removed from it."""
         if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
             return
-        engine = fl_ctx.get_engine()
-        workspace = engine.get_workspace()
-        file, own = Path(workspace.get_site_config_dir()) / SERVER_FILE, Path(workspace.get_root_dir()) / NVFLARE_FILE
-        changed = file.stat().st_mtime_ns if file.exists() else 0
+        workspace = fl_ctx.get_engine().get_workspace()
+        file = Path(workspace.get_site_config_dir()) / SERVER_FILE
+        try:
+            changed = file.stat().st_mtime_ns
+        except FileNotFoundError:  # an editor may be replacing it: the list stays
+            return
         if changed == self._read_at:
             return
         try:
-            if self._read_at < 0 and own.exists():  # what NVFlare has kept over a restart
-                self._refused = frozenset(json.loads(own.read_text())["disabled_clients"])
-            refused = frozenset((documents.load(file) or {}).get("refused") or ()) if changed else frozenset()
-        except (
-            ConfigError,
-            ValueError,
-            OSError,
-            AttributeError,
-            TypeError,
-            KeyError,
-        ) as error:  # half written: keep the list
-            self.log_error(
-                fl_ctx, f"{file}: refused: cannot be read, so the list stays unchanged: {error}; correct the file"
-            )
+            if self._read_at < 0:
+                self._refused = _disabled(Path(workspace.get_root_dir()) / NVFLARE_FILE)
+            refused = _refused(file)
+        except (ConfigError, ValueError, OSError) as error:  # perhaps half-written: it is read again
+            if changed != self._reported_at:
+                self.log_error(fl_ctx, f"{file}: the list of refused names stays as it was: {error}; correct the file")
+            self._reported_at = changed
             return
-        engine.disable_clients(sorted(refused - self._refused))
-        engine.enable_clients(sorted(self._refused - refused))
+        for name in sorted(refused - self._refused):  # one by one: of several NVFlare reports no failure
+            fl_ctx.get_engine().disable_clients([name])
+        for name in sorted(self._refused - refused):
+            fl_ctx.get_engine().enable_clients([name])
         self._read_at, self._refused = changed, refused
+
+
+def _refused(file: Path) -> frozenset[str]:
+    """Return the names in ``refused`` of the server's own file.
+
+    Raises:
+        ConfigError: If the file is not YAML with keys and values.
+        Mistyped: If ``refused`` is not a list of strings.
+    """
+    settings = documents.load(file) or {}
+    if not isinstance(settings, dict):
+        raise ConfigError(f"expected keys and values, found {type(settings).__name__}")
+    return frozenset(built(list[str], settings.get("refused") or [], "refused"))
+
+
+def _disabled(file: Path) -> frozenset[str]:
+    """Return the names that NVFlare has stored as disabled; it does not start if its file is damaged."""
+    return frozenset(json.loads(file.read_text())["disabled_clients"] if file.exists() else ())
 
 
 class FlareCarrier(Carrier):

@@ -27,8 +27,8 @@ from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
+from fedlit.sites.retention import forget_stored_jobs
 from fedlit.sites.roster import Roster, run_with
-from fedlit.sites.states import JOB, forget
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.tracking.addresses import without_credentials
@@ -41,7 +41,10 @@ HELD = 60
 EVICTED, RECENT = 3, 120.0
 """A site that is disconnected this many times in this many seconds by another one with its name has a copy."""
 
-_EVICTION = re.compile(r"is evicted for .* from endpoint (\S+) for")
+_EVICTION = re.compile(r"is evicted for .{1,200}? from endpoint (\S+) for")
+
+READ = 2**20
+"""Most bytes of the server's log that are read at a time, from its end."""
 
 
 @dataclass(frozen=True)
@@ -129,9 +132,10 @@ class Evictions:
         """Count the disconnections of these sites since the last call."""
         with suppress(OSError), self._log.open("rb") as opened:
             size = os.fstat(opened.fileno()).st_size
-            opened.seek(self._read if self._read <= size else 0)
-            text = opened.read().decode(errors="replace")
-            self._read = opened.tell()
+            begun = self._read if self._read <= size else 0  # NVFlare has begun a new file
+            opened.seek(max(begun, size - READ))
+            text = opened.read(READ).decode(errors="replace")
+            self._read = size
             return Counter(name for name in _EVICTION.findall(text) if name in sites)
         return Counter()
 
@@ -217,7 +221,7 @@ class Hosted:
             if self.order.run:
                 check_run(self.order.run)
             if self.order.server is not None and own.job_days is not None:
-                forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), JOB)
+                forget_stored_jobs(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time())
             os.chdir(own.home)
             config = self.order.config.read_text()
             with named_errors(), experiment_of(config, own, self.order.name) as experiment:

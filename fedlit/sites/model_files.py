@@ -7,11 +7,9 @@ part of it. They are kept when the states of the run are removed.
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
+from fedlit.sites.messages import RUN
 
 FOLDER, SUFFIX = "models", ".safetensors"
-
-ID = 32
-"""Number of characters of a run's id."""
 
 ARRIVES = (
     "a model arrives when its run ends, if verbs in the site's file include model, and models in the server's file is "
@@ -20,13 +18,18 @@ ARRIVES = (
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of all models, the oldest first.
+    """Return the files of the models of runs, the oldest first; other files in the folder are the site's own.
 
     Args:
         folder: The site's folder of states.
     """
-    files = (file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if not file.name.startswith("."))
+    files = (file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if RUN.match(file.name))
     return sorted(files, key=lambda file: file.stat().st_mtime)
+
+
+def run_of(file: Path) -> str:
+    """Return the id of the run of a model's file."""
+    return RUN.match(file.name)[0]
 
 
 def files_of_run(folder: Path, run: str | None) -> list[Path]:
@@ -40,7 +43,7 @@ def files_of_run(folder: Path, run: str | None) -> list[Path]:
         ConfigError: If no run has a model, or if the characters fit none of them or several.
     """
     files = model_files(folder)
-    runs = list(dict.fromkeys(file.name[:ID] for file in reversed(files)))
+    runs = list(dict.fromkeys(run_of(file) for file in reversed(files)))
     if not runs:
         raise ConfigError(f"{folder / FOLDER}: expected the model of a run, found none; {ARRIVES}")
     fitting = runs[:1] if run is None else [each for each in runs if each.startswith(run)]

@@ -14,7 +14,7 @@ from fedlit.predictions.export import save_model
 from fedlit.predictions.serving import file_notes
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
-from fedlit.sites.model_files import FOLDER, ID, SUFFIX, model_files
+from fedlit.sites.model_files import FOLDER, SUFFIX, model_files, run_of
 from fedlit.sites.policy import Refused
 from fedlit.sites.recipe import Plan
 from fedlit.sites.states import NotKept, folder_name
@@ -40,7 +40,7 @@ def keep(
         NotKept: If the file cannot be written.
     """
     check_run(run)
-    if len({file.name[:ID] for file in model_files(folder)} - {run}) >= most:
+    if len({run_of(file) for file in model_files(folder)} - {run}) >= most:
         raise Refused(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
             "its administrator may delete some"
@@ -76,15 +76,15 @@ def bring(files: Sequence[Path], client: str | None, output: Path | None) -> tup
     Raises:
         ConfigError: If there is no model of the client, or more than one model and no client.
     """
-    run = files[0].name[:ID]
+    run = run_of(files[0])
     notes = {file: file_notes(file) for file in files}
     owners = [of_file.get("client") for of_file in notes.values()]
-    wanted = [file for file, owner in zip(files, owners, strict=True) if client is None or owner in (None, client)]
+    wanted = [file for file, of_file in notes.items() if client is None or of_file.get("client", client) == client]
     if len(wanted) != 1:
         found = f"no model of client {client!r}" if client else "a model of each client"
         raise ConfigError(f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
     (file,) = wanted
-    output = output or Path(f"model-{file.name[:8]}{file.name[ID:]}")
+    output = output or Path(f"model-{file.name[:8]}{file.name.removeprefix(run)}")
     if output.is_dir():
         raise ConfigError(
             f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}"

@@ -27,7 +27,7 @@ from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
 
 KEY = "key"
-"""File with the key of fingerprints, in the folder of states; without it nobody can guess their data."""
+"""File with the key of fingerprints, in the folder of states; without it nobody can test guesses against them."""
 
 SAMPLE = 16
 """Number of decoded images of each part that a fingerprint reads, spread over it."""
@@ -99,7 +99,7 @@ class OwnData:
     def stand_ins(self, client: str) -> dict[str, float]:
         """Return the share of positives that a measuring round reports for each hidden class; it depends on no label.
 
-        It is that of half the limit: of positives if they are few, else of negatives.
+        It is the share that half the limit would have: as positives if positives are few, else as negatives.
         """
         data, most = self.module.clients[client].train, self.policy.leaves.counts_below / 2
         shares = {}

@@ -6,20 +6,24 @@ import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from fedlit.core.errors import ConfigError
-from fedlit.sites.messages import SOON
+from fedlit.sites.messages import SOON, printable
 
 KITS = {"fed_client.json": "site", "fed_admin.json": "lead"}
 """NVFlare's names of the file with the server's address, and the role of its folder."""
 
 PATIENCE = 10.0
 """Seconds to wait for an answer."""
+
+HEAD = 2**16
+"""Most bytes of a proxy's answer that are read."""
 
 PROXIES, DIRECT = ("grpc_proxy", "https_proxy", "http_proxy"), ("no_grpc_proxy", "no_proxy")
 """Variables with gRPC's proxy, and with the machines that are reached without it; the first that is set counts."""
@@ -63,6 +67,11 @@ class Kit:
         """The server's address, readable."""
         return f"{self.host}:{self.port}"
 
+    @property
+    def unless(self) -> str:
+        """The condition that only the server knows, for the end of a check."""
+        return f", unless the server's administrator has refused {self.certificate().name!r}: that was not checked"
+
     def checks(self, name: str | None = None) -> Iterator[str]:
         """Check the certificates, then connect with them.
 
@@ -87,10 +96,10 @@ class Kit:
             )
         yield f"certificate of {own.name!r}: valid until {own.until:%Y-%m-%d}{own.soon}"
         server = self._handshake()
-        through = f", through the proxy {urlsplit(proxy).hostname}" if (proxy := proxy_for(self.host)) else ""
+        through = f", through the proxy {proxy.hostname}" if (proxy := proxy_for(self.host)) else ""
         yield (
-            f"server {self.address}{through}: answers, and accepts the certificate; its own is valid until "
-            f"{server.until:%Y-%m-%d}{server.soon}"
+            f"server {self.address}{through}: answers, and both certificates are from this federation; its own is "
+            f"valid until {server.until:%Y-%m-%d}{server.soon}"
         )
 
     def _handshake(self) -> "Certificate":
@@ -121,10 +130,12 @@ class Kit:
             raise Unreachable(
                 f"the program that answers at {self.address} does not speak TLS: {error.reason or error}"
             ) from error
+        except TimeoutError as error:
+            raise Unreachable(f"the server {self.address} accepts the connection, but does not answer") from error
         except OSError as error:
             raise Unreachable(
                 f"the server {self.address} closes the connection ({error}): check that the certificate is from this "
-                f"federation"
+                "federation"
             ) from error
 
     def _connected(self) -> socket.socket:
@@ -144,26 +155,25 @@ class Kit:
                 f"and that this machine may connect to port {self.port}"
             ) from error
 
-    def _through(self, proxy: str) -> socket.socket:
-        """Connect through an HTTP proxy, by CONNECT."""
-        there = urlsplit(proxy)
-        shown = f"the proxy {there.hostname}:{there.port}"
-        login = b64encode(f"{unquote(there.username or '')}:{unquote(there.password or '')}".encode()).decode()
+    def _through(self, proxy: SplitResult) -> socket.socket:
+        """Connect through an HTTP proxy, by CONNECT; no error shows its user or password."""
+        shown = f"the proxy {proxy.hostname}:{proxy.port}"
+        login = b64encode(f"{unquote(proxy.username or '')}:{unquote(proxy.password or '')}".encode()).decode()
         lines = [f"CONNECT {self.address} HTTP/1.1", f"Host: {self.address}"]
-        lines += [f"Proxy-Authorization: Basic {login}"] if there.username else []
+        lines += [f"Proxy-Authorization: Basic {login}"] if proxy.username else []
         try:
-            connected = socket.create_connection((there.hostname, there.port), PATIENCE)
+            connected = socket.create_connection((proxy.hostname, proxy.port), PATIENCE)
             connected.sendall("\r\n".join([*lines, "", ""]).encode())
             answer = b""
-            while b"\r\n\r\n" not in answer and (more := connected.recv(1)):
+            while b"\r\n\r\n" not in answer and len(answer) < HEAD and (more := connected.recv(1)):
                 answer += more
         except OSError as error:
             raise Unreachable(
                 f"{shown} cannot be reached ({error.strerror or error}): check {' and '.join(PROXIES)} in the "
-                f"environment"
+                "environment"
             ) from error
-        status = answer.partition(b"\r\n")[0].decode(errors="replace")
-        if status.split()[1:2] != ["200"]:
+        status = printable(answer.partition(b"\r\n")[0].decode(errors="replace"), 100)
+        if status.split()[1:2] != ["200"] or b"\r\n\r\n" not in answer:
             connected.close()
             raise Unreachable(
                 f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to "
@@ -193,22 +203,25 @@ class Kit:
             return secured.getpeercert(binary_form=True)
 
 
-def proxy_for(host: str) -> str | None:
+def proxy_for(host: str) -> SplitResult | None:
     """Return the proxy through which gRPC reaches a machine; None if it is reached directly.
 
     Raises:
-        ConfigError: The environment names a proxy that gRPC cannot use.
+        ConfigError: The environment names a proxy that gRPC cannot use; the error does not show its address, which may
+            hold a password.
     """
     spared = next(filter(None, map(os.environ.get, DIRECT)), "")
     name = next((name for name in PROXIES if os.environ.get(name)), None)
     if name is None or any(host.endswith(end) for end in map(str.strip, spared.split(",")) if end):
         return None
-    there = urlsplit(os.environ[name])
-    if there.scheme != "http" or not there.hostname or not there.port:
-        raise ConfigError(
-            f"{name}: expected http://PROXY:PORT, the only form that NVFlare accepts, found another one; change it"
-        )
-    return os.environ[name]
+    with suppress(ValueError):  # of a port or an address that cannot be read
+        proxy = urlsplit(os.environ[name])
+        if proxy.scheme == "http" and proxy.hostname and proxy.port:
+            return proxy
+    raise ConfigError(
+        f"{name}: expected http://PROXY:PORT or http://USER:PASSWORD@PROXY:PORT, found another form; change it, and "
+        "write characters such as / and @ of a password as %2F and %40"
+    )
 
 
 def kit_of(folder: Path) -> Kit | None:

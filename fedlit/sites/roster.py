@@ -4,6 +4,7 @@ import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -123,8 +124,14 @@ class Roster:
 
 def run_with(folder: Path, run: str) -> Path | None:
     """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
-    files = (file for file in folder.glob(f"*/{FILE}") if f'"{run}"' in file.read_text())
-    return next((file.parent for file in files), None)
+    return next((file.parent for file in folder.glob(f"*/{FILE}") if _run_in(file) == run), None)
+
+
+def _run_in(file: Path) -> str | None:
+    """Return the id in a run's file; None if the file cannot be read, which is an error only for its own run."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return json.loads(file.read_text())["run"]
+    return None
 
 
 class Ledgers:
@@ -330,8 +337,8 @@ def _warn(presence: Presence, sent: float) -> None:
     if presence.until is not None and presence.until - time.time() < SOON.total_seconds():
         warnings.warn(
             f"site {presence.name!r}: its certificate expires on "
-            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC and cannot connect after that; "
-            "request a new one now",
+            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC; the site cannot connect "
+            "after that: request a new one now",
             stacklevel=3,
         )
     if presence.torch != torch.__version__:

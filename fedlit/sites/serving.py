@@ -1,6 +1,5 @@
 """A site that is made from its own file, in any process."""
 
-import math
 import os
 import signal
 import sys
@@ -19,9 +18,9 @@ from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
+from fedlit.sites.retention import forget_jobs
 from fedlit.sites.settings import SiteSettings, read_settings
 from fedlit.sites.site import Site
-from fedlit.sites.states import JOB, forget
 
 LOCK = ".lock"
 """Lock file in the folder of states, so that only one process uses it."""
@@ -35,7 +34,7 @@ class OutOfTime(Exception):
 
 
 def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable[[bytes], bytes]:
-    """Return the function that answers messages for a site; if its file is not valid, every answer is a failure.
+    """Return the function that answers messages for a site; if it cannot start, every answer is a failure.
 
     Args:
         file: The site's own file.
@@ -51,12 +50,12 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         if own_process:
             _confine(settings.policy.limits)
         site = Site(settings, until=until, lead=lead)
-        if kit:
-            for job in forget(kit.folder.parent, settings.state_days or math.inf, time.time(), JOB):
-                print(f"removed the folder of job {job} after {settings.state_days:g} days", file=sys.stderr)
+        if kit and (days := settings.state_days) is not None:
+            for job in forget_jobs(kit.folder.parent, days, time.time()):
+                print(f"removed the folder of job {job} after {days:g} days (state_days)", file=sys.stderr)
     except (ConfigError, ValueError, OSError) as error:
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)
-        reason = "its own file is not valid; the site's log has the error"
+        reason = "it cannot start: its own file, its certificate or its ledger is not valid; its own log has the error"
         return lambda content: Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()
     return _Held(settings, site, own_process).answer
 

@@ -30,8 +30,8 @@ class SiteSettings:
         share: Which of the clients of ``data`` belong to the site, such as ``2 of 3``: the second of every three, in
             their order. By default all. Use it for several sites that try a federation on one machine with one data
             set.
-        state_days: Days without change after which the states of a run are removed, when the site starts. By default
-            they are kept.
+        state_days: Days without change after which the states of a run and the folder of a job are removed, when the
+            site starts. By default they are kept.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         policy: What the site allows.
 

@@ -7,7 +7,6 @@ requested twice therefore starts twice from the same state, and draws the same b
 """
 
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +16,9 @@ import torch
 from fedlit.core.checkpoints.stored_states import write_tensors
 from fedlit.core.messages import ClientState
 from fedlit.core.system.files import sync, whole
-from fedlit.sites.ledger import DAY
-from fedlit.sites.messages import RUN, check_run
+from fedlit.sites.messages import check_run
 
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
-
-JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-"""Names of the folders in which NVFlare keeps its jobs."""
 
 
 class MissingState(ValueError):
@@ -36,31 +31,6 @@ class NotKept(ValueError):
     """Error of a file of the site that cannot be written."""
 
     public = "what the site keeps cannot be written"
-
-
-def forget(folder: Path, days: float, now: float, named: re.Pattern[str] = RUN) -> list[str]:
-    """Remove the folders of runs, or of jobs, that have not changed for some time.
-
-    A run whose states are removed can only be resumed with ``fresh``.
-
-    Args:
-        folder: The site's folder of states, or a folder of NVFlare's jobs.
-        days: Days since the newest file was written.
-        now: Seconds since 1970.
-        named: Pattern of the names of the folders that may be removed: `RUN` or `JOB`.
-
-    Returns:
-        The names of the removed folders.
-    """
-    forgotten = []
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if not named.fullmatch(entry.name) or entry.is_symlink() or not entry.is_dir():
-            continue
-        newest = max(file.lstat().st_mtime for file in (entry, *entry.rglob("*")))
-        if now - newest > days * DAY:
-            shutil.rmtree(entry)
-            forgotten.append(entry.name)
-    return forgotten
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ class ServerSettings:
         allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``.
         accelerator: Device of the server.
         parameters: Largest number of weights of a model.
-        job_days: Days after which NVFlare's copy of an old job is removed, when another job begins. By default copies
-            are kept.
+        job_days: Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By
+            default copies are kept.
         models: Whether sites get the best model when a run ends.
         refused: Names in the certificates of sites and leads that may no longer connect.
     """

@@ -46,6 +46,7 @@ class Stream(IterableDataset):
         (lambda: fit(net(), {}), "clients: expected at least one, such as {'north': .*found none"),
         (lambda: fit(net(), [part(), part()]), "clients: expected .*found \\[a TensorDataset, a TensorDataset\\]"),
         (lambda: fit(net(), {"north": part(), "North ": part()}), "'north' and 'North ' are the same in files"),
+        (lambda: fit(net(), {".north": part(), "north": part()}), "'.north' and 'north' are the same in files"),
         (lambda: fit(net(), {1: part()}), "clients: expected names that are texts, found 1; write '1'"),
         (lambda: fit(net(), {"north": 3}), "client 'north', training: expected a data set .* found a int; it has no"),
         (lambda: fit(net(), {"north": part().tensors}), "client 'north', training: .* found a Tensor; .*TensorDataset"),

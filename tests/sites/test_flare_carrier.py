@@ -195,7 +195,7 @@ class Engine:
     """NVFlare's list of sites, in the place of its server."""
 
     def __init__(self, folder) -> None:
-        self.folder, self.disabled, self.calls = folder, set(), 0
+        self.folder, self.disabled, self.calls, self.full = folder, set(), 0, False
 
     def get_workspace(self):
         return SimpleNamespace(
@@ -203,6 +203,8 @@ class Engine:
         )
 
     def disable_clients(self, names: list) -> None:
+        if self.full:
+            raise OSError("No space left on device")
         self.disabled |= set(names)
         self.calls += 1
 
@@ -210,32 +212,84 @@ class Engine:
         self.disabled -= set(names)
 
 
-def test_the_list_of_the_servers_file_is_nvflares(tmp_path):
-    """Whoever is taken off is let in again, also after a restart; a file that cannot be read changes nothing."""
-    (tmp_path / "local").mkdir()
-    file, engine = tmp_path / "local" / SERVER_FILE, Engine(tmp_path)
-    seen = SimpleNamespace(
-        get_engine=lambda: engine, get_prop=lambda *a, **k: None, get_identity_name=lambda **k: "server"
-    )
+class Doors:
+    """A server's folder, and its component that applies the list."""
 
-    def after(door: Door, text: str | None, age: int, event: str = EventType.CLIENT_HEARTBEAT_RECEIVED) -> set:
+    def __init__(self, folder) -> None:
+        (folder / "local").mkdir()
+        self.folder, self.file, self.engine = folder, folder / "local" / SERVER_FILE, Engine(folder)
+        self.start()
+
+    def start(self) -> None:
+        self.door, self.logged = Door(), []
+        self.door.log_error = lambda fl_ctx, text: self.logged.append(text)
+
+    def after(self, text: str | None, age: int = 0, event: str = EventType.CLIENT_HEARTBEAT_RECEIVED) -> set:
+        """Names that NVFlare refuses after an event, with such a file."""
         if text is not None:
-            file.write_text(text)
-            os.utime(file, ns=(age, age))
-        door.handle_event(event, seen)
-        return engine.disabled
+            self.file.write_text(text)
+            os.utime(self.file, ns=(age, age))
+        seen = {
+            "get_engine": lambda: self.engine,
+            "get_prop": lambda *a, **k: None,
+            "get_identity_name": lambda **k: "server",
+        }
+        self.door.handle_event(event, SimpleNamespace(**seen))
+        return set(self.engine.disabled)
 
-    door = Door()
-    door.log_error = lambda *told: None
-    assert after(door, None, 0) == set()  # there need not be a file
-    assert after(door, "refused: [north]", 1, EventType.START_RUN) == set()
-    assert after(door, None, 1, EventType.CLIENT_REGISTER_RECEIVED) == {"north"}
-    calls = engine.calls
-    assert after(door, None, 1) == {"north"}
-    assert engine.calls == calls  # it is not read again
-    assert after(door, "refused: [north, south]", 2) == {"north", "south"}
-    for number, text in enumerate(("refused: [", "- refused", "refused: 5", "refused: [[1]]"), 3):
-        assert after(door, text, number) == {"north", "south"}, text
-    assert after(door, "refused: [south]", 9) == {"south"}
-    (tmp_path / NVFLARE_FILE).write_text(json.dumps({"disabled_clients": ["south"]}))
-    assert after(Door(), "logger: false", 10) == set()
+
+@pytest.fixture
+def doors(tmp_path) -> Doors:
+    return Doors(tmp_path)
+
+
+def test_the_list_of_the_servers_file_is_nvflares(doors):
+    """Whoever is taken off is let in again, also after a restart."""
+    assert doors.after(None) == set()  # there need not be a file
+    assert doors.after("refused: [north]", 1, EventType.START_RUN) == set()
+    assert doors.after(None, event=EventType.CLIENT_REGISTER_RECEIVED) == {"north"}
+    calls = doors.engine.calls
+    assert doors.after(None) == {"north"}
+    assert doors.engine.calls == calls  # it is not read again
+    assert doors.after("refused: [north, south]", 2) == {"north", "south"}
+    assert doors.after("refused: [south]", 9) == {"south"}
+    (doors.folder / NVFLARE_FILE).write_text(json.dumps({"disabled_clients": ["south"]}))
+    doors.start()
+    assert doors.after("logger: false", 10) == set()
+    assert doors.logged == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "refused: [",
+        "- refused",
+        "refused: 5",
+        "refused: [[1]]",
+        "refused: north",
+        "refused: [2024]",
+        "refused: {no: 1}",
+    ],
+)
+def test_a_list_that_cannot_be_read_changes_nothing_and_is_reported_once(doors, text):
+    assert doors.after("refused: [north, south]", 1) == {"north", "south"}
+    for _ in range(3):
+        assert doors.after(text, 2) == {"north", "south"}
+    (line,) = doors.logged
+    assert f"{doors.file}: the list of refused names stays as it was" in line
+    assert doors.after("refused: [south]", 3) == {"south"}
+
+
+def test_a_file_that_is_replaced_lets_nobody_in(doors):
+    assert doors.after("refused: [north]", 1) == {"north"}
+    doors.file.unlink()
+    assert doors.after(None) == {"north"}
+    assert doors.after("refused: []", 2) == set()
+
+
+def test_a_name_that_nvflare_could_not_store_is_refused_later(doors):
+    doors.engine.full = True
+    with pytest.raises(OSError, match="No space left"):  # which NVFlare logs
+        doors.after("refused: [north, south]", 1)
+    doors.engine.full = False
+    assert doors.after(None) == {"north", "south"}

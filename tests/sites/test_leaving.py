@@ -19,6 +19,7 @@ from fedlit.data import PhantomCXR
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Hosted, Order
 from fedlit.sites.messages import new_run
+from fedlit.sites.roster import run_with
 from fedlit.testing import OwnRows, ToyData, ToyNet
 
 SIZES = {"site-0": 12, "site-1": 14, "site-2": 16}
@@ -259,6 +260,23 @@ def test_clients_at_other_sites_than_before_are_refused(fedlit_cli, sites, tmp_p
     )
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
     assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
+
+
+def test_a_run_is_found_by_its_own_id_alone(tmp_path):
+    """Whatever other runs of the experiment have in their files: names come from sites."""
+    run, other = new_run(), new_run()
+    files = {
+        "a-torn": b"\xff{",
+        "b-list": b"[]",
+        "c-other": json.dumps({"run": other, "sites": [run], "clients": {run: run}}).encode(),
+        "d-own": json.dumps({"run": run}).encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sites.json").write_bytes(content)
+    assert run_with(tmp_path, run) == tmp_path / "d-own"
+    assert run_with(tmp_path, other) == tmp_path / "c-other"
+    assert run_with(tmp_path, new_run()) is None
 
 
 @pytest.mark.parametrize(("lead", "named"), [("ann@example.org", "ann@example.org"), ("bob@example.org", "north")])

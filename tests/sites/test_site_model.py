@@ -3,6 +3,7 @@
 import csv
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,10 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
 
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.errors import ConfigError
+from fedlit.models import ImageClassifier
 from fedlit.sites import engine
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, REPLY
@@ -120,6 +124,38 @@ def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_client
     (line,) = [line for line in lines if line["verb"] == "model"]
     assert (line["answer"], line["client"], line["nbytes"]) == (REPLY, "hospital-01" if own else "", 0)
     assert len(line["question"]) == len(line["config"]) == 64
+
+
+def test_each_client_of_a_site_has_its_own_normalisation_layers_and_the_federations_other_weights(
+    fedlit_cli, sites, tmp_path
+):
+    """From the files alone: the states that the site keeps, and the server's checkpoint of the best model."""
+    code, _, err = fedlit_cli(f"fit --config {written(tmp_path, 'FedBN')} --run_dir {tmp_path} --sites loopback:1")
+    assert code == 0, err
+    run, site = tmp_path / "default" / "one", state(tmp_path, "site-1")
+    shared = checkpoint.tensors(run)
+    rounds = Manifest.read(checkpoint.find(run / "checkpoints", "best")).at_sites
+    layers = {
+        name: layer
+        for name, layer in ImageClassifier(["Edema"], backbone="small_cnn").named_modules()
+        if isinstance(layer, torch.nn.BatchNorm2d)
+    }
+    weights = [f"{name}.{leaf}" for name in layers for leaf in ("weight", "bias")]
+    statistics = [f"{name}.{leaf}" for name in layers for leaf in ("running_mean", "running_var")]
+    models = []
+    for client in ("hospital-01", "hospital-02"):
+        (file,) = site.glob(f"models/*-{client}.safetensors")
+        model = load_file(file)
+        (folder,) = site.glob(f"*/main part/{client}")
+        numbered = {path.stem.partition("-")[2]: path for path in folder.glob("*.pt")}
+        own = torch.load(numbered[f"{rounds[client]:06d}"], weights_only=True)
+        assert torch.equal(torch.cat([model[name].flatten() for name in weights]), own["w"])
+        assert torch.equal(torch.cat([model[name].flatten() for name in statistics]), own["stats"])
+        others = [name for name in shared if name not in (*weights, *statistics)]
+        assert len(others) > 2
+        assert [name for name in others if not torch.equal(model[name], shared[name])] == []
+        models.append(model)
+    assert [name for name in (*weights, *statistics) if torch.equal(models[0][name], models[1][name])] == []
 
 
 def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, sites, tmp_path):
@@ -237,12 +273,14 @@ def test_models_of_as_many_runs_as_the_site_allows_are_kept(fedlit_cli, sites, t
     before = kept.read_bytes()
     code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --ckpt_path last")  # the same run in the same place
     assert (code, "not stored" in err, before == kept.read_bytes()) == (0, False, False)
+    for number in (1, 2):
+        (state(tmp_path, f"site-{number}") / "models" / "mine.safetensors").write_bytes(b"not of a run")
     code, out, err = fedlit_cli(f"{line} --federation.rounds 1 --seed 1")
     assert code == 0
     assert "there are models of 1 runs in models/ of its folder, as many as limits.models allows" in err
     assert "the best model is at site-2:" in out
-    assert list(state(tmp_path, "site-1").glob("models/*")) == [kept]
-    assert len(list(state(tmp_path, "site-2").glob("models/*"))) == 2
+    assert set(state(tmp_path, "site-1").glob("models/*")) == {kept, kept.with_name("mine.safetensors")}
+    assert len(list(state(tmp_path, "site-2").glob("models/*"))) == 3
 
 
 def test_a_full_disk_is_told_and_leaves_no_half(fedlit_cli, sites, tmp_path, monkeypatch):
@@ -286,6 +324,10 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
         file, told = bring(files_of_run(there, run[:8]), "site-2", tmp_path / "x.safetensors")
         assert file.read_bytes() == (there / "models" / f"{run}-site-2.safetensors").read_bytes()
         assert (told["run"], told["client"]) == (run, "site-2")
+    (there / "models" / "mine.safetensors").write_bytes(b"x")  # not a model of a run
+    resumed = there / "models" / f"{old}-site-0.safetensors"
+    os.utime(resumed, (resumed.stat().st_mtime + 60,) * 2)
+    assert bring(there, "", "site-0", tmp_path / "x.safetensors")[1]["run"] == old
     (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")
     code, _, err = fedlit_cli(f"site model {there} {new[:8]} --client site-2")
     assert code == 1

@@ -1,6 +1,7 @@
 """Whether the server is reached with a folder's certificate, and what is said where it is not."""
 
 import datetime
+import json
 import socket
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def shown(off: datetime.timedelta) -> str:
 def test_a_server_that_takes_the_certificate(network):
     said = network()
     assert "certificate of 'north': valid until" in said
-    assert "answers, and accepts the certificate" in said
+    assert "answers, and both certificates are from this federation" in said
     assert "request a new one" not in said
 
 
@@ -116,7 +117,7 @@ def test_a_proxy_of_the_environment_is_used_as_nvflare_does(network, monkeypatch
     with proxying() as proxy:
         monkeypatch.setenv("https_proxy", proxy.address.replace("//", "//ann:a%40b@"))
         said = network()
-        assert ", through the proxy 127.0.0.1: answers, and accepts the certificate" in said
+        assert ", through the proxy 127.0.0.1: answers, and both certificates" in said
         (head,) = proxy.asked
         assert head.startswith("CONNECT localhost:")
         assert "Proxy-Authorization: Basic YW5uOmFAYg==" in head
@@ -134,11 +135,43 @@ def test_a_proxy_that_does_not_connect_is_told(network, monkeypatch):
     assert f"the proxy 127.0.0.1:{proxy.port} cannot be reached (Connection refused)" in network()
 
 
-@pytest.mark.parametrize("address", ["https://proxy:3128", "proxy:3128", "http://ann:secret@proxy"])
-def test_a_proxy_that_nvflare_does_not_take_is_told(network, monkeypatch, address):
+def test_a_proxy_that_answers_without_end_is_told(network, monkeypatch):
+    with proxying(answer=b"\x1b[2J" + b"x" * 2**20) as proxy:
+        monkeypatch.setenv("https_proxy", proxy.address)
+        said = network()
+    assert r"does not connect to localhost:" in said
+    assert r"(\x1b[2Jxxx" in said
+    assert len(said) < 500
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "https://proxy:3128",
+        "proxy:3128",
+        "http://ann:secret@proxy",
+        "http://ann:secret/1@proxy:3128",
+        "http://ann:secret#1@proxy:3128",
+        "http://ann:secret@proxy:x",
+        "http://ann:secret@[proxy:3128",
+    ],
+)
+def test_a_proxy_that_nvflare_does_not_take_is_told_without_its_password(network, monkeypatch, address):
     monkeypatch.setenv("https_proxy", address)
     assert network().startswith("https_proxy: expected http://PROXY:PORT")
     assert "secret" not in network()
+
+
+def test_a_check_ends_with_what_only_the_server_knows(fedlit_cli, tmp_path, authority):
+    with listening(tmp_path / "server", authority, authority.pair("localhost")) as port:
+        folder = packed(tmp_path / "lead", authority, authority.pair("ann@example.org"), port)
+        (folder / "startup" / "fed_client.json").unlink()
+        admin = {"host": "localhost", "port": port, "server_identity": "localhost"}
+        (folder / "startup" / "fed_admin.json").write_text(json.dumps({"admin": admin}))
+        code, out, err = fedlit_cli(f"site check {folder}")
+    assert code == 0, err
+    refused = "unless the server's administrator has refused 'ann@example.org': that was not checked"
+    assert out.rstrip().endswith(f"ready to lead, {refused}")
 
 
 def test_a_key_of_another_certificate_is_told(tmp_path, authority):

@@ -1,6 +1,7 @@
 """What happens at a site is reported in the round in which it happens, each time that it does."""
 
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,6 +114,22 @@ def test_connections_that_push_each_other_out_are_counted_by_site(log):
     assert seen.new(("north", "south")) == {"south": 1}
     log.unlink()
     assert not seen.new(("north", "south"))
+
+
+def test_a_log_that_is_huge_or_hostile_is_read_in_a_moment(log, monkeypatch):
+    monkeypatch.setattr(hosting, "READ", 10_000)
+    seen = Evictions(log)
+    with log.open("ab") as opened:
+        opened.truncate(2**40)  # a file without content that says that it is a terabyte
+    evicted(log, "south")
+    assert seen.new(("north", "south")) == {"south": 1}
+    monkeypatch.undo()
+    with log.open("ab") as opened:
+        opened.write(b"is evicted for " * 60_000 + b"\xff\x00\n")  # every start of a match, and no end
+    evicted(log, "north")
+    before = time.process_time()
+    assert seen.new(("north", "south")) == {"north": 1}
+    assert time.process_time() - before < 5
 
 
 def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):

@@ -13,11 +13,13 @@ class Proxy:
 
     Attributes:
         allowed: Ports to which it connects; None for any.
+        answer: What it answers in place of a connection; None connects.
         asked: Heads of the requests that have come.
         port: Where it listens.
     """
 
     allowed: set[int] | None = None
+    answer: bytes | None = None
     asked: list[str] = field(default_factory=list)
     port: int = 0
 
@@ -39,6 +41,9 @@ class Proxy:
             while b"\r\n\r\n" not in head:
                 head += taken.recv(1)
             self.asked.append(head.decode())
+            if self.answer is not None:
+                taken.sendall(self.answer)
+                return
             host, _, port = head.split()[1].decode().rpartition(":")
             if self.allowed is not None and int(port) not in self.allowed:
                 taken.sendall(b"HTTP/1.1 403 Forbidden\r\n\r\n")
@@ -59,10 +64,10 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
 
 
 @contextmanager
-def proxying(allowed: set[int] | None = None) -> Iterator[Proxy]:
+def proxying(allowed: set[int] | None = None, answer: bytes | None = None) -> Iterator[Proxy]:
     """Context manager in which a proxy listens on 127.0.0.1."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        proxy = Proxy(allowed, port=listener.getsockname()[1])
+        proxy = Proxy(allowed, answer, port=listener.getsockname()[1])
         threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
         yield proxy
         listener.shutdown(socket.SHUT_RDWR)  # closing it alone would not end the thread's wait

@@ -130,7 +130,7 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
     kit, file = (kit_of(path), path / "local" / "fedlit-site.yaml") if path.is_dir() else (None, path)
     if kit and kit.role == "lead":
         yield from kit.checks()
-        yield "ready to lead"
+        yield f"ready to lead{kit.unless}"
         return
     if not file.is_file():
         found = "a folder with neither" if path.is_dir() else "no such folder or file"
@@ -153,9 +153,8 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         yield from check(settings, config)
     except Refused as error:
         raise ConfigError(str(error)) from error
-    yield "ready to join" + (
-        "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() and not kit else ""
-    )
+    unseen = "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() else ""
+    yield f"ready to join{kit.unless if kit else unseen}"
 
 
 def _init_parser() -> Parser:

@@ -1,0 +1,218 @@
+"""A phase that a site has prepared: its model, its clients and their states, and checks of what arrives for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import Layout
+from fedlit.core.graphs import RECORDERS
+from fedlit.core.local_model import LocalTraining
+from fedlit.core.measuring import objective_of
+from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
+from fedlit.data.pictures.features import with_fixed_features
+from fedlit.federation import devices
+from fedlit.federation.engines.base import Program, Worker
+from fedlit.federation.examinations import Compiler, examine
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.failures import Unfit
+from fedlit.sites.messages import Member, Prepare, Task
+from fedlit.sites.own_data import OwnData
+from fedlit.sites.payloads import module_state
+from fedlit.sites.policy import Refused
+from fedlit.sites.recipe import Plan, Recipe
+from fedlit.sites.states import SiteStates
+
+
+@dataclass
+class PreparedPhase:
+    """A phase that a site has prepared.
+
+    Attributes:
+        asked: The message that asked for it.
+        recipe: The objects of its plan.
+        worker: The model, and what trains and evaluates it.
+        states: States of the site's clients.
+        start: [P] the weights that came with the message.
+    """
+
+    asked: Prepare
+    recipe: Recipe
+    worker: Worker
+    states: SiteStates
+    start: Tensor
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the vectors."""
+        return self.worker.local.layout
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the phase."""
+        return self.recipe.plan
+
+    @property
+    def clients(self) -> Mapping[str, Client]:
+        """The site's clients that take part, by name."""
+        return self.worker.program.clients
+
+    def is_for(self, run: str, phase: str, fingerprint: str) -> bool:
+        """Return whether this is the phase of a message."""
+        return (self.asked.run, self.asked.phase, self.asked.fingerprint) == (run, phase, fingerprint)
+
+    def check_layout(self) -> None:
+        """Compare the layout with the server's.
+
+        Raises:
+            Unfit: If they differ.
+        """
+        if self.layout.fingerprint != self.asked.fingerprint:
+            raise Unfit(
+                f"the layout of the model: expected the server's, {self.asked.fingerprint}, found "
+                f"{self.layout.fingerprint}"
+            )
+
+    def client(self, name: str | None) -> Client:
+        """Return a client of the phase.
+
+        Raises:
+            Unfit: If the site has no such client in it.
+        """
+        if name not in self.clients:
+            raise Unfit(f"it has no client {name!r} in this phase")
+        return self.clients[name]
+
+    def state(self, task: Task) -> ClientState:
+        """Return the state from which a task's client starts."""
+        name = self.client(task.client).name
+        return self.states.read(name, task.accepted, task.fresh) or self.worker.fresh_state()
+
+    def down(self, envelope: Envelope) -> Broadcast:
+        """Return the federation's vectors of a message.
+
+        Raises:
+            InvalidMessageError: If w or stats are missing or of another type, or a vector is not finite.
+            Unfit: If their sizes are not those of the model.
+        """
+        tensors, dtype = envelope.tensors(), self.layout.dtype
+        if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != dtype for name in ("w", "stats")):
+            raise InvalidMessageError(
+                f"expected w and stats of {dtype}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
+            )
+        vectors = (name for name in tensors if name != "stats")  # in which the prior of an objective is NaN at first
+        if unsound := [name for name in vectors if not torch.isfinite(tensors[name]).all()]:
+            raise InvalidMessageError(f"{unsound[0]!r} is not finite")
+        down = Broadcast.from_tensors(tensors, len(self.worker.program.aggregators))
+        if (len(down.w), len(down.stats)) != (self.layout.size, self.layout.stats_size):
+            raise Unfit(
+                f"expected {self.layout.size:,} weights and {self.layout.stats_size:,} statistics, found "
+                f"{len(down.w):,} and {len(down.stats):,}"
+            )
+        return down
+
+    def check_first_weights(self, down: Broadcast) -> None:
+        """Compare the weights of the first round with those of the plan, except for the objective's variables.
+
+        Raises:
+            Refused: If they differ; names the weights.
+        """
+        module = self.worker.local.module
+        objective = objective_of(module)
+        own = [] if objective is None else list(objective.parameters())
+        variables = {name for name, p in module.named_parameters() if any(p is each for each in own)}
+        for entry in self.layout.parameters:
+            if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
+                raise Refused(f"the weights of {entry.name} in the first round are not those of the approved plan")
+
+    def size_of(self, rnd: Round, client: Client) -> tuple[int, int]:
+        """Return the steps of a client's round, or of its measuring round, and how many different examples they use."""
+        epoch = self.worker.stream(client.name).steps_per_epoch
+        if rnd.window:
+            steps, per_step = rnd.window * (epoch if rnd.unit == "epochs" else 1), self.worker.local.batches_per_step
+        else:
+            steps, per_step = min(self.plan.measure_batches, epoch), 1
+        read = steps * per_step * self.plan.batch_size
+        return steps, client.examples if steps == epoch else min(read, client.examples)
+
+    def load(self, task: Task, down: Broadcast) -> None:
+        """Load the federation's model into the module, merged with what the task's client keeps to itself.
+
+        Raises:
+            InvalidMessageError: If clients keep a part of the model, and the task names none.
+        """
+        local, layout = self.worker.local, self.layout
+        if task.client is not None:
+            local.adopt(local.mask(self.client(task.client)), self.state(task), down)
+            return
+        masks = [local.mask(client) for client in self.clients.values()]
+        if any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
+            raise InvalidMessageError(
+                "model: clients keep a part of the model; expected the name of a client, found none"
+            )
+        local.flat.load(down.w, down.stats)
+        local.flat.own.load({})
+
+
+def members(data: OwnData, asked: Sequence[Member], plan: Plan) -> dict[str, Client]:
+    """Return the site's clients that take part, by name.
+
+    Raises:
+        Unfit: If the site has no such client, or a weight is not in (0, 1].
+    """
+    clients = {}
+    for member in asked:
+        if member.name not in data.module.clients:
+            raise Unfit(f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}")
+        if not 0 < member.weight <= 1:
+            raise Unfit(f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}")
+        own, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
+        hidden = tuple(data.stand_ins(member.name).items())
+        clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
+    return clients
+
+
+def prepared(
+    asked: Prepare, recipe: Recipe, clients: Mapping[str, Client], data: OwnData, states: SiteStates, tensors: State
+) -> PreparedPhase:
+    """Prepare a phase on the site's device.
+
+    Args:
+        asked: The message that asks for it.
+        recipe: The objects of its plan.
+        clients: The site's clients that take part.
+        data: The site's data.
+        states: States of the clients in this phase.
+        tensors: The module's tensors, from the message.
+
+    Raises:
+        Unfit: If they are not those of the plan's module.
+    """
+    plan, module = recipe.plan, recipe.module
+    fabric = make_fabric(data.settings.accelerator, precision=plan.precision)
+    try:
+        module.load_state_dict(module_state(tensors, module.state_dict()))
+    except ValueError as error:
+        raise Unfit(f"the model differs from the server's: {error}; install the same code") from error
+    trained, _ = with_fixed_features(module, data.module, fabric)
+    training = LocalTraining(
+        plan.optimizer_state,
+        plan.gradient_clip,
+        plan.gradient_clamp,
+        plan.measure_batches,
+        devices.resolve_memory_format(plan.memory_format, fabric, module) == "channels_last",
+        plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
+        compiled=bool(plan.compile),
+    )
+    if plan.compile:
+        examine(fabric.device, (Compiler(),))
+    place = devices.resolve_placement(data.module.device, fabric.device, trained, {})
+    program = Program(
+        module=module, aggregators=recipe.phase.aggregators, clients=clients, data=trained, test_sets={},
+        training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
+        threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
+    )  # fmt: skip
+    worker = Worker(program, fabric)
+    return PreparedPhase(asked, recipe, worker, states, worker.local.flat.w.cpu().clone())

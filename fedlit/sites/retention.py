@@ -1,0 +1,113 @@
+"""Removal of what old runs and old jobs have left, after the time that a site's or a server's own file sets.
+
+Only folders with the content that fedlit or NVFlare writes are removed. A folder that merely has such a name is kept.
+"""
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+from fedlit.sites.ledger import DAY
+from fedlit.sites.messages import RUN
+from fedlit.sites.states import FILE
+
+JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""Names of the folders in which NVFlare keeps its jobs."""
+
+DEPTH = 3
+"""A file of states is PHASE/CLIENT/FILE in the folder of its run."""
+
+DEPLOYED = "fl_app.txt"
+"""File that NVFlare writes into the folder of each job that it starts."""
+
+META = "meta"
+"""File of NVFlare's store with the status of a job."""
+
+
+def forget_runs(folder: Path, days: float, now: float) -> list[str]:
+    """Remove the states of runs that have not changed for some time: such a run can only be resumed with ``fresh``.
+
+    Args:
+        folder: The site's folder of states.
+        days: Days since the newest file was written.
+        now: Seconds since 1970.
+
+    Returns:
+        The ids of the runs.
+    """
+    return _forget(folder, days, now, _holds_states)
+
+
+def forget_jobs(folder: Path, days: float, now: float) -> list[str]:
+    """Remove the folders of jobs that have not changed for some time, see :func:`forget_runs`.
+
+    Args:
+        folder: The folder of NVFlare at a site.
+        days: Days since the newest file was written.
+        now: Seconds since 1970.
+    """
+    return _forget(folder, days, now, _is_deployed)
+
+
+def forget_stored_jobs(folder: Path, days: float, now: float) -> list[str]:
+    """Remove NVFlare's copies of jobs that have ended and have not changed for some time, see :func:`forget_runs`.
+
+    Args:
+        folder: The folder of jobs in NVFlare's store at the server.
+        days: Days since the newest file was written.
+        now: Seconds since 1970.
+    """
+    return _forget(folder, days, now, _has_ended)
+
+
+def _forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool]) -> list[str]:
+    """Remove old folders that belong to the runs or jobs; warn about one that cannot be removed."""
+    forgotten = []
+    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
+        try:
+            if entry.is_symlink() or not entry.is_dir() or not belongs(entry):
+                continue
+            newest = max(file.lstat().st_mtime for file in (entry, *entry.rglob("*")))
+        except OSError:  # another process is using it
+            continue
+        if now - newest <= days * DAY:
+            continue
+        try:
+            shutil.rmtree(entry)
+        except OSError as error:
+            warnings.warn(
+                f"{entry}: is older than {days:g} days and cannot be removed ({error.strerror or error}); remove it, "
+                "or change its owner",
+                stacklevel=3,
+            )
+        else:
+            forgotten.append(entry.name)
+    return forgotten
+
+
+def _holds_states(entry: Path) -> bool:
+    """Return whether a folder has the name of a run and only files of states, or drafts of them."""
+    if not RUN.fullmatch(entry.name):
+        return False
+    files = [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
+    return all(
+        len(path.relative_to(entry).parts) == DEPTH and (FILE.fullmatch(path.name) or path.name.startswith("."))
+        for path in files
+    )
+
+
+def _is_deployed(entry: Path) -> bool:
+    return bool(JOB.fullmatch(entry.name)) and (entry / DEPLOYED).is_file()
+
+
+def _has_ended(entry: Path) -> bool:
+    if not JOB.fullmatch(entry.name):
+        return False
+    try:
+        meta = json.loads((entry / META).read_text())
+    except (OSError, ValueError):
+        return False
+    return isinstance(meta, dict) and str(meta.get("status")).startswith("FINISHED")
