@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import reproduction
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.heterogeneity import _bars
 
@@ -72,8 +72,8 @@ def test_features_of_images_that_are_there_are_embedded(root, tmp_path, monkeypa
     torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pth")
     changes = {"scales": {"paper": {"report": {"backbone": "resnet10t", "images": 8}}}}
     (tmp_path / "surgical-fig4b.yaml").write_text(yaml.safe_dump({"base": str(find("surgical-fig4b")), **changes}))
-    document = read(tmp_path / "surgical-fig4b.yaml")
-    monkeypatch.setattr(reproduction, "read", lambda file: document)
+    document = read_document(tmp_path / "surgical-fig4b.yaml")
+    monkeypatch.setattr(reproduction, "read_document", lambda file: document)
     made = Reproduction("surgical-fig4b", scale="paper", root=root, output=tmp_path, weights=tmp_path / "weights.pth")
     report = made.report(None)
     points = report.tables["embedding"]

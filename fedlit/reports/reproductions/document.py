@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Part:
+class SweepPart:
     """One sweep: a federation, and runs that differ in a few keys."""
 
     experiment: str  # Experiment of the runs. Reproductions that name the same experiment share its runs.
@@ -44,7 +44,7 @@ class Part:
     cases: dict[str, Case] = field(default_factory=dict)  # Cases by name. Without cases there is one run per seed.
     title: str = ""  # Name of the federation in tables and figures.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of all cases, in addition to those of the YAML file.
-    body: "Part | None" = None  # Part with one run, from whose weights all runs start.
+    body: "SweepPart | None" = None  # Part with one run, from whose weights all runs start.
     # Keys of ``data``, and the path below ``--root`` that each of them names.
     roots: dict[str, str] = field(default_factory=dict)
     seeds: list[int] | None = None  # Seeds instead of the reproduction's.
@@ -58,7 +58,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Block:
+class CaseGrid:
     """Cases of a part that are written together: one for every combination of the labels' values."""
 
     # Values by label. Each value of a list brings the keys that ``values`` has for it; a single value brings none.
@@ -124,7 +124,7 @@ class Scale:
 
     data: str  # Data behind our results, as text.
     time: str  # Time that it takes, and on which machine, as text.
-    parts: dict[str, Part]  # Sweeps by name.
+    parts: dict[str, SweepPart]  # Sweeps by name.
     report: dict[str, Any]  # Kind of the report, and the fields of that kind.
     root: str | None = None  # Folder that ``--root`` must name, as text; None if the data are built in.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of the runs of all parts, but not of their bodies.
@@ -230,7 +230,7 @@ def find(name: str) -> Path:
     return HOME / name.partition("-")[0] / f"{name}.yaml"
 
 
-def read(file: Path) -> Document:
+def read_document(file: Path) -> Document:
     """Read a document.
 
     Raises:
@@ -306,20 +306,20 @@ def _scale(place: Place, keys: dict[str, Any]) -> Scale:
     return replace(scale, parts=parts)
 
 
-def _part(place: Place, name: str, keys: Any, scale: Scale) -> Part:
+def _part(place: Place, name: str, keys: Any, scale: Scale) -> SweepPart:
     keys = {"experiment": name} | place.mapping(keys)
     made: dict[str, Any] = {"settings": scale.settings | keys.get("settings", {}), "cases": {}}
     if "body" in keys:
         made["body"] = _part(place.below("body"), f"{name}-body", keys["body"], replace(scale, settings={}))
     for block, written in place.below("cases").mapping(keys.get("cases", {})).items():
         where = place.below("cases", block)
-        for case, other in _cases(where, block, where.checked(Block, written), scale):
+        for case, other in _cases(where, block, where.checked(CaseGrid, written), scale):
             if made["cases"].setdefault(case, other) != other:
                 raise where.error(f"there is another case {case}")
-    return place.checked(Part, keys, **made)
+    return place.checked(SweepPart, keys, **made)
 
 
-def _cases(place: Place, name: str, block: Block, scale: Scale) -> Iterator[tuple[str, Case]]:
+def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[tuple[str, Case]]:
     axes = []
     for label, values in block.labels.items():
         try:

@@ -19,7 +19,7 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import LINKED, Document, Part, Place, Scale, find, read
+from fedlit.reports.reproductions.document import LINKED, Document, Place, Scale, SweepPart, find, read_document
 from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
@@ -112,7 +112,7 @@ class Reproduction:
     document: Document = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.document = read(find(self.name))
+        self.document = read_document(find(self.name))
         if self.scale not in self.document.scales:
             raise ConfigError(f"--scale {self.scale}: {self.name} has {' and '.join(self.document.scales)}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
@@ -135,11 +135,11 @@ class Reproduction:
         """The chosen scale of the document."""
         return self.document.scales[self.scale]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SweepPart]:
         """Return the first sweeps: all parts, or the runs from which rates are chosen."""
         return rates.tried_parts(self.chosen) if self.chosen.rates else list(self.chosen.parts.values())
 
-    def following(self, runs: pd.DataFrame) -> list[Part]:
+    def following(self, runs: pd.DataFrame) -> list[SweepPart]:
         """Return the sweeps that depend on the results of the first ones: the runs of `parts`, as in `report`."""
         return rates.chosen_parts(runs, self.chosen) if self.chosen.rates else []
 
@@ -153,7 +153,7 @@ class Reproduction:
         text = f"{report.text}\n{rates.choice_text(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
-    def sweep(self, part: Part, starts: Mapping[int, Path] | None = None) -> Sweep:
+    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Sweep:
         """Return the sweep of a part; the runs of a seed start from the weights of the run that ``starts`` has for it.
 
         Raises:
@@ -242,7 +242,7 @@ class Reproduction:
         if unknown := [title for title in self.document.tables if title not in tables]:
             raise self.document.place.below("tables").error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
 
-    def _runs(self, part: Part, console: Console) -> pd.DataFrame:
+    def _runs(self, part: SweepPart, console: Console) -> pd.DataFrame:
         starts = {}
         if part.body is not None:
             bodies = self._runs(self._body(part), console)
@@ -287,20 +287,20 @@ class Reproduction:
             lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)
 
-    def _all_parts(self) -> list[Part]:
+    def _all_parts(self) -> list[SweepPart]:
         """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""
         later = self.chosen.parts.values() if self.chosen.rates else ()
         return [each for part in (*self.parts(), *later) for each in (self._body(part), part) if each is not None]
 
-    def _body(self, part: Part) -> Part | None:
+    def _body(self, part: SweepPart) -> SweepPart | None:
         """Return the part of the bodies: one per seed, on its draw of the data, or only one if all share a draw."""
         kept = part.body is None or self._one_draw(part)
         return part.body if kept else replace(part.body, seeds=list(part.seeds or self.seeds))
 
-    def _one_draw(self, part: Part) -> bool:
+    def _one_draw(self, part: SweepPart) -> bool:
         return bool({"data.seed", "data.init_args.seed"} & {*self.set, *part.settings})
 
-    def _keys_of_user(self, part: Part) -> dict[str, Any]:
+    def _keys_of_user(self, part: SweepPart) -> dict[str, Any]:
         """Return the keys that the user set for the runs of a part."""
         bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
         devices = {
@@ -312,7 +312,7 @@ class Reproduction:
         keys = self.set_body if part.experiment in bodies else self.set
         return {key: value for key, value in devices.items() if value is not None} | keys
 
-    def _fetches(self, part: Part) -> bool:
+    def _fetches(self, part: SweepPart) -> bool:
         """Return whether runs of a part start from pretrained weights of timm's hub and not from a body."""
         model = documents.load(self.document.file(part.config))["model"].get("init_args", {})
         fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
