@@ -191,7 +191,7 @@ def test_its_runs_and_its_report_lie_apart(tmp_path, monkeypatch):
 
 def test_a_document_without_it_says_what_it_has():
     (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
-    with pytest.raises(ConfigError, match=rf"--scale linked: {name} has laptop and paper"):
+    with pytest.raises(ConfigError, match=rf"--scale: expected laptop or paper, which {name} has, found linked"):
         Reproduction(name, scale="linked").run(Console())
 
 

@@ -183,7 +183,7 @@ def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--root is needed: the folder of CIFAR-10"):
         Reproduction("fdam-fig1").run(Console())
-    with pytest.raises(ConfigError, match="--root: the data of the laptop's scale are built in"):
+    with pytest.raises(ConfigError, match="--root: the data of the scale laptop are built in"):
         Reproduction("surgical-tables", root=tmp_path).run(Console())
     for words, said in (
         (["fdam-tabel4"], "there is no 'fdam-tabel4'; did you mean fdam-table4"),

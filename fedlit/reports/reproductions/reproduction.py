@@ -1,11 +1,9 @@
 """A reproduction: starts the runs of its document, and writes their tables and figures."""
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from string import Formatter
 from typing import Any, Literal
 
 import pandas as pd
@@ -55,9 +53,6 @@ REPORTS: dict[str, type[Reporter]] = {
 Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
 """
 
-
-OF_RUNS = {"part", "title", "case", "seed"}
-"""Columns of the table of runs that rows and columns of a report may name in addition to labels."""
 
 OTHER_DATA = "These are the paper's data and runs: compare the order of rows and the gaps between them, not values."
 """Advice on reading published results, unless the kind of report has its own ``how_to_read``."""
@@ -114,11 +109,11 @@ class Reproduction:
     def __post_init__(self) -> None:
         self.document = read_document(find(self.name))
         if self.scale not in self.document.scales:
-            raise ConfigError(f"--scale {self.scale}: {self.name} has {' and '.join(self.document.scales)}")
+            scales = " or ".join(self.document.scales)
+            raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
         self._check_labels()
-        if self.document.paper:
-            self._check_tables()
+        self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
@@ -215,32 +210,45 @@ class Reproduction:
         console.print(f"report, tables and figures: {folder}")
 
     def _reporter(self) -> Reporter:
-        """Make the report of the kind, and with the fields, that the document names."""
+        """Make the report of the kind, and with the fields, that the document names; paths are those of its files."""
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
         kind = keys.pop("kind", None)
         reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
-        every = {"root": self.root, "home": self.document.homes[-1], "weights": self.weights}
+        every = {"root": self.root, "weights": self.weights}
         others = {each.name: every[each.name] for each in fields(reporter) if each.name in every}
+        files = [each.name for each in fields(reporter) if each.type is Path and isinstance(keys.get(each.name), str)]
+        others |= {name: self.document.file(keys[name]) for name in files}
         return place.checked(reporter, keys, **others)
 
     def _check_labels(self) -> None:
-        """Check before training that all cases have the labels that rows and columns name.
+        """Check before training that rows, columns and figures of the report can be made for all cases.
 
         Raises:
-            ConfigError: A case lacks a label; names the document and the case.
+            ConfigError: A case lacks a label that they name; names the document and the key.
         """
-        reporter, place = self._reporter(), self.document.place.below("scales", self.scale)
-        for (name, part), key in itertools.product(self.chosen.parts.items(), ("row", "column")):
-            names = {field for _, field, *_ in Formatter().parse(getattr(reporter, key, "")) if field} - OF_RUNS
-            for case, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
-                if missing := sorted(names - labels.keys()):
-                    where = place.below("report", key)
-                    raise where.error(f"expected labels of all cases, found {missing[0]!r}, which {name} {case} lacks")
+        reporter, place = self._reporter(), self.document.place.below("scales", self.scale, "report")
+        for part in self.chosen.parts.values():
+            of_part = {"part": part.experiment, "title": part.title, "seed": 0}
+            for name, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
+                for key in ("row", "column"):
+                    place.below(key).filled(getattr(reporter, key, ""), of_part | {"case": name} | labels)
+                if missing := [label for label in getattr(reporter, "labels", ()) if label not in labels]:
+                    raise place.error(
+                        f"its figure or I_max needs the label {missing[0]!r}, which {part.experiment} {name} lacks"
+                    )
+        cases = [case.labels for part in self.chosen.parts.values() for case in part.cases.values()]
+        for label, value in getattr(reporter, "against", {}).items():
+            if value not in (values := list(dict.fromkeys(labels.get(label) for labels in cases))):
+                listed = ", ".join(map(str, values)) or "none"
+                raise place.below("against", label).error(f"expected a value of the cases ({listed}), found {value!r}")
 
     def _check_tables(self) -> None:
-        tables = read_paper(self.document.paper, *self.document.homes).tables
+        place = self.document.place.below("tables")
+        if self.document.tables and not self.document.paper:
+            raise place.error("expected a paper that has these tables, found none; name its file as paper")
+        tables = read_paper(self.document.paper, *self.document.homes).tables if self.document.paper else {}
         if unknown := [title for title in self.document.tables if title not in tables]:
-            raise self.document.place.below("tables").error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
+            raise place.error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
 
     def _runs(self, part: SweepPart, console: Console) -> pd.DataFrame:
         starts = {}
@@ -314,8 +322,9 @@ class Reproduction:
 
     def _fetches(self, part: SweepPart) -> bool:
         """Return whether runs of a part start from pretrained weights of timm's hub and not from a body."""
-        model = documents.load(self.document.file(part.config))["model"].get("init_args", {})
-        fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
+        model = documents.load_mapping(self.document.file(part.config)).get("model")
+        arguments = model.get("init_args") or {} if isinstance(model, dict) else {}
+        fetched = part.settings.get("model.pretrained", arguments.get("pretrained", False))
         return bool(fetched) and part.body is None
 
     def _apart(self, folder: Path) -> Path:
@@ -337,7 +346,9 @@ class Reproduction:
         if wanted is not None and self.root is None:
             raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")
         if wanted is None and self.root is not None:
-            raise ConfigError("--root: the data of the laptop's scale are built in; leave it out, or add --scale paper")
+            others = [name for name, scale in self.document.scales.items() if scale.root is not None]
+            advice = f", or add --scale {others[0]}" if others else ""
+            raise ConfigError(f"--root: the data of the scale {self.scale} are built in; leave it out{advice}")
         if self.root is not None and not self.root.is_dir():
             raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
 
@@ -350,8 +361,8 @@ def _reporter_of(path: str, place: Place) -> type[Reporter]:
     """
     try:
         reporter = resolve_name(path) if "." in path else None
-    except (ImportError, AttributeError) as error:
-        raise place.error(f"kind: {path} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # the user's own module may fail in any way
+        raise place.error(f"kind: {path} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(reporter, type) and is_dataclass(reporter) and callable(getattr(reporter, "make", None))):
         kinds = ", ".join(REPORTS)
         raise place.error(f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}")

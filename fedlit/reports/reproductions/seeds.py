@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.fdam.figure import draw_windows
@@ -34,12 +35,19 @@ class SeedsReport:
     # Rounds as columns, with the test AUROC after each (``federation.test_curves``) instead of that of the best model.
     rounds: list[int] | None = None
     average: bool = False  # Whether a last column has the mean over the others.
-    picture: str = ""  # ``windows`` or ``steps``, or "" for none.
+    picture: Literal["", "windows", "steps"] = ""  # The figure, or "" for none.
     # Data of the figure's curves: ``validation``, or ``test`` with ``federation.test_curves``.
-    curves: str = "validation"
+    curves: Literal["validation", "test"] = "validation"
     window: str = "window"  # Label whose values bring the number of local steps in a round, for the figure.
     # Largest loss compared with the smallest window of a harmless window, for I_max; None for no I_max.
     within: float | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """Return the labels that every case needs for the figure and for I_max."""
+        of_picture = {"": [], "windows": ["method", self.window], "steps": ["method", "column", self.window]}
+        of_largest = [] if self.within is None else ["method", self.window]
+        return list(dict.fromkeys(of_picture[self.picture] + of_largest))
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
@@ -74,13 +82,22 @@ class SeedsReport:
         return Report(text, tables, figures)
 
     def _columns(self, run: dict[str, Any]) -> list[tuple[str, float]]:
-        """Return the columns of a run with their values."""
+        """Return the columns of a run with their values.
+
+        Raises:
+            ConfigError: The run has no such metric, or none after a round.
+        """
+        directory = run["directory"]
         if self.rounds is not None:
-            after = dict(curve(run["directory"], CURVES["test"]))
-            return [(f"{number} rounds", after[number]) for number in self.rounds]
-        metrics = measured(run["directory"])
-        named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
-        return [(column, metrics[metric]) for column, metric in named.items()]
+            key, values = "rounds", dict(curve(directory, CURVES["test"]))
+            named = {f"{number} rounds": number for number in self.rounds}
+        else:
+            key, values = "metrics", measured(directory)
+            named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
+        if missing := [each for each in named.values() if each not in values]:
+            hint = near(str(missing[0]), map(str, values)) or f"; expected {', '.join(map(str, values)) or 'none'}"
+            raise ConfigError(f"report.{key}: {directory} has no {missing[0]!r}{hint}")
+        return [(column, values[each]) for column, each in named.items()]
 
     def _largest(self, runs: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
         """Return I_max: title, method, window, harmful (the next window, at which more is lost).
