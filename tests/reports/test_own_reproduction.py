@@ -10,6 +10,8 @@ import yaml
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import seeds
 from fedlit.reports.reproductions.document import HOME, find
+from fedlit.reports.reproductions.fdam.figure import draw_windows
+from fedlit.reports.reproductions.localscgdam.curves import draw_steps
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 
@@ -92,6 +94,8 @@ def test_it_is_planned_without_a_paper(fedlit_cli, document: dict):
         ({"report": SEEDS | {"column": "{method:d}"}}, ("report.column", "{method:d}")),
         ({"report": SEEDS | {"row": 3}}, ("report.row", "expected a text, found 3")),
         ({"report": SEEDS | {"picture": "window"}}, ("report.picture", "'windows'", "found 'window'")),
+        ({"report": SEEDS | {"picture": "steps"}}, ("report", "needs the label 'column'")),
+        ({"report": SEEDS | {"within": 0.01}}, ("report", "needs the label 'window'")),
         ({"report": SEEDS | {"against": {"method": "c"}}}, ("report.against.method", "(a, b)", "found 'c'")),
         ({"report": SEEDS | {"against": {"methd": "a"}}}, ("report.against.methd", "found 'a'")),
         ({"report": {"kind": "ranks_of_doe.Counts"}}, ("report", "ranks_of_doe.Counts", "cannot be imported")),
@@ -221,3 +225,18 @@ def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.M
     runs = pd.DataFrame([{"method": "a", "seed": 0, "directory": tmp_path}])
     with pytest.raises(ConfigError, match=r"metrics: .* has no .*did you mean test/federation/auroc_macro"):
         report.make(runs, None)
+
+
+@pytest.mark.parametrize("draw", [draw_windows, draw_steps])
+def test_figures_show_methods_that_no_paper_has(draw):
+    runs = pd.DataFrame(
+        {"title": "Phantom", "column": "p", "method": method, "seed": seed, "window": window, "auroc": 0.5 + seed / 9,
+         "curve": [(window, 0.5), (2 * window, 0.6)]}
+        for method in ("mine", "CODA+") for seed in (0, 1) for window in (4, 8)
+    )  # fmt: skip
+    if draw is draw_steps:
+        runs = runs[runs["window"] == 4]
+    figure = draw(runs)
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
+    shown = {text.get_text().split(",")[0] for legend in legends if legend for text in legend.get_texts()}
+    assert shown == {"mine", "CODA+"}

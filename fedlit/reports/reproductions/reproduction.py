@@ -233,9 +233,8 @@ class Reproduction:
                 for key in ("row", "column"):
                     place.below(key).filled(getattr(reporter, key, ""), of_part | {"case": name} | labels)
                 if missing := [label for label in getattr(reporter, "labels", ()) if label not in labels]:
-                    raise place.error(
-                        f"its figure or I_max needs the label {missing[0]!r}, which {part.experiment} {name} lacks"
-                    )
+                    case = f"{part.experiment} {name}".rstrip()
+                    raise place.error(f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it")
         cases = [case.labels for part in self.chosen.parts.values() for case in part.cases.values()]
         for label, value in getattr(reporter, "against", {}).items():
             if value not in (values := list(dict.fromkeys(labels.get(label) for labels in cases))):

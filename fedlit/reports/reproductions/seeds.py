@@ -151,4 +151,4 @@ class SeedsReport:
         windows = [scale.keys(self.window, value)[WINDOW] for value in runs[self.window]]
         pairs = zip(runs["directory"], windows, strict=True)
         curves = [[(step * window, value) for step, value in curve(run, CURVES[self.curves])] for run, window in pairs]
-        return runs.assign(auroc=list(values["auroc"]), curve=curves)
+        return runs.assign(auroc=list(values["auroc"]), window=runs[self.window], curve=curves)

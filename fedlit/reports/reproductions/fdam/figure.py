@@ -26,6 +26,8 @@ def draw_windows(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
         above, below = axes[0][column], axes[1][column]
         for method, (colour, marker) in looks.items():
             of_method = of_part[of_part["method"] == method]
+            if of_method.empty:
+                continue
             for window, dashes in zip(windows, DASHES, strict=False):
                 curves = [dict(curve) for curve in of_method.loc[of_method["window"] == window, "curve"]]
                 if not curves:
