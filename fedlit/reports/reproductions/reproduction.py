@@ -112,7 +112,8 @@ class Reproduction:
             scales = " or ".join(self.document.scales)
             raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
-        self._check_labels()
+        if isinstance(reporter := self._reporter(), SeedsReport):
+            reporter.check_cases(self.chosen, self.document.place.below("scales", self.scale, "report"))
         self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
@@ -219,27 +220,6 @@ class Reproduction:
         files = [each.name for each in fields(reporter) if each.type is Path and isinstance(keys.get(each.name), str)]
         others |= {name: self.document.file(keys[name]) for name in files}
         return place.checked(reporter, keys, **others)
-
-    def _check_labels(self) -> None:
-        """Check before training that rows, columns and figures of the report can be made for all cases.
-
-        Raises:
-            ConfigError: A case lacks a label that they name; names the document and the key.
-        """
-        reporter, place = self._reporter(), self.document.place.below("scales", self.scale, "report")
-        for part in self.chosen.parts.values():
-            of_part = {"part": part.experiment, "title": part.title, "seed": 0}
-            for name, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
-                for key in ("row", "column"):
-                    place.below(key).filled(getattr(reporter, key, ""), of_part | {"case": name} | labels)
-                if missing := [label for label in getattr(reporter, "labels", ()) if label not in labels]:
-                    case = f"{part.experiment} {name}".rstrip()
-                    raise place.error(f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it")
-        cases = [case.labels for part in self.chosen.parts.values() for case in part.cases.values()]
-        for label, value in getattr(reporter, "against", {}).items():
-            if value not in (values := list(dict.fromkeys(labels.get(label) for labels in cases))):
-                listed = ", ".join(map(str, values)) or "none"
-                raise place.below("against", label).error(f"expected a value of the cases ({listed}), found {value!r}")
 
     def _check_tables(self) -> None:
         place = self.document.place.below("tables")

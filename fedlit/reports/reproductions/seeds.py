@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.document import Place, Scale
 from fedlit.reports.reproductions.fdam.figure import draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw_steps
 from fedlit.reports.reproductions.published import grid
@@ -42,12 +42,33 @@ class SeedsReport:
     # Largest loss compared with the smallest window of a harmless window, for I_max; None for no I_max.
     within: float | None = None
 
-    @property
-    def labels(self) -> list[str]:
-        """Return the labels that every case needs for the figure and for I_max."""
+    def check_cases(self, scale: Scale, place: Place) -> None:
+        """Check before training that rows, columns and figures can be made for all cases.
+
+        Args:
+            scale: The scale of the reproduction.
+            place: Place of the report in its document.
+
+        Raises:
+            ConfigError: A case lacks a label, or no case has the value of a label in ``against``.
+        """
         of_picture = {"": [], "windows": ["method", self.window], "steps": ["method", "column", self.window]}
-        of_largest = [] if self.within is None else ["method", self.window]
-        return list(dict.fromkeys(of_picture[self.picture] + of_largest))
+        needed = of_picture[self.picture] + ([] if self.within is None else ["method", self.window])
+        of_cases: list[dict[str, Any]] = []
+        for part in scale.parts.values():
+            of_part = {"part": part.experiment, "title": part.title, "seed": 0}
+            for name, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
+                place.below("row").filled(self.row, of_part | {"case": name} | labels)
+                place.below("column").filled(self.column, of_part | {"case": name} | labels)
+                if missing := [label for label in needed if label not in labels]:
+                    case = f"{part.experiment} {name}".rstrip()
+                    raise place.error(f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it")
+                of_cases.append(labels)
+        for label, value in self.against.items():
+            values = list(dict.fromkeys(labels[label] for labels in of_cases if label in labels))
+            if value not in values:
+                listed = ", ".join(map(str, values)) or "none"
+                raise place.below("against", label).error(f"expected a value of the cases ({listed}), found {value!r}")
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
