@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions.document import HOME, find, read
+from fedlit.reports.reproductions.document import HOME, find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.tracking.run import Result
@@ -76,7 +76,7 @@ def test_runs_of_two_parts_are_never_one_row(sites):
 def test_every_row_of_every_document_is_of_one_run_a_seed():
     seen = set()
     for name in (file.stem for file in HOME.glob("*/*-*.yaml")):
-        document = read(find(name))
+        document = read_document(find(name))
         for scale, chosen in document.scales.items():
             reproduced = Reproduction(name, scale=scale)
             reporter = reproduced._reporter()

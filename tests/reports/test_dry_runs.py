@@ -17,7 +17,7 @@ from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import NAMES, costs, reproduction
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
@@ -32,8 +32,8 @@ def figure(tmp_path, monkeypatch):
         parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": phantom}
         keys = {"scales": {"laptop": {"root": None, "parts": parts}}} if keys is None else keys
         (tmp_path / f"{base}.yaml").write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
-        document = read(tmp_path / f"{base}.yaml")
-        monkeypatch.setattr(reproduction, "read", lambda file: document)
+        document = read_document(tmp_path / f"{base}.yaml")
+        monkeypatch.setattr(reproduction, "read_document", lambda file: document)
         return Reproduction(base, run_dir=tmp_path / "runs", **options)
 
     return made

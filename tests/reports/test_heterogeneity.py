@@ -10,29 +10,21 @@ import torch
 import yaml
 from PIL import Image
 from rich.console import Console
+from small_nih import write_ten_labels
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import reproduction
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.heterogeneity import _bars
-
-NIH = (
-    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
-    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
-)
 
 
 @pytest.fixture
 def root(tmp_path) -> Path:
-    """NIH alone: ten images, one with cardiomegaly, two with effusion."""
-    (tmp_path / "NIH" / "images").mkdir(parents=True)
-    findings = ["Cardiomegaly", "Effusion|Mass", "Effusion", *["No Finding"] * 7]
-    rows = [f"{i:08d}_000.png,{finding},0,{i},50,F,PA,16,16,0.1,0.1" for i, finding in enumerate(findings)]
-    (tmp_path / "NIH" / "Data_Entry_2017_v2020.csv").write_text("\n".join([NIH, *rows]) + "\n")
-    for i in range(10):
+    """Only NIH: ten images, one with cardiomegaly, two with effusion."""
+    for i, name in enumerate(write_ten_labels(tmp_path / "NIH")):
         pixels = np.random.default_rng(i).integers(0, 255, (16, 16), dtype=np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "NIH" / "images" / f"{i:08d}_000.png")
+        Image.fromarray(pixels).save(tmp_path / "NIH" / "images" / name)
     return tmp_path
 
 
@@ -61,7 +53,6 @@ def test_frequencies_of_built_in_data_hide_what_a_hospital_does_not_label():
 
 
 def test_classes_that_all_sites_label_are_bold():
-
     figure = _bars(pd.DataFrame({"A": [0.1, 0.2]}, index=["x", "y"]), ["y"])
     labels = figure.axes[0].get_yticklabels()
     assert [(label.get_text(), label.get_fontweight()) for label in labels] == [("x", "normal"), ("y", "bold")]
@@ -72,8 +63,8 @@ def test_features_of_images_that_are_there_are_embedded(root, tmp_path, monkeypa
     torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pth")
     changes = {"scales": {"paper": {"report": {"backbone": "resnet10t", "images": 8}}}}
     (tmp_path / "surgical-fig4b.yaml").write_text(yaml.safe_dump({"base": str(find("surgical-fig4b")), **changes}))
-    document = read(tmp_path / "surgical-fig4b.yaml")
-    monkeypatch.setattr(reproduction, "read", lambda file: document)
+    document = read_document(tmp_path / "surgical-fig4b.yaml")
+    monkeypatch.setattr(reproduction, "read_document", lambda file: document)
     made = Reproduction("surgical-fig4b", scale="paper", root=root, output=tmp_path, weights=tmp_path / "weights.pth")
     report = made.report(None)
     points = report.tables["embedding"]

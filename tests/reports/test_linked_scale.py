@@ -10,12 +10,12 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import NAMES
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.tables import markdown
 from fedlit.tracking.run import Result
 
-WITH_LINKED = [name for name in NAMES if "linked" in read(find(name)).scales]
+WITH_LINKED = [name for name in NAMES if "linked" in read_document(find(name)).scales]
 
 
 def named(aggregators: list[dict]) -> list[str]:
@@ -32,7 +32,9 @@ def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict
 
 
 def test_the_documents_of_surgical_aggregation_have_it():
-    trained = [name for name in NAMES if name.startswith("surgical-") and read(find(name)).scales["paper"].parts]
+    trained = [
+        name for name in NAMES if name.startswith("surgical-") and read_document(find(name)).scales["paper"].parts
+    ]
     surgical = [
         name for name in trained if name not in ("surgical-sites", "surgical-warmup")
     ]  # conditions that are ours
@@ -41,7 +43,7 @@ def test_the_documents_of_surgical_aggregation_have_it():
 
 @pytest.mark.parametrize("name", WITH_LINKED)
 def test_it_is_laid_over_the_papers_scale(name):
-    scales = read(find(name)).scales
+    scales = read_document(find(name)).scales
     per_class = name in ("fdam-table4", "fdam-table5")
     assert per_class or list(scales["linked"].parts) == list(scales["paper"].parts)
     assert scales["linked"].root == scales["paper"].root
@@ -174,7 +176,8 @@ def test_standard_deviations_over_classes_are_those_of_a_population():
     assert "standard deviation, ddof 0, over classes" in markdown("T", table, "S", ddof=0)
     assert "0.700 ± 0.100" in markdown("T", table, "S")
     reports = {
-        scale: read(find("surgical-table1")).scales[scale].report.get("ddof", 1) for scale in ("paper", "linked")
+        scale: read_document(find("surgical-table1")).scales[scale].report.get("ddof", 1)
+        for scale in ("paper", "linked")
     }
     assert reports == {"paper": 1, "linked": 0}
 
@@ -188,7 +191,7 @@ def test_its_runs_and_its_report_lie_apart(tmp_path, monkeypatch):
 
 def test_a_document_without_it_says_what_it_has():
     (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
-    with pytest.raises(ConfigError, match=rf"--scale linked: {name} has laptop and paper"):
+    with pytest.raises(ConfigError, match=rf"--scale: expected laptop or paper, which {name} has, found linked"):
         Reproduction(name, scale="linked").run(Console())
 
 

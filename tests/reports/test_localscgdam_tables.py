@@ -8,7 +8,7 @@ import yaml
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import rates
-from fedlit.reports.reproductions.document import Part
+from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
@@ -28,7 +28,7 @@ def run(folder: Path, validation: float, test: float) -> Path:
     return folder
 
 
-def rows(part: Part, folder: Path, validation, test) -> pd.DataFrame:
+def rows(part: SweepPart, folder: Path, validation, test) -> pd.DataFrame:
     """What the runs of a part leave; validation and test AUROC are functions of a case's labels and the seed."""
     return pd.DataFrame(
         {"part": part.experiment, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 3}

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fedlit.reports.reproductions import NAMES as REPRODUCTIONS
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.published import PAPERS, Published, read_paper
 
 NAMES = sorted(file.stem for file in PAPERS.glob("*.json"))
@@ -84,9 +84,9 @@ NOT_PUBLISHED = ["surgical-sites"]
 
 
 def test_every_reproduction_prints_tables_that_ship():
-    assert [name for name in REPRODUCTIONS if not read(find(name)).tables] == NOT_PUBLISHED
+    assert [name for name in REPRODUCTIONS if not read_document(find(name)).tables] == NOT_PUBLISHED
     for name in REPRODUCTIONS:
-        document = read(find(name))
+        document = read_document(find(name))
         assert document.name == name
         assert set(document.tables) <= set(read_paper(document.paper).tables)
         assert {"laptop", "paper"} <= set(document.scales) <= {"laptop", "paper", "linked"}

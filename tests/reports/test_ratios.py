@@ -5,14 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from rich.console import Console
+from small_nih import write_ten_labels
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.reproduction import Reproduction
 
-NIH = (
-    "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position,"
-    "OriginalImage[Width,Height],OriginalImagePixelSpacing[x,y]"
-)
 CHEXPERT = (
     "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
     "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
@@ -22,10 +19,7 @@ CHEXPERT = (
 @pytest.fixture
 def root(tmp_path) -> Path:
     """NIH: 10 images, 1 cardiomegaly, 2 effusions. CheXpert: 8 images, 2 of them cardiomegaly, one more uncertain."""
-    (tmp_path / "NIH" / "images").mkdir(parents=True)
-    findings = ["Cardiomegaly", "Effusion|Mass", "Effusion", *["No Finding"] * 7]
-    rows = [f"{i:08d}_000.png,{finding},0,{i},50,F,PA,16,16,0.1,0.1" for i, finding in enumerate(findings)]
-    (tmp_path / "NIH" / "Data_Entry_2017_v2020.csv").write_text("\n".join([NIH, *rows]) + "\n")
+    write_ten_labels(tmp_path / "NIH")
     columns = CHEXPERT.split(",")
     values = [{"Cardiomegaly": "1.0"}] * 2 + [{"Cardiomegaly": "-1.0", "Edema": "-1.0"}] + [{}] * 5
     for name, part in (("train", values), ("valid", [{}])):

@@ -15,7 +15,7 @@ from fedlit.cli.main import main
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import NAMES, rates, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import HOME, Rates, find, patched, read
+from fedlit.reports.reproductions.document import HOME, Rates, find, patched, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 
@@ -110,8 +110,8 @@ def small_figure(tmp_path: Path) -> Path:
 @pytest.mark.slow
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    document = read(small_figure(tmp_path))
-    monkeypatch.setattr(reproduction, "read", lambda file: document)
+    document = read_document(small_figure(tmp_path))
+    monkeypatch.setattr(reproduction, "read_document", lambda file: document)
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
             Reproduction("fdam-fig1", root=tmp_path, seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
@@ -183,7 +183,7 @@ def test_mistakes_are_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="--root is needed: the folder of CIFAR-10"):
         Reproduction("fdam-fig1").run(Console())
-    with pytest.raises(ConfigError, match="--root: the data of the laptop's scale are built in"):
+    with pytest.raises(ConfigError, match="--root: the data of the scale laptop are built in"):
         Reproduction("surgical-tables", root=tmp_path).run(Console())
     for words, said in (
         (["fdam-tabel4"], "there is no 'fdam-tabel4'; did you mean fdam-table4"),
@@ -205,7 +205,7 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni", "Ogier"]
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(NAMES)
     name, laptop, paper, linked = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
-    assert name == f"  fdam-table4  {read(find('fdam-table4')).shows}"
+    assert name == f"  fdam-table4  {read_document(find('fdam-table4')).shows}"
     assert laptop.startswith("    laptop  PhantomCXR, five hospitals")
     assert laptop.endswith("no --root")
     assert "--root: a folder with CheXpert, NIH, PadChest" in paper
@@ -279,7 +279,7 @@ class TestDocument:
         parts = {"fdam-fig1-phantom": {"cases": again}}
         file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
         with pytest.raises(ConfigError, match=r"cases.again: there is another case codasca-8"):
-            read(file)
+            read_document(file)
 
 
 class TestLargestWindow:
@@ -311,7 +311,7 @@ class TestLargestWindow:
         assert pd.isna(largest.loc["CODASCA", "harmful"])
 
     def test_both_scales_of_figure_1_have_a_window_of_one_and_say_what_is_allowed(self):
-        for scale in read(find("fdam-fig1")).scales.values():
+        for scale in read_document(find("fdam-fig1")).scales.values():
             assert scale.report["within"] == 0.01
             windows = {case.labels["window"] for part in scale.parts.values() for case in part.cases.values()}
             assert min(windows) == 1
@@ -321,7 +321,7 @@ class TestGrid:
     """FDAM's grids: eta, gamma, T0, and eta_g of CODASCA."""
 
     def test_every_method_has_the_same_number_of_tries_and_settings_of_its_own(self):
-        scale = read(find("fdam-fig1")).scales["paper"]
+        scale = read_document(find("fdam-fig1")).scales["paper"]
         of_coda, of_codasca = (rates.tries(scale.rates, method) for method in ("CODA+", "CODASCA"))
         assert len(of_coda) == len(of_codasca) == 27
         assert "eta_g" not in of_coda[0]

@@ -14,7 +14,7 @@ from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions import reproduction
-from fedlit.reports.reproductions.document import find, read
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.figure import draw
 from fedlit.reports.reproductions.surgical.tables import Column, SurgicalMethod, markdown, values
@@ -98,7 +98,7 @@ def test_differences_and_p_are_those_of_a_paired_test_over_classes():
 
 
 def test_every_row_of_the_papers_tables_is_there():
-    document = read(find("surgical-tables"))
+    document = read_document(find("surgical-tables"))
     paper, laptop = document.scales["paper"], document.scales["laptop"]
     assert len(paper.parts["surgical-table-2"].settings["data.classes"]) == 20
     assert len(paper.parts["surgical-table-1"].settings["data.classes"]) == 7
@@ -117,7 +117,7 @@ def test_every_row_of_the_papers_tables_is_there():
 
 
 def test_sites_and_classes_are_those_of_the_data():
-    scales = read(find("surgical-tables")).scales.values()
+    scales = read_document(find("surgical-tables")).scales.values()
     for scale in scales:
         sites = {site: set(own) for site, own in scale.report["sites"].items()}
         assert scale.parts["surgical-table-1"].settings["data.classes"] == sorted(set.intersection(*sites.values()))
@@ -127,7 +127,7 @@ def test_sites_and_classes_are_those_of_the_data():
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_rows_and_columns_name_cases_and_sites_that_there_are(scale):
-    chosen = read(find("surgical-tables")).scales[scale]
+    chosen = read_document(find("surgical-tables")).scales[scale]
     for part in ("surgical-table-1", "surgical-table-2"):
         rows = [row for row in chosen.report["rows"].values() if row.get("part", part) == part]
         assert {case for row in rows for case in row["cases"]} == set(chosen.parts[part].cases)

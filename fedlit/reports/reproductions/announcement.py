@@ -7,14 +7,14 @@ import torch
 
 from fedlit.experiment.grid import Sweep
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import Part, Scale
+from fedlit.reports.reproductions.document import Scale, SweepPart
 from fedlit.reports.reproductions.published import grid
 
 GB = 1e9
 
 
 def announced(
-    scale: Scale, parts: Sequence[Part], sweeps: Mapping[str, Sweep], root: Path | None, estimate: Estimate
+    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Sweep], root: Path | None, estimate: Estimate
 ) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
@@ -75,7 +75,7 @@ def announced(
     return "\n".join([*lines, ""])
 
 
-def _files(scale: Scale, parts: Sequence[Part], root: Path | None) -> list[str]:
+def _files(scale: Scale, parts: Sequence[SweepPart], root: Path | None) -> list[str]:
     if scale.root is None:
         return ["no data: they are built in"]
     paths = list(dict.fromkeys(root / path for part in parts for path in part.roots.values()))

@@ -5,11 +5,12 @@ differences.
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.experiment.mistakes import near
@@ -36,7 +37,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Part:
+class SweepPart:
     """One sweep: a federation, and runs that differ in a few keys."""
 
     experiment: str  # Experiment of the runs. Reproductions that name the same experiment share its runs.
@@ -44,7 +45,7 @@ class Part:
     cases: dict[str, Case] = field(default_factory=dict)  # Cases by name. Without cases there is one run per seed.
     title: str = ""  # Name of the federation in tables and figures.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of all cases, in addition to those of the YAML file.
-    body: "Part | None" = None  # Part with one run, from whose weights all runs start.
+    body: "SweepPart | None" = None  # Part with one run, from whose weights all runs start.
     # Keys of ``data``, and the path below ``--root`` that each of them names.
     roots: dict[str, str] = field(default_factory=dict)
     seeds: list[int] | None = None  # Seeds instead of the reproduction's.
@@ -58,7 +59,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Block:
+class CaseGrid:
     """Cases of a part that are written together: one for every combination of the labels' values."""
 
     # Values by label. Each value of a list brings the keys that ``values`` has for it; a single value brings none.
@@ -124,7 +125,7 @@ class Scale:
 
     data: str  # Data behind our results, as text.
     time: str  # Time that it takes, and on which machine, as text.
-    parts: dict[str, Part]  # Sweeps by name.
+    parts: dict[str, SweepPart]  # Sweeps by name.
     report: dict[str, Any]  # Kind of the report, and the fields of that kind.
     root: str | None = None  # Folder that ``--root`` must name, as text; None if the data are built in.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of the runs of all parts, but not of their bodies.
@@ -163,8 +164,16 @@ class Document:
         return [file.parent for file, _ in reversed(self.place.layers)]
 
     def file(self, name: str) -> Path:
-        """Return the path of a file that the document names, such as the configuration of a part."""
-        return next((file for home in self.homes if (file := home / name).is_file()), self.homes[0] / name)
+        """Return the path of a file that the document names, such as the configuration of a part.
+
+        Raises:
+            ConfigError: No such file exists.
+        """
+        files = [home / name for home in dict.fromkeys(self.homes)]
+        file = next((file for file in files if file.is_file()), None)
+        if file is None:
+            raise self.place.error(f"expected a file {' or '.join(map(str, files))}, found none; correct its name")
+        return file
 
 
 @dataclass(frozen=True)
@@ -178,12 +187,16 @@ class Place:
         """Return a place below this one."""
         return replace(self, keys=(*self.keys, *keys))
 
-    def error(self, message: str) -> ConfigError:
-        """Return an error that names the key and the last file that has it, in a scale or above the scales."""
+    def __str__(self) -> str:
+        """Return the key and the last file that has it, in a scale or above the scales."""
         above = self.keys[2:] if self.keys[:1] == ("scales",) else self.keys
         places = [(file, keys) for file, layer in self.layers for keys in (above, self.keys) if _has(layer, keys)]
         file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
-        return ConfigError(f"{file}: {'.'.join(map(str, keys)) or 'document'}: {message}")
+        return f"{file}: {'.'.join(map(str, keys)) or 'document'}"
+
+    def error(self, message: str) -> ConfigError:
+        """Return an error that names the place."""
+        return ConfigError(f"{self}: {message}")
 
     def mapping(self, value: Any) -> dict:
         """Return the value if it is a mapping, else raise a ConfigError."""
@@ -191,19 +204,35 @@ class Place:
             raise self.error(f"expected keys and values, found {value!r}")
         return value
 
+    def filled(self, text: str, labels: Mapping[str, Any]) -> str:
+        """Return a text with its labels in braces replaced.
+
+        Raises:
+            ConfigError: The text has another label, or braces without one.
+        """
+        try:
+            return text.format(**labels)
+        except KeyError as error:
+            found = f"found {error.args[0]!r}"
+        except (ValueError, IndexError, AttributeError, TypeError) as error:
+            found = f"found {text!r} ({error})"
+        raise self.error(f"expected labels in braces among {', '.join(labels) or 'none'}, {found}")
+
     def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
         """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
 
         A field with ``each`` in its metadata maps titles to dataclasses.
 
         Raises:
-            ConfigError: A key is unknown or missing.
+            ConfigError: A key is unknown or missing, or its value has another type than the field.
         """
-        every = {each.name: each for each in fields(kind)}
+        every = {each.name: each for each in fields(kind) if each.init}
         for key in self.mapping(keys):
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
                 raise self.below(key).error(f"there is no such key{hint}")
+            if key not in others:
+                check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
         values = keys | others
         optional = {n for n, each in every.items() if (each.default, each.default_factory) != (MISSING, MISSING)}
         required = [name for name in every if name not in optional | others.keys()]
@@ -233,35 +262,38 @@ def find(name: str) -> Path:
     return HOME / name.partition("-")[0] / f"{name}.yaml"
 
 
-def read(file: Path) -> Document:
+def read_document(file: Path) -> Document:
     """Read a document.
 
     Raises:
         ConfigError: A key is unknown or missing, or a case names an unknown value; names file and key.
     """
-    layers = _layers(file)
+    layers = _layers(file, ())
     whole: dict[str, Any] = {}
     for _, layer in layers:
         whole = patched(whole, {key: value for key, value in layer.items() if key != "base"})
     place = Place(layers)
-    own = {each.name for each in fields(Document)} - {"name", "place"}
-    for key in whole.keys() - own - {each.name for each in fields(Scale)}:
-        raise place.below(key).error(f"there is no such key{near(str(key), own)}")
-    common = {key: value for key, value in whole.items() if key not in own}
+    of_document = {each.name for each in fields(Document)} - {"name", "place"}
+    known = of_document | {each.name for each in fields(Scale)}
+    for key in whole.keys() - known:
+        raise place.below(key).error(f"there is no such key{near(str(key), known)}")
+    common = {key: value for key, value in whole.items() if key not in of_document}
     written = place.below("scales").mapping(whole.get("scales", {}))
-    if not written.keys() & set(SCALES):
+    if not written.keys() & set(SCALES) or written.keys() - {*SCALES, LINKED}:
         raise place.below("scales").error(
-            f"expected {' or '.join(SCALES)}, found {', '.join(map(str, written)) or 'none'}"
+            f"expected {' or '.join(SCALES)}, and {LINKED} with paper, found {', '.join(map(str, written)) or 'none'}"
         )
+    if LINKED in written and "paper" not in written:
+        raise place.below("scales", LINKED).error("expected a scale paper, which it overrides; add one, or rename this")
     scales = {}
     for name in SCALES:
         where = place.below("scales", name)
         if name in written:
             scales[name] = _scale(where, patched(common, where.mapping(written[name])))
-    if LINKED in written and "paper" in written:
+    if LINKED in written:
         where = place.below("scales", LINKED)
         scales[LINKED] = _scale(where, patched(patched(common, written["paper"]), where.mapping(written[LINKED])))
-    head = {key: value for key, value in whole.items() if key in own}
+    head = {key: value for key, value in whole.items() if key in of_document}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
 
 
@@ -281,13 +313,23 @@ def patched(base: Any, patch: Any) -> Any:
     return merged
 
 
-def _layers(file: Path) -> tuple[tuple[Path, dict], ...]:
+def _layers(file: Path, derived: tuple[Path, ...]) -> tuple[tuple[Path, dict], ...]:
+    """Return a document and its bases, the base first; ``derived`` are the documents of which it is the base."""
     try:
         layer = documents.load(file)
     except OSError as error:
-        raise ConfigError(f"{file}: {error}") from error
-    layer = Place(((file, {}),)).mapping(layer)
-    return (*(_layers(file.parent / layer["base"]) if "base" in layer else ()), (file, layer))
+        of = f", the base of {derived[-1]}" if derived else ""
+        raise ConfigError(f"{file}: expected a YAML document{of}; it cannot be read: {error.strerror}") from error
+    place = Place(((file, layer),))
+    derived = (*derived, file.resolve())
+    if "base" not in place.mapping(layer):
+        return ((file, layer),)
+    if not isinstance(layer["base"], str):
+        raise place.below("base").error(f"expected the path of a document, found {layer['base']!r}")
+    base = file.parent / layer["base"]
+    if base.resolve() in derived:
+        raise place.below("base").error(f"expected another document, found {base}, whose base this is; remove one")
+    return (*_layers(base, derived), (file, layer))
 
 
 def _has(layer: Any, keys: tuple[str, ...]) -> bool:
@@ -299,9 +341,15 @@ def _has(layer: Any, keys: tuple[str, ...]) -> bool:
 
 
 def _scale(place: Place, keys: dict[str, Any]) -> Scale:
-    written = {"others": {}} | keys["rates"] if "rates" in keys else None
-    rates = None if written is None else place.below("rates").checked(Rates, written)
+    rates = None
+    if "rates" in keys:
+        where = place.below("rates")
+        rates = where.checked(Rates, {"others": {}} | where.mapping(keys["rates"]))
     scale = place.checked(Scale, keys | {"parts": {}}, rates=rates)
+    for label, of_label in scale.values.items():
+        where = place.below("values", label)
+        for value in () if isinstance(of_label, str) else where.mapping(of_label):
+            where.below(value).mapping(of_label[value])
     parts = {
         name: _part(place.below("parts", name), name, part, scale)
         for name, part in place.below("parts").mapping(keys.get("parts")).items()
@@ -309,37 +357,42 @@ def _scale(place: Place, keys: dict[str, Any]) -> Scale:
     return replace(scale, parts=parts)
 
 
-def _part(place: Place, name: str, keys: Any, scale: Scale) -> Part:
+def _part(place: Place, name: str, keys: Any, scale: Scale) -> SweepPart:
     keys = {"experiment": name} | place.mapping(keys)
-    made: dict[str, Any] = {"settings": scale.settings | keys.get("settings", {}), "cases": {}}
+    settings = place.below("settings").mapping(keys.get("settings", {}))
+    made: dict[str, Any] = {"settings": scale.settings | settings, "cases": {}}
     if "body" in keys:
         made["body"] = _part(place.below("body"), f"{name}-body", keys["body"], replace(scale, settings={}))
     for block, written in place.below("cases").mapping(keys.get("cases", {})).items():
         where = place.below("cases", block)
-        for case, other in _cases(where, block, where.checked(Block, written), scale):
+        for case, other in _cases(where, block, where.checked(CaseGrid, written), scale):
             if made["cases"].setdefault(case, other) != other:
-                raise where.error(f"there is another case {case}")
-    return place.checked(Part, keys, **made)
+                raise where.error(f"two cases are named {case}; put the labels that differ into their names")
+    return place.checked(SweepPart, keys, **made)
 
 
-def _cases(place: Place, name: str, block: Block, scale: Scale) -> Iterator[tuple[str, Case]]:
+def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[tuple[str, Case]]:
     axes = []
     for label, values in block.labels.items():
+        where, several = place.below("labels", label), isinstance(values, list)
+        for value in values if several else [values]:
+            if isinstance(value, (list, dict)):
+                raise where.error(f"expected a value or a list of values, found {value}")
         try:
-            several = isinstance(values, list)
             axes.append([(label, v, scale.keys(label, v)) for v in values] if several else [(label, values, {})])
         except KeyError as error:
-            raise place.below("labels", label).error(f"values has no {error.args[0]!r} for it") from error
+            raise where.error(f"values has no {error.args[0]!r} for it") from error
+    names = set()
     for combination in itertools.product(*axes):
         chosen = {label: value for label, value, _ in combination}
         labels = {label: chosen[label] for label in (*scale.values, *chosen) if label in chosen}
-        try:
-            case = (block.name or name).format(**{label: word(value) for label, value in labels.items()})
-        except KeyError as error:
-            raise place.error(f"its name has the label {error.args[0]!r}, which its labels lack") from error
+        case = place.filled(block.name or name, {label: word(value) for label, value in labels.items()})
+        names.add(case)
         if case not in block.leave_out:
             keys = {key: value for *_, keys in combination for key, value in keys.items()}
             yield case, Case(keys | block.keys, labels)
+    if unknown := [case for case in block.leave_out if case not in names]:
+        raise place.below("leave_out").error(f"expected names among {', '.join(names)}, found {unknown[0]!r}")
 
 
 def word(value: object) -> str:

@@ -5,13 +5,13 @@ from itertools import groupby
 from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES
-from fedlit.reports.reproductions.document import Scale, find, read
+from fedlit.reports.reproductions.document import Scale, find, read_document
 from fedlit.reports.reproductions.published import read_paper
 
 
 def list_reproductions(console: Console) -> None:
     """Print the reproductions of each paper, with their data, time and ``--root`` at every scale."""
-    for paper, documents in groupby([read(find(name)) for name in NAMES], lambda document: document.paper):
+    for paper, documents in groupby([read_document(find(name)) for name in NAMES], lambda document: document.paper):
         console.print(f"[bold]{read_paper(paper).source}", soft_wrap=True)
         before: dict[str, str] = {}
         for document in documents:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedlit.core.argument_types import fits
 from fedlit.core.errors import ConfigError
 
 PAPERS = Path(__file__).parent / "papers"
@@ -44,14 +45,14 @@ def read_paper(name: str, *homes: Path) -> Paper:
     """Read a paper's tables from ``NAME.json`` in one of the folders, or else from those of the package.
 
     Raises:
-        ConfigError: There is no such file, or a key is missing.
+        ConfigError: There is no such file, or a key is missing or has another type.
     """
     file = next((file for folder in (*homes, PAPERS) if (file := folder / f"{name}.json").is_file()), None)
     if file is None:
         raise ConfigError(f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {_shipped()}, found {name!r}")
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         keys = "source, and tables by title with caption, columns and rows"
         raise ConfigError(f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}") from error
 
@@ -63,8 +64,13 @@ def _shipped() -> str:
 def _parsed(document: dict[str, Any]) -> Paper:
     tables = {}
     for title, table in document["tables"].items():
-        columns, rows = tuple(table["columns"]), tuple(map(tuple, table["rows"]))
-        tables[title] = Published(title, table["caption"], columns, rows, table.get("note", ""))
+        columns, rows, caption, note = table["columns"], table["rows"], table["caption"], table.get("note", "")
+        if not (fits(columns, list[str]) and fits([caption, note], list[str])):
+            raise ValueError(f"{title}: expected text in columns, caption and note")
+        for row in rows:
+            if not fits(row, list[str | None]) or len(row) != len(columns):
+                raise ValueError(f"{title}: expected {len(columns)} cells of text or null in each row, found {row}")
+        tables[title] = Published(title, caption, tuple(columns), tuple(map(tuple, rows)), note)
     return Paper(document["source"], tables)
 
 

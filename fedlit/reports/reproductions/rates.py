@@ -9,14 +9,14 @@ from typing import Any
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions.document import Case, Part, Rates, Scale, word
+from fedlit.reports.reproductions.document import Case, Rates, Scale, SweepPart, word
 from fedlit.reports.reproductions.report import measured
 
 Settings = dict[str, float]
 """Values that are tried together, by name: ``rate``, and those of the other axes."""
 
 
-def tried_parts(scale: Scale) -> list[Part]:
+def tried_parts(scale: Scale) -> list[SweepPart]:
     """Return the runs from which rates are chosen, one part per federation and method; reproductions share them."""
     rates = scale.rates
     return [
@@ -58,7 +58,7 @@ def tries(rates: Rates, value: Any) -> list[Settings]:
     return [every[i] for i in sorted(drawn)]
 
 
-def chosen_parts(runs: pd.DataFrame, scale: Scale) -> list[Part]:
+def chosen_parts(runs: pd.DataFrame, scale: Scale) -> list[SweepPart]:
     """Return the parts of a scale, with the rates that the runs have chosen.
 
     Raises:
@@ -113,7 +113,7 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
                 yield f"{title}, {value}: {', '.join(f'{name} {settings[name]:g}' for name in ends)}"
 
 
-def _chosen(part: Part, best: dict[Any, Settings], rates: Rates) -> Part:
+def _chosen(part: SweepPart, best: dict[Any, Settings], rates: Rates) -> SweepPart:
     if diverged := [str(value) for value in part.chooses(rates.label) if value not in best]:
         raise ConfigError(
             f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log"

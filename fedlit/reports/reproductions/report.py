@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedlit.tracking.base import MetricsFile
@@ -29,3 +30,9 @@ def measured(run: Path) -> dict[str, float]:
 def curve(run: Path, metric: str) -> list[tuple[int, float]]:
     """Return the round and the value of each evaluation."""
     return [(step, value) for step, key, value in MetricsFile(run / "metrics.csv").rows() if key == metric]
+
+
+def light_axes(axes: Axes, grid: str = "both") -> None:
+    """Draw a faint grid, along one axis or both, and no spine at the top or right."""
+    axes.grid(alpha=0.25, axis=grid)
+    axes.spines[["top", "right"]].set_visible(False)

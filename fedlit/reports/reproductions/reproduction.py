@@ -1,11 +1,9 @@
 """A reproduction: starts the runs of its document, and writes their tables and figures."""
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from string import Formatter
 from typing import Any, Literal
 
 import pandas as pd
@@ -19,7 +17,7 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import LINKED, Document, Part, Place, Scale, find, read
+from fedlit.reports.reproductions.document import LINKED, Document, Place, Scale, SweepPart, find, read_document
 from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
@@ -55,9 +53,6 @@ REPORTS: dict[str, type[Reporter]] = {
 Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
 """
 
-
-OF_RUNS = {"part", "title", "case", "seed"}
-"""Columns of the table of runs that rows and columns of a report may name in addition to labels."""
 
 OTHER_DATA = "These are the paper's data and runs: compare the order of rows and the gaps between them, not values."
 """Advice on reading published results, unless the kind of report has its own ``how_to_read``."""
@@ -112,13 +107,14 @@ class Reproduction:
     document: Document = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.document = read(find(self.name))
+        self.document = read_document(find(self.name))
         if self.scale not in self.document.scales:
-            raise ConfigError(f"--scale {self.scale}: {self.name} has {' and '.join(self.document.scales)}")
+            scales = " or ".join(self.document.scales)
+            raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
-        self._check_labels()
-        if self.document.paper:
-            self._check_tables()
+        if isinstance(reporter := self._reporter(), SeedsReport):
+            reporter.check_cases(self.chosen, self.document.place.below("scales", self.scale, "report"))
+        self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
@@ -135,11 +131,11 @@ class Reproduction:
         """The chosen scale of the document."""
         return self.document.scales[self.scale]
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SweepPart]:
         """Return the first sweeps: all parts, or the runs from which rates are chosen."""
         return rates.tried_parts(self.chosen) if self.chosen.rates else list(self.chosen.parts.values())
 
-    def following(self, runs: pd.DataFrame) -> list[Part]:
+    def following(self, runs: pd.DataFrame) -> list[SweepPart]:
         """Return the sweeps that depend on the results of the first ones: the runs of `parts`, as in `report`."""
         return rates.chosen_parts(runs, self.chosen) if self.chosen.rates else []
 
@@ -153,7 +149,7 @@ class Reproduction:
         text = f"{report.text}\n{rates.choice_text(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
-    def sweep(self, part: Part, starts: Mapping[int, Path] | None = None) -> Sweep:
+    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Sweep:
         """Return the sweep of a part; the runs of a seed start from the weights of the run that ``starts`` has for it.
 
         Raises:
@@ -215,34 +211,25 @@ class Reproduction:
         console.print(f"report, tables and figures: {folder}")
 
     def _reporter(self) -> Reporter:
-        """Make the report of the kind, and with the fields, that the document names."""
+        """Make the report of the kind, and with the fields, that the document names; paths are those of its files."""
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
         kind = keys.pop("kind", None)
         reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
-        every = {"root": self.root, "home": self.document.homes[-1], "weights": self.weights}
+        every = {"root": self.root, "weights": self.weights}
         others = {each.name: every[each.name] for each in fields(reporter) if each.name in every}
+        files = [each.name for each in fields(reporter) if each.type is Path and isinstance(keys.get(each.name), str)]
+        others |= {name: self.document.file(keys[name]) for name in files}
         return place.checked(reporter, keys, **others)
 
-    def _check_labels(self) -> None:
-        """Check before training that all cases have the labels that rows and columns name.
-
-        Raises:
-            ConfigError: A case lacks a label; names the document and the case.
-        """
-        reporter, place = self._reporter(), self.document.place.below("scales", self.scale)
-        for (name, part), key in itertools.product(self.chosen.parts.items(), ("row", "column")):
-            names = {field for _, field, *_ in Formatter().parse(getattr(reporter, key, "")) if field} - OF_RUNS
-            for case, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
-                if missing := sorted(names - labels.keys()):
-                    where = place.below("report", key)
-                    raise where.error(f"expected labels of all cases, found {missing[0]!r}, which {name} {case} lacks")
-
     def _check_tables(self) -> None:
-        tables = read_paper(self.document.paper, *self.document.homes).tables
+        place = self.document.place.below("tables")
+        if self.document.tables and not self.document.paper:
+            raise place.error("expected a paper that has these tables, found none; name its file as paper")
+        tables = read_paper(self.document.paper, *self.document.homes).tables if self.document.paper else {}
         if unknown := [title for title in self.document.tables if title not in tables]:
-            raise self.document.place.below("tables").error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
+            raise place.error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
 
-    def _runs(self, part: Part, console: Console) -> pd.DataFrame:
+    def _runs(self, part: SweepPart, console: Console) -> pd.DataFrame:
         starts = {}
         if part.body is not None:
             bodies = self._runs(self._body(part), console)
@@ -287,20 +274,20 @@ class Reproduction:
             lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)
 
-    def _all_parts(self) -> list[Part]:
+    def _all_parts(self) -> list[SweepPart]:
         """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""
         later = self.chosen.parts.values() if self.chosen.rates else ()
         return [each for part in (*self.parts(), *later) for each in (self._body(part), part) if each is not None]
 
-    def _body(self, part: Part) -> Part | None:
+    def _body(self, part: SweepPart) -> SweepPart | None:
         """Return the part of the bodies: one per seed, on its draw of the data, or only one if all share a draw."""
         kept = part.body is None or self._one_draw(part)
         return part.body if kept else replace(part.body, seeds=list(part.seeds or self.seeds))
 
-    def _one_draw(self, part: Part) -> bool:
+    def _one_draw(self, part: SweepPart) -> bool:
         return bool({"data.seed", "data.init_args.seed"} & {*self.set, *part.settings})
 
-    def _keys_of_user(self, part: Part) -> dict[str, Any]:
+    def _keys_of_user(self, part: SweepPart) -> dict[str, Any]:
         """Return the keys that the user set for the runs of a part."""
         bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
         devices = {
@@ -312,10 +299,11 @@ class Reproduction:
         keys = self.set_body if part.experiment in bodies else self.set
         return {key: value for key, value in devices.items() if value is not None} | keys
 
-    def _fetches(self, part: Part) -> bool:
+    def _fetches(self, part: SweepPart) -> bool:
         """Return whether runs of a part start from pretrained weights of timm's hub and not from a body."""
-        model = documents.load(self.document.file(part.config))["model"].get("init_args", {})
-        fetched = part.settings.get("model.pretrained", model.get("pretrained", False))
+        model = documents.load_mapping(self.document.file(part.config)).get("model")
+        arguments = model.get("init_args") or {} if isinstance(model, dict) else {}
+        fetched = part.settings.get("model.pretrained", arguments.get("pretrained", False))
         return bool(fetched) and part.body is None
 
     def _apart(self, folder: Path) -> Path:
@@ -337,7 +325,9 @@ class Reproduction:
         if wanted is not None and self.root is None:
             raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")
         if wanted is None and self.root is not None:
-            raise ConfigError("--root: the data of the laptop's scale are built in; leave it out, or add --scale paper")
+            others = [name for name, scale in self.document.scales.items() if scale.root is not None]
+            advice = f", or add --scale {others[0]}" if others else ""
+            raise ConfigError(f"--root: the data of the scale {self.scale} are built in; leave it out{advice}")
         if self.root is not None and not self.root.is_dir():
             raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
 
@@ -350,8 +340,8 @@ def _reporter_of(path: str, place: Place) -> type[Reporter]:
     """
     try:
         reporter = resolve_name(path) if "." in path else None
-    except (ImportError, AttributeError) as error:
-        raise place.error(f"kind: {path} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # the user's own module may fail in any way
+        raise place.error(f"kind: {path} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(reporter, type) and is_dataclass(reporter) and callable(getattr(reporter, "make", None))):
         kinds = ", ".join(REPORTS)
         raise place.error(f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}")

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.document import Place, Scale
 from fedlit.reports.reproductions.fdam.figure import draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw_steps
 from fedlit.reports.reproductions.published import grid
@@ -34,12 +35,40 @@ class SeedsReport:
     # Rounds as columns, with the test AUROC after each (``federation.test_curves``) instead of that of the best model.
     rounds: list[int] | None = None
     average: bool = False  # Whether a last column has the mean over the others.
-    picture: str = ""  # ``windows`` or ``steps``, or "" for none.
+    picture: Literal["", "windows", "steps"] = ""  # The figure, or "" for none.
     # Data of the figure's curves: ``validation``, or ``test`` with ``federation.test_curves``.
-    curves: str = "validation"
+    curves: Literal["validation", "test"] = "validation"
     window: str = "window"  # Label whose values bring the number of local steps in a round, for the figure.
     # Largest loss compared with the smallest window of a harmless window, for I_max; None for no I_max.
     within: float | None = None
+
+    def check_cases(self, scale: Scale, place: Place) -> None:
+        """Check before training that rows, columns and figures can be made for all cases.
+
+        Args:
+            scale: The scale of the reproduction.
+            place: Place of the report in its document.
+
+        Raises:
+            ConfigError: A case lacks a label, or no case has the value of a label in ``against``.
+        """
+        of_picture = {"": [], "windows": ["method", self.window], "steps": ["method", "column", self.window]}
+        needed = of_picture[self.picture] + ([] if self.within is None else ["method", self.window])
+        of_cases: list[dict[str, Any]] = []
+        for part in scale.parts.values():
+            of_part = {"part": part.experiment, "title": part.title, "seed": 0}
+            for name, labels in [(name, case.labels) for name, case in part.cases.items()] or [("", {})]:
+                place.below("row").filled(self.row, of_part | {"case": name} | labels)
+                place.below("column").filled(self.column, of_part | {"case": name} | labels)
+                if missing := [label for label in needed if label not in labels]:
+                    case = f"{part.experiment} {name}".rstrip()
+                    raise place.error(f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it")
+                of_cases.append(labels)
+        for label, value in self.against.items():
+            values = list(dict.fromkeys(labels[label] for labels in of_cases if label in labels))
+            if value not in values:
+                listed = ", ".join(map(str, values)) or "none"
+                raise place.below("against", label).error(f"expected a value of the cases ({listed}), found {value!r}")
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
@@ -74,13 +103,22 @@ class SeedsReport:
         return Report(text, tables, figures)
 
     def _columns(self, run: dict[str, Any]) -> list[tuple[str, float]]:
-        """Return the columns of a run with their values."""
+        """Return the columns of a run with their values.
+
+        Raises:
+            ConfigError: The run has no such metric, or none after a round.
+        """
+        directory = run["directory"]
         if self.rounds is not None:
-            after = dict(curve(run["directory"], CURVES["test"]))
-            return [(f"{number} rounds", after[number]) for number in self.rounds]
-        metrics = measured(run["directory"])
-        named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
-        return [(column, metrics[metric]) for column, metric in named.items()]
+            key, values = "rounds", dict(curve(directory, CURVES["test"]))
+            named = {f"{number} rounds": number for number in self.rounds}
+        else:
+            key, values = "metrics", measured(directory)
+            named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
+        if missing := [each for each in named.values() if each not in values]:
+            hint = near(str(missing[0]), map(str, values)) or f"; expected {', '.join(map(str, values)) or 'none'}"
+            raise ConfigError(f"report.{key}: {directory} has no {missing[0]!r}{hint}")
+        return [(column, values[each]) for column, each in named.items()]
 
     def _largest(self, runs: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:
         """Return I_max: title, method, window, harmful (the next window, at which more is lost).
@@ -134,4 +172,4 @@ class SeedsReport:
         windows = [scale.keys(self.window, value)[WINDOW] for value in runs[self.window]]
         pairs = zip(runs["directory"], windows, strict=True)
         curves = [[(step * window, value) for step, value in curve(run, CURVES[self.curves])] for run, window in pairs]
-        return runs.assign(auroc=list(values["auroc"]), curve=curves)
+        return runs.assign(auroc=list(values["auroc"]), window=runs[self.window], curve=curves)

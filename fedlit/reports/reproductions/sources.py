@@ -31,6 +31,19 @@ class Source:
         return {name: float(np.nanmean(self.labels[:, column])) for column, name in enumerate(self.classes)}
 
 
+def organisations(config: Path) -> dict[str, Any]:
+    """Return the arguments of the data module in the configuration of a federation of organisations.
+
+    Raises:
+        ConfigError: Its data have no sources.
+    """
+    data_module = documents.load_mapping(config).get("data")
+    arguments = data_module.get("init_args") if isinstance(data_module, dict) else None
+    if not isinstance(arguments, dict) or not isinstance(arguments.get("sources"), dict):
+        raise ConfigError(f"{config}: data: expected Organisations with sources, found others; name another config")
+    return arguments
+
+
 def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: Path | None) -> Iterator[Source]:
     """Yield the data sets of a configuration, its external ones last, that are built in or lie below ``--root``.
 
@@ -40,9 +53,9 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
         root: Folder of the data; None if they are built in.
 
     Raises:
-        ConfigError: None of them exists.
+        ConfigError: None of them exists, or the configuration has no sources.
     """
-    keys = documents.load(config)["data"]["init_args"]
+    keys = organisations(config)
     found = False
     for name, written in (keys["sources"] | keys.get("external", {})).items():
         arguments = written.get("init_args", {})

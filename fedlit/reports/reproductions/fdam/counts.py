@@ -15,8 +15,7 @@ from fedlit.reports.reproductions.sources import sources_there
 class CountsReport:
     """A table of data sets; labels are read, and no image is opened."""
 
-    config: str  # YAML file of the federation, in the paper's folder.
-    home: Path  # The paper's folder.
+    config: Path  # YAML file of the federation.
     root: Path | None  # Folder of the data.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
     published: dict[str, int]  # The paper's number of images of each data set.
@@ -24,7 +23,7 @@ class CountsReport:
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the available data sets; there are no runs."""
         rows, notes = [], []
-        for source in sources_there(self.home / self.config, self.folders, self.root):
+        for source in sources_there(self.config, self.folders, self.root):
             rows.append((source.name, len(source.labels), self.published[source.name]))
             notes += [f"- {source.name}: {note}" for note in source.notes]
         table = pd.DataFrame(rows, columns=["source", "images", "published"])

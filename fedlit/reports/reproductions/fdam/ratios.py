@@ -9,23 +9,22 @@ import pandas as pd
 
 from fedlit import data
 from fedlit.core.errors import ConfigError
-from fedlit.core.system import documents
 from fedlit.data.labels import UNCERTAIN, decided
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.sources import organisations
 
 
 @dataclass(frozen=True)
 class RatiosReport:
     """A table of sources by findings; labels are read, and no image is opened."""
 
-    config: str  # YAML file of the federation whose sources are read, in the paper's folder.
+    config: Path  # YAML file of the federation whose sources are read.
     folders: dict[str, str]  # Folder of each source below ``--root``.
     published: dict[str, list[float]]  # The paper's shares of positives of each source, in the order of the classes.
     within: float  # Largest difference that rounding and versions of the data explain.
-    home: Path  # The paper's folder.
     root: Path | None  # Folder of the data.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
@@ -34,7 +33,7 @@ class RatiosReport:
         Raises:
             ConfigError: None of them exists.
         """
-        keys = documents.load(self.home / self.config)["data"]["init_args"]
+        keys = organisations(self.config)
         rows = []
         for source, folder in self.folders.items():
             if (self.root / folder).is_dir():
@@ -66,7 +65,7 @@ class RatiosReport:
         lines = [
             *grid(["source", "images", *classes], shown),
             "",
-            f"Share of positives among the images with a label, under the settings of {self.config}; bold if it "
+            f"Share of positives among the images with a label, under the settings of {self.config.name}; bold if it "
             f"differs by more than {self.within:g} from the paper's.",
         ]
         lines += [f"Not as published, so another policy or other files: {'; '.join(far)}."] if far else []

@@ -4,6 +4,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedlit.reports.compare.styles import styles
+from fedlit.reports.reproductions.report import light_axes
+
 STYLES = {
     "LocalSCGDAM": ("#1f5f8b", "-", "o"),
     "CoDA": ("#c1572b", "--", "s"),
@@ -18,6 +21,8 @@ STYLES = {
 
 def draw_steps(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
     """Draw runs: title of its federation, column, method, seed, curve of (local step, AUROC of these images)."""
+    others = styles([method for method in dict.fromkeys(runs["method"]) if method not in STYLES])
+    looks = STYLES | {method: (style.colour, style.line, style.marker) for method, style in others.items()}
     panels = list(runs.groupby(["title", "column"], sort=False))
     across = runs["column"].nunique()
     down = -(-len(panels) // across)
@@ -25,7 +30,7 @@ def draw_steps(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
     axes = figure.subplots(down, across, squeeze=False, sharey="row")
     for ax, ((title, column), of_panel) in zip(axes.flat, panels, strict=False):
         for method, of_method in of_panel.groupby("method", sort=False):
-            colour, line, marker = STYLES[method]
+            colour, line, marker = looks[method]
             curves = [dict(curve) for curve in of_method["curve"]]
             steps = sorted(set.intersection(*(set(curve) for curve in curves)))
             values = np.array([[curve[step] for step in steps] for curve in curves])
@@ -33,8 +38,7 @@ def draw_steps(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
             ax.plot(steps, mean, color=colour, linestyle=line, marker=marker, markersize=4, linewidth=1.4, label=method)
             ax.fill_between(steps, mean - spread, mean + spread, color=colour, alpha=0.12, linewidth=0)
         ax.set(title=f"{title}, {column}", xlabel="local steps", ylabel=f"{curves_of} AUROC")
-        ax.grid(alpha=0.25)
-        ax.spines[["top", "right"]].set_visible(False)
+        light_axes(ax)
     for ax in axes.flat[len(panels) :]:
         ax.set_axis_off()
     handles, labels = axes.flat[0].get_legend_handles_labels()

@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from fedlit.reports.reproductions.report import light_axes
+
 STYLES = {"shared": ("o", "#1f5f8b"), "partly": ("s", "#7a7a7a"), "unique": ("^", "#c1572b")}
 
 
@@ -28,8 +30,7 @@ def draw(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
     ax.set_yticks(range(len(methods)), methods)
     ax.invert_yaxis()
     ax.set_xlabel(f"test AUROC, {table['column'].iloc[0]}")
-    ax.grid(alpha=0.25, axis="x")
-    ax.spines[["top", "right"]].set_visible(False)
+    light_axes(ax, "x")
     figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize="small")
     return figure
 
@@ -47,8 +48,7 @@ def draw_dilution(curves: pd.DataFrame) -> Figure:
     ticks = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
     ax.set_xticks(ticks, [str(n) for n in ticks])
     ax.minorticks_off()
-    ax.grid(alpha=0.25)
-    ax.spines[["top", "right"]].set_visible(False)
+    light_axes(ax)
     ax.legend(frameon=False)
     return figure
 
@@ -71,8 +71,7 @@ def draw_simulation(values: pd.DataFrame, axes: Mapping[str, str]) -> Figure:
         ax.axhline(level, color="black", linewidth=0.9, linestyle=(0, (1, 3)), label=methods[-1])
         ax.set(title=test_set, xlabel=f"number of {axes[axis]}", ylabel="test AUROC, mean over classes")
         ax.set_xticks(sorted(points.loc[points["method"] != methods[-1], "number"].unique()))
-        ax.grid(alpha=0.25)
-        ax.spines[["top", "right"]].set_visible(False)
+        light_axes(ax)
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
     return figure

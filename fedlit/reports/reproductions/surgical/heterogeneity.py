@@ -13,7 +13,7 @@ from fedlit.models import ImageClassifier
 from fedlit.reports.compare.styles import styles
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
-from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.report import Report, light_axes
 from fedlit.reports.reproductions.sources import Source, sources_there
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -24,15 +24,14 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class FrequenciesReport:
     """A table and a bar chart of classes by data sets; labels are read, and no image is opened."""
 
-    config: str  # YAML file of the federation, in the paper's folder.
-    home: Path  # The paper's folder.
+    config: Path  # YAML file of the federation.
     root: Path | None  # Folder of the data, or None if they are built in.
     sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the available data sets; there are no runs."""
-        found = list(sources_there(self.home / self.config, self.folders, self.root))
+        found = list(sources_there(self.config, self.folders, self.root))
         classes = sorted({name for labelled in self.sites.values() for name in labelled})
         shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
         rows = [
@@ -65,8 +64,7 @@ class FrequenciesReport:
 class EmbeddingReport:
     """A figure of images of several data sets, by t-SNE of their features."""
 
-    config: str  # YAML file of the federation, in the paper's folder.
-    home: Path  # The paper's folder.
+    config: Path  # YAML file of the federation.
     root: Path | None  # Folder of the data, or None if they are built in.
     weights: Path | None  # File of the network's weights; None for those of timm's hub.
     folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
@@ -79,7 +77,7 @@ class EmbeddingReport:
         from sklearn.model_selection import cross_val_predict
         from sklearn.neighbors import KNeighborsClassifier
 
-        found, features, names = list(sources_there(self.home / self.config, self.folders, self.root)), [], []
+        found, features, names = list(sources_there(self.config, self.folders, self.root)), [], []
         for number, source in enumerate(found):
             features.append(self._features(source, np.random.default_rng(number)))
             names += [source.name] * len(features[-1])
@@ -128,8 +126,7 @@ def _bars(shares: pd.DataFrame, shared: list[str]) -> Figure:
         label.set_fontweight("bold" if label.get_text() in shared else "normal")
     ax.invert_yaxis()
     ax.set_xlabel("share of positives; classes that all sites label are bold")
-    ax.grid(alpha=0.25, axis="x")
-    ax.spines[["top", "right"]].set_visible(False)
+    light_axes(ax, "x")
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
     return figure
 
