@@ -327,7 +327,7 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
     (there / "models" / "mine.safetensors").write_bytes(b"x")  # not a model of a run
     resumed = there / "models" / f"{old}-site-0.safetensors"
     os.utime(resumed, (resumed.stat().st_mtime + 60,) * 2)
-    assert bring(there, "", "site-0", tmp_path / "x.safetensors")[1]["run"] == old
+    assert bring(files_of_run(there, None), "site-0", tmp_path / "x.safetensors")[1]["run"] == old
     (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")
     code, _, err = fedlit_cli(f"site model {there} {new[:8]} --client site-2")
     assert code == 1
