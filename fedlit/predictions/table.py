@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,10 @@ KINDS = {"validation_step": "logit", "predict_step": "probability"}
 AGAIN = "`fedlit test --output FOLDER` writes them again"
 
 COLUMNS = {"image": "images", "patient": "patients", "site": "sites", "client": "clients", "model": "models"}
-"""Columns of a file other than ``score/<class>`` and ``label/<class>``, and their attributes of `Predictions`."""
+"""Columns of a file with a fixed name, and their attributes of `Predictions`."""
+
+GROUP = "group/"
+"""Prefix of the columns of groups, such as ``group/sex``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class Predictions:
         clients: Clients that hold the images, [N] str, "" for images of the server.
         models: Clients whose own models scored the images, [N] str, "" for the federation's model.
         trained_positives: Number of positive training images of each class at all clients, C numbers; None if unknown.
+        groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown.
     """
 
     name: str
@@ -66,6 +70,7 @@ class Predictions:
     clients: np.ndarray
     models: np.ndarray
     trained_positives: tuple[int, ...] | None = None
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.images)
@@ -86,13 +91,13 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
     scored = [s for s in scores if s.scores is not None]
     if not scored:
         return None
-    values, columns = [], {field: [] for field in COLUMNS.values()}
+    values, columns = [], {name: [] for name in COLUMNS.values()}
     for s in scored:
         view, n, learned, dataset = s.view, s.examples, session.learned(s.view.client), session.program.dataset(s.view)
         values.append(s.scores.masked_fill(torch.tensor([c not in learned for c in session.classes]), torch.nan))
         columns["images"].append(_row_texts(dataset, "names", lambda size: np.arange(size))[:n])
-        for field in ("patients", "sites"):
-            columns[field].append(_row_texts(dataset, field, lambda size: np.full(size, ""))[:n])
+        for column in ("patients", "sites"):
+            columns[column].append(_row_texts(dataset, column, lambda size: np.full(size, ""))[:n])
         columns["clients"].append(np.full(n, view.holder or ""))
         columns["models"].append(np.full(n, view.client if view.client in session.personal else ""))
     return Predictions(
@@ -102,7 +107,7 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
         tuple(session.classes),
         torch.cat(values).float(),
         torch.cat([s.labels for s in scored]).float(),
-        **{field: np.concatenate(parts) for field, parts in columns.items()},
+        **{column: np.concatenate(parts) for column, parts in columns.items()},
         trained_positives=_trained_positives(session),
     )
 
@@ -110,16 +115,17 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
 def write(predictions: Predictions, path: Path) -> Path:
     """Write predictions to a ``.parquet`` file, or without metadata to a ``.csv`` file, atomically.
 
-    The columns are ``image``, ``patient``, ``site``, ``client``, ``model``, and ``score/<class>`` and ``label/<class>``
-    for each class. The metadata of a Parquet file are ``fedlit``, ``set``, ``round``, ``kind``, and as JSON ``classes``
-    and, if known, ``trained_positives``.
+    The columns are ``image``, ``patient``, ``site``, ``client``, ``model``, ``group/<name>`` for each kind of group,
+    and ``score/<class>`` and ``label/<class>`` for each class. The metadata of a Parquet file are ``fedlit``, ``set``,
+    ``round``, ``kind``, and as JSON ``classes`` and, if known, ``trained_positives``.
 
     Raises:
         ValueError: The path has another suffix.
     """
     from pyarrow import csv, parquet, table
 
-    columns: dict[str, np.ndarray] = {column: getattr(predictions, field) for column, field in COLUMNS.items()}
+    columns: dict[str, np.ndarray] = {column: getattr(predictions, name) for column, name in COLUMNS.items()}
+    columns |= {f"{GROUP}{name}": values for name, values in predictions.groups.items()}
     for kind in ("score", "label"):
         values = getattr(predictions, f"{kind}s").numpy()
         columns |= {f"{kind}/{name}": values[:, i] for i, name in enumerate(predictions.classes)}
@@ -181,8 +187,9 @@ def read(path: Path) -> Predictions:
         classes,
         values["score"],
         values["label"],
-        **{field: _texts(table[column]) for column, field in COLUMNS.items()},
+        **{name: _texts(table[column]) for column, name in COLUMNS.items()},
         trained_positives=None if trained is None else tuple(trained),
+        groups={c.removeprefix(GROUP): _texts(table[c]) for c in table.column_names if c.startswith(GROUP)},
     )
 
 

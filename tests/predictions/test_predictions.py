@@ -23,7 +23,7 @@ from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.auroc import slug
-from fedlit.predictions.table import Predictions, collected, read, write
+from fedlit.predictions.table import Predictions, read, write
 from fedlit.tracking.base import RunInfo, Tracker
 from fedlit.tracking.run import Result
 
@@ -367,3 +367,12 @@ def test_scores_of_a_module_are_left_as_they_are():
     assert found.scores.isnan().all(0).tolist() == [False, True, True]
     assert not scores.scores.isnan().any()
     assert found.images.tolist() == ["0", "1", "2"]
+
+
+def test_groups_are_columns_of_a_file(tmp_path):
+    values = {name: np.array(["a", "b"]) for name in ("images", "patients", "sites", "clients", "models")}
+    numbers = {"scores": torch.zeros(2, 1), "labels": torch.tensor([[0.0], [1.0]])}
+    groups = {"sex": np.array(["F", ""]), "age": np.array(["40-59", "60+"])}
+    file = write(Predictions("set", 1, "logit", ("x",), **numbers, **values, groups=groups), tmp_path / "x.parquet")
+    found = read(file).groups
+    assert {name: column.tolist() for name, column in found.items()} == {"sex": ["F", ""], "age": ["40-59", "60+"]}
