@@ -23,7 +23,7 @@ from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.auroc import slug
-from fedlit.predictions.table import Predictions, read, write
+from fedlit.predictions.table import Predictions, collected, read, write
 from fedlit.tracking.base import RunInfo, Tracker
 from fedlit.tracking.run import Result
 
