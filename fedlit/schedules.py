@@ -30,19 +30,24 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.window < 1:
-            raise ConfigError(f"schedule: window must be at least 1, found {self.window}")
+            raise ConfigError(f"schedule: window must be at least 1, found {self.window}", key="window-below-one")
         if not self.lr_factor > 0:
-            raise ConfigError(f"schedule: lr_factor must be above 0, found {self.lr_factor}")
+            raise ConfigError(
+                f"schedule: lr_factor must be above 0, found {self.lr_factor}", key="stage-lr-factor-not-positive"
+            )
         if (self.rounds is None) == (self.iterations is None):
-            raise ConfigError("schedule: a stage has either rounds or iterations; set one of them")
+            raise ConfigError(
+                "schedule: a stage has either rounds or iterations; set one of them", key="stage-rounds-and-iterations"
+            )
         if self.iterations is not None:
             if self.unit != "steps":
                 raise ConfigError(
-                    f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps"
+                    f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps",
+                    key="iterations-with-window-in-epochs",
                 )
             self.rounds = _whole_rounds(self.iterations, self.window)
         if self.rounds < 1:
-            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}")
+            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}", key="stage-rounds-below-one")
 
 
 class ConstantSchedule(Schedule):
@@ -74,7 +79,7 @@ class StageSchedule(Schedule):
 
     def __init__(self, stages: list[Stage]) -> None:
         if not stages:
-            raise ConfigError(f"{type(self).__name__}: expected at least one stage")
+            raise ConfigError(f"{type(self).__name__}: expected at least one stage", key="schedule-without-stages")
         self.stages = stages
         self.rounds = sum(stage.rounds for stage in stages)
 
@@ -109,9 +114,11 @@ class PracticeSchedule(Schedule):
     def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
         for name, value in (("window", window), ("iterations", iterations), ("decay_every", decay_every)):
             if value < 1:
-                raise ConfigError(f"PracticeSchedule.{name}: expected at least 1, found {value}")
+                raise ConfigError(
+                    f"PracticeSchedule.{name}: expected at least 1, found {value}", key="practice-number-below-one"
+                )
         if not decay >= 1:
-            raise ConfigError(f"PracticeSchedule.decay: expected at least 1, found {decay}")
+            raise ConfigError(f"PracticeSchedule.decay: expected at least 1, found {decay}", key="decay-below-one")
         self.window, self.decay_every, self.decay = window, decay_every, decay
         self.rounds = math.ceil(iterations / window)
         if self.rounds * window > iterations:
@@ -149,9 +156,14 @@ class CosineSchedule(Schedule):
         self, rounds: int, warm_up: int = 0, final: float = 0.0, window: int = 1, unit: Unit = "epochs"
     ) -> None:
         if not 0 <= warm_up < rounds:
-            raise ConfigError(f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}")
+            raise ConfigError(
+                f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}",
+                key="warm-up-out-of-range",
+            )
         if not 0 <= final <= 1:
-            raise ConfigError(f"CosineSchedule.final: expected a factor in [0, 1], found {final}")
+            raise ConfigError(
+                f"CosineSchedule.final: expected a factor in [0, 1], found {final}", key="final-rate-out-of-range"
+            )
         self.rounds, self.warm_up, self.final = rounds, warm_up, final
         self.window, self.unit = window, unit
         self._stage = Stage(rounds, window, unit)
@@ -196,7 +208,7 @@ class TheorySchedule(StageSchedule):
         window_growth: Literal["linear", "sqrt", "none"] = "linear",
     ) -> None:
         if not growth >= 1:
-            raise ConfigError(f"TheorySchedule.growth: expected at least 1, found {growth}")
+            raise ConfigError(f"TheorySchedule.growth: expected at least 1, found {growth}", key="growth-below-one")
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
         windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(
@@ -212,6 +224,7 @@ def _whole_rounds(iterations: int, window: int) -> int:
         near = [n for n in (iterations // window * window, -(-iterations // window) * window) if n]
         raise ConfigError(
             f"schedule: a stage of {iterations} iterations is not a multiple of its window {window}, but stages end "
-            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window"
+            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window",
+            key="stage-not-of-whole-windows",
         )
     return iterations // window

@@ -45,7 +45,8 @@ class GradientDissimilarity(Aggregator):
         if every < 1 or batches < 1:
             raise ConfigError(
                 f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches "
-                f"{batches}"
+                f"{batches}",
+                key="dissimilarity-every-below-one",
             )
         self.every, self.batches = every, batches
 
@@ -60,7 +61,8 @@ class GradientDissimilarity(Aggregator):
         if not ctx.mask.owned.all():
             raise ConfigError(
                 f"GradientDissimilarity: client {ctx.client.name!r} does not share all of the model, but gradients are "
-                "compared at one common model; leave it out, or the algorithm that keeps a part"
+                "compared at one common model; leave it out, or the algorithm that keeps a part",
+                key="dissimilarity-with-kept-parts",
             )
         stats = ctx.stats.clone()
         ctx.scratch["gradients"] = [self._gradient(ctx) for _ in range(2)]

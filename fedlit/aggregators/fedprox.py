@@ -24,7 +24,7 @@ class FedProx(Aggregator):
 
     def __init__(self, mu: float = 0.01) -> None:
         if not 0 <= mu < inf:
-            raise ConfigError(f"FedProx: mu must be at least 0 and finite, found {mu}")
+            raise ConfigError(f"FedProx: mu must be at least 0 and finite, found {mu}", key="fedprox-mu-negative")
         self.mu = mu
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

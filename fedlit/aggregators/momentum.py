@@ -35,11 +35,13 @@ class AveragedVectors(Aggregator):
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"{name} keeps its own momentum and steps along it; expected the optimizer SGD, found "
-                f"{type(optimizer).__name__}: set model.optimizer: SGD with a learning rate"
+                f"{type(optimizer).__name__}: set model.optimizer: SGD with a learning rate",
+                key="own-momentum-needs-sgd",
             )
         if any(group["momentum"] for group in optimizer.param_groups):
             raise ConfigError(
-                f"{name} keeps its own momentum, and the optimizer has one too: set model.optimizer.momentum: 0"
+                f"{name} keeps its own momentum, and the optimizer has one too: set model.optimizer.momentum: 0",
+                key="momentum-twice",
             )
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
@@ -97,7 +99,9 @@ class LocalSGDM(AveragedVectors):
 
     def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
         if not 0 <= momentum < 1:
-            raise ConfigError(f"LocalSGDM: momentum must be in [0, 1), found {momentum}")
+            raise ConfigError(
+                f"LocalSGDM: momentum must be in [0, 1), found {momentum}", key="sgdm-momentum-out-of-range"
+            )
         self.momentum, self.state = momentum, state
         self.vectors = ("u",) if state == "averaged" else ()
 
@@ -207,5 +211,6 @@ def check_products(aggregator: Aggregator, **products: float) -> None:
         if not 0 < value < 1:
             raise ConfigError(
                 f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight "
-                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
+                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}",
+                key="moving-average-weight-out-of-range",
             )

@@ -73,7 +73,8 @@ class CoordinateMedian(Aggregator):
         if not 0 < 2 * cut < clients:
             raise error(
                 f"{name}: expected to cut some and to keep some of {clients} clients in a round, found {cut} cut at "
-                f"each end; {advice}"
+                f"each end; {advice}",
+                key="nothing-or-everything-cut",
             )
 
 
@@ -98,7 +99,10 @@ class TrimmedMean(CoordinateMedian):
 
     def __init__(self, trim: float = 0.2) -> None:
         if not 0 < trim < 0.5:
-            raise ConfigError(f"TrimmedMean: expected trim between 0 and 0.5, found {trim}; FedAvg cuts nothing")
+            raise ConfigError(
+                f"TrimmedMean: expected trim between 0 and 0.5, found {trim}; FedAvg cuts nothing",
+                key="trim-out-of-range",
+            )
         self.trim = trim
 
     def cut(self, clients: int) -> int:
@@ -129,7 +133,10 @@ class NormBound(Aggregator):
 
     def __init__(self, norm: float | None = None) -> None:
         if norm is not None and not 0 < norm < inf:
-            raise ConfigError(f"NormBound: expected a norm above 0, found {norm}; leave it out for the cohort's median")
+            raise ConfigError(
+                f"NormBound: expected a norm above 0, found {norm}; leave it out for the cohort's median",
+                key="norm-bound-not-positive",
+            )
         self.norm = norm
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:

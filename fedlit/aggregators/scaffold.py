@@ -47,7 +47,9 @@ class Scaffold(Aggregator):
 
     def __init__(self, eta_g: float = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
         if not 0 < eta_g < inf:
-            raise ConfigError(f"Scaffold: eta_g must be above 0 and finite, found {eta_g}")
+            raise ConfigError(
+                f"Scaffold: eta_g must be above 0 and finite, found {eta_g}", key="scaffold-eta-g-not-positive"
+            )
         self.eta_g, self.reset = eta_g, reset or "never"
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
@@ -61,7 +63,8 @@ class Scaffold(Aggregator):
             raise ConfigError(
                 "Scaffold or CODASCA: the schedule has a stage of one round, but control variates that are reset "
                 "with each stage need a round to form (CODASCA without them is CODA+); use longer stages, or reset: "
-                "never"
+                "never",
+                key="control-variates-in-one-round-stages",
             )
         if shortest < 5:
             warnings.warn(

@@ -46,11 +46,12 @@ class Stages(Aggregator):
 
     def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
         if not gamma >= 0:
-            raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}")
+            raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}", key="gamma-negative")
         if gamma > 10:
             raise ConfigError(
                 f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "
-                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
+                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?",
+                key="gamma-inverted",
             )
         self.gamma, self.output, self.proximal = gamma, output, proximal
 
@@ -90,7 +91,8 @@ class Stages(Aggregator):
         elif len(set(ctx.rates)) > 1:
             raise ConfigError(
                 f"{type(self).__name__}: an implicit proximal step needs one learning rate, but the optimizer has "
-                f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit"
+                f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit",
+                key="proximal-step-with-several-rates",
             )
         if self.averages:
             ctx.scratch["iterates"] = torch.zeros_like(ctx.w)

@@ -174,7 +174,8 @@ class Aggregator(Checked):
         if self.implements("server_state") and self.implements("client_state"):
             raise ConfigError(
                 f"{type(self).__name__} keeps state at the server that belongs to state at its clients, and has no "
-                "on_clients_change, which says what becomes of it with other clients; resume with the first clients"
+                "on_clients_change, which says what becomes of it with other clients; resume with the first clients",
+                key="server-state-with-other-clients",
             )
         return False
 
@@ -280,7 +281,10 @@ def _merged(hook: str) -> Callable[..., State]:
         for part in self.parts:
             state = state_of(part, hook, *arguments)
             if twice := merged.keys() & state.keys():
-                raise ConfigError(f"{type(self).__name__}: two of its parts use the name {min(twice)!r}; rename one")
+                raise ConfigError(
+                    f"{type(self).__name__}: two of its parts use the name {min(twice)!r}; rename one",
+                    key="part-name-twice",
+                )
             merged |= state
         return merged
 
@@ -310,10 +314,11 @@ class Composition(Aggregator, ABC):
         for part in parts:
             if part.weights not in (None, self.weights):
                 raise ConfigError(
-                    f"{name}: its part {type(part).__name__} has weights = {part.weights!r}; set them in {name} too"
+                    f"{name}: its part {type(part).__name__} has weights = {part.weights!r}; set them in {name} too",
+                    key="part-weights-differ",
                 )
         if twice := governed_twice(parts):
-            raise ConfigError(f"{name}: {twice}")
+            raise ConfigError(f"{name}: {twice}", key="part-governed-twice")
         self.governs = tuple(dict.fromkeys(thing for each in (self, *parts) for thing in governed(each)))
 
     def implements(self, hook: str) -> bool:

@@ -75,7 +75,9 @@ def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: st
     for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):
             expected, found = _as_text(hints[name]), _found(value)
-            raise ConfigError(f"{prefix}{name}: expected {expected}, found {found}{_advice(value, hints[name])}")
+            raise ConfigError(
+                f"{prefix}{name}: expected {expected}, found {found}{_advice(value, hints[name])}", key="argument-type"
+            )
 
 
 @functools.cache

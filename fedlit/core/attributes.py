@@ -163,7 +163,7 @@ class AttributeWatch:
         growing = [key for key in carried if not depends and _grows(_of(now, key), after[key]) and key not in counted]
         for key in carried:
             if key not in growing and (depends or key not in counted):
-                raise TrainingError(self._refusal(key))
+                raise TrainingError(self._refusal(key), key="state-in-attributes")
         if growing:
             rank_zero_warn(
                 f"{self._name(growing[0])} grows with every step and is never emptied, because no hook is called at "
@@ -176,7 +176,8 @@ class AttributeWatch:
             if name in self._frozen and not (value.requires_grad is False and torch.equal(self._frozen[name], value)):
                 raise TrainingError(
                     f"{type(self._module).__name__}: its frozen parameter {name} changed during training, or was "
-                    "unfrozen; it is never synchronised: register it as a buffer, which the federation averages"
+                    "unfrozen; it is never synchronised: register it as a buffer, which the federation averages",
+                    key="frozen-parameter-changed",
                 )
 
     def _check_structure(self) -> None:
@@ -185,7 +186,8 @@ class AttributeWatch:
                 place = ".".join(filter(None, (type(self._module).__name__, prefix, min(changed)[0])))
                 raise TrainingError(
                     f"{place}: a layer, parameter or buffer was made, replaced or removed during training, which other "
-                    "processes do not see; make it in __init__"
+                    "processes do not see; make it in __init__",
+                    key="structure-changed",
                 )
 
     def _refusal(self, key: Key) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError, key_of
 
 
 def custom_code(error: BaseException) -> str:
@@ -39,8 +39,8 @@ def named_errors() -> Iterator[None]:
     except ValueError as error:
         if not (place := custom_code(error)):
             raise
-        kind = ConfigError if isinstance(error, ConfigError) else ValueError
-        raise kind(f"{place}: {error}") from error
+        kind = ConfigError if isinstance(error, ConfigError) else DataError
+        raise kind(f"{place}: {error}", key=key_of(error, "custom-class-refuses")) from error
 
 
 def _package(frame: FrameType) -> str:

@@ -129,7 +129,8 @@ def make_fabric(
     if precision not in PRECISIONS:
         raise ConfigError(
             f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (loss scalers skip steps "
-            "and half-precision weights lose digits; both break mean gradients)"
+            "and half-precision weights lose digits; both break mean gradients)",
+            key="precision-unsupported",
         )
     if "LOCAL_WORLD_SIZE" in os.environ and (devices, num_nodes) == (1, 1):
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -147,7 +148,8 @@ def make_fabric(
         )
         raise ConfigError(
             f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: "
-            f"{str(error).splitlines()[0]} This machine has {usable}"
+            f"{str(error).splitlines()[0]} This machine has {usable}",
+            key="accelerator-unusable",
         ) from error
 
 
@@ -156,9 +158,12 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
         devices < 1 and devices != -1 if isinstance(devices, int) else not devices or len(set(devices)) < len(devices)
     )
     if wrong:
-        raise ConfigError(f"fabric.devices: expected a number of at least 1, or different indices, found {devices}")
+        raise ConfigError(
+            f"fabric.devices: expected a number of at least 1, or different indices, found {devices}",
+            key="devices-invalid",
+        )
     if num_nodes < 1:
-        raise ConfigError(f"fabric.num_nodes: expected at least 1, found {num_nodes}")
+        raise ConfigError(f"fabric.num_nodes: expected at least 1, found {num_nodes}", key="num-nodes-below-one")
 
 
 def launch(fabric: FederationFabric) -> None:

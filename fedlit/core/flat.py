@@ -92,7 +92,8 @@ class Layout:
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
                 raise ConfigError(
                     f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no round can "
-                    "reproduce; give it a momentum such as 0.1"
+                    "reproduce; give it a momentum such as 0.1",
+                    key="batchnorm-without-momentum",
                 )
         parts = Parts.of(module)
         classes, head_layers = parts.classes, parts.head or nn.Module()
@@ -109,7 +110,8 @@ class Layout:
             per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
             if name in rows and parameter.shape[:1] != (len(classes),):
                 raise ConfigError(
-                    f"{name}: expected {len(classes)} rows, one per class, found shape {tuple(parameter.shape)}"
+                    f"{name}: expected {len(classes)} rows, one per class, found shape {tuple(parameter.shape)}",
+                    key="class-rows-differ",
                 )
             group = SLICES.index(slice_of[name]) * (len(classes) + 1)
             entries.append(Entry(name, tuple(parameter.shape), offset, group, per_class))
@@ -301,7 +303,8 @@ class FlatModel:
                     shape = "None" if buffer is None else f"shape {tuple(buffer.shape)}"
                     raise TrainingError(
                         f"{type(self.module).__name__}: its buffer {name} became {shape}, and was {tuple(view.shape)}; "
-                        "floating-point buffers are averaged over clients, so keep the shape"
+                        "floating-point buffers are averaged over clients, so keep the shape",
+                        key="buffer-shape-changed",
                     )
                 view.copy_(buffer)
                 buffers[leaf] = view
@@ -318,12 +321,14 @@ class FlatModel:
                 raise TrainingError(
                     f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that "
                     "it would never be trained; change its values in place: with torch.no_grad(): "
-                    "parameter.copy_(...)"
+                    "parameter.copy_(...)",
+                    key="parameter-replaced",
                 )
             if not parameter.requires_grad:
                 raise TrainingError(
                     f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a "
-                    "federation trains the same parameters in every round: freeze it in __init__"
+                    "federation trains the same parameters in every round: freeze it in __init__",
+                    key="parameter-frozen",
                 )
 
     def views(self, vector: Tensor) -> list[Tensor]:
@@ -364,17 +369,22 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
     """Refuse parameters that do not fit one vector: none at all, of several dtypes, or of a wrong one."""
     if not trainable:
         frozen = f"all {number} are frozen (requires_grad=False)" if number else "it has none at all"
-        raise ConfigError(f"{name} has no trainable parameters: {frozen}")
+        raise ConfigError(f"{name} has no trainable parameters: {frozen}", key="no-trainable-parameters")
     dtypes = {p.dtype: parameter for parameter, p in reversed(trainable)}
     if len(dtypes) > 1:
         found = ", ".join(sorted(f"{dtype} ({parameter})" for dtype, parameter in dtypes.items()))
-        raise ConfigError(f"{name}: expected parameters of one dtype, found {found}")
+        raise ConfigError(
+            f"{name}: expected parameters of one dtype, found {found}", key="parameters-of-several-dtypes"
+        )
     (dtype,) = dtypes
     if dtype not in (torch.float32, torch.float64):
         fix = "train real and imaginary parts"
         if dtype.is_floating_point:
             fix = "half precision loses digits in every mean; leave half() out, or set --fabric.precision bf16-mixed"
-        raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
+        raise ConfigError(
+            f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}",
+            key="parameter-dtype-unsupported",
+        )
 
 
 def _frozen(module: nn.Module) -> str:

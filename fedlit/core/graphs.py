@@ -239,7 +239,7 @@ class CapturedSteps:
 
     def refused(self, reason: str) -> TrainingError:
         """Return the error of a step that cannot be captured."""
-        return TrainingError(capture_refused(self._name, reason))
+        return TrainingError(capture_refused(self._name, reason), key="step-not-capturable")
 
     def _has(self, batch: Any) -> bool:
         """Return whether the step on a batch is captured.

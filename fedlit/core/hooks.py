@@ -108,7 +108,8 @@ def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
     if finite and not torch.isfinite(replaced.sum()):
         raise TrainingError(
             f"{type(aggregator).__name__}.on_before_send: expected a finite change, found NaN or inf (its input was "
-            "finite)"
+            "finite)",
+            key="change-to-send-not-finite",
         )
     return replaced
 
@@ -118,7 +119,10 @@ def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> N
     if not torch.is_tensor(bias) or tuple(bias.shape) != (size,):
         refuse(aggregator, "on_client_round_start", f"ctx.correction.bias as a vector ({size},)", bias)
     if first and not torch.isfinite(bias.sum()):
-        raise TrainingError(f"{type(aggregator).__name__}.on_client_round_start: ctx.correction.bias is not finite")
+        raise TrainingError(
+            f"{type(aggregator).__name__}.on_client_round_start: ctx.correction.bias is not finite",
+            key="correction-not-finite",
+        )
 
 
 def reduced(aggregator: Any, layout: Layout, replies: Sequence[Payload]) -> Payload:
@@ -142,7 +146,8 @@ def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> Non
     if not torch.isfinite(delta.sum()):
         raise TrainingError(
             f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta, found NaN or inf "
-            "(it was finite before)"
+            "(it was finite before)",
+            key="server-delta-not-finite",
         )
     tensors(aggregator, "on_aggregate_end", state)
 
@@ -162,4 +167,4 @@ def refuse(aggregator: object, hook: str, expected: str, found: Any) -> NoReturn
     """Raise an error that names the aggregator and its hook, what was expected and what was found."""
     what = f"{tuple(found.shape)} {found.dtype}" if torch.is_tensor(found) else type(found).__name__
     error = ConfigError if hook in BEFORE else TrainingError
-    raise error(f"{type(aggregator).__name__}.{hook}: expected {expected}; found {what}")
+    raise error(f"{type(aggregator).__name__}.{hook}: expected {expected}; found {what}", key="hook-result-invalid")

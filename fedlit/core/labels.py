@@ -62,7 +62,7 @@ def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: st
         ConfigError: Names the first wrong one.
     """
     if problem := _problem(client, labels, classes, images):
-        raise ConfigError(problem)
+        raise ConfigError(problem, key="label-not-binary")
 
 
 def _problem(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:

@@ -272,7 +272,8 @@ class LocalModel:
             name = type(self.module).__name__
             raise TrainingError(
                 f"{name}: its training_step has already called backward, or returned the loss of an earlier step; a "
-                "federation calls loss.backward() itself: return the loss of this batch"
+                "federation calls loss.backward() itself: return the loss of this batch",
+                key="backward-called-already",
             ) from error
         if looking:
             self._unused.after_backward()
@@ -294,7 +295,8 @@ class LocalModel:
                 raise
             raise TrainingError(
                 f"federation.memory_format: {type(self.module).__name__} cannot compute on channels_last images "
-                f"({str(error).splitlines()[0]}); set contiguous, or write reshape instead of view"
+                f"({str(error).splitlines()[0]}); set contiguous, or write reshape instead of view",
+                key="channels-last-unsupported",
             ) from error
 
     def loss(self, batch: Any, step: int) -> Tensor:
@@ -347,7 +349,7 @@ class LocalModel:
         """
         name = type(self.module).__name__
         if reason := capture_obstacle(self.flat, self.optimizer, self.aggregators):
-            raise TrainingError(capture_refused(name, reason))
+            raise TrainingError(capture_refused(name, reason), key="capture-obstacle")
         self.optimizer.fix_addresses()
         if self._starting:
             self.correction.fix_addresses()

@@ -40,7 +40,8 @@ def copy_of(module: LightningModule) -> LightningModule:
         raise ConfigError(
             f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and "
             "generators where they are used, and replace tensors with a graph (as of torch.nn.utils.weight_norm) by "
-            "torch.nn.utils.parametrizations"
+            "torch.nn.utils.parametrizations",
+            key="module-not-copyable",
         ) from error
     for parameter, copied in zip(module.parameters(), twin.parameters(), strict=True):
         vars(copied).update(copy.deepcopy(vars(parameter)))  # PyTorch copies only values; optimizers read attributes
@@ -135,7 +136,8 @@ def loss_of(module: LightningModule, output: Any) -> Tensor:
         found = "a tensor without a graph (detached, made from numbers, or computed under no_grad)"
     raise TrainingError(
         f"{type(module).__name__}.training_step returned {found}; expected at every step the loss, a tensor with one "
-        'element that depends on the weights, or a dict with it as "loss"'
+        'element that depends on the weights, or a dict with it as "loss"',
+        key="loss-missing",
     )
 
 
@@ -152,7 +154,8 @@ def scores_of(module: LightningModule, method: str, output: Any, rows: int, clas
     raise TrainingError(
         f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
         f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
-        "None if there is nothing to score"
+        "None if there is nothing to score",
+        key="scores-shape",
     )
 
 
@@ -172,7 +175,8 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
             raise
         raise TrainingError(
             f"{type(module).__name__} has weights of torch.float64, and the images are torch.float32 ({error}); set "
-            "--fabric.precision 64-true, or call float() on the module"
+            "--fabric.precision 64-true, or call float() on the module",
+            key="module-of-other-precision",
         ) from error
     except SystemExit as stopped:
         if isinstance(stopped.code, int) and stopped.code > SIGNALS:
@@ -180,7 +184,8 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
         where = traceback.extract_tb(stopped.__traceback__)[-1]
         raise TrainingError(
             f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called "
-            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead"
+            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead",
+            key="sys-exit-in-module",
         ) from stopped
 
 
@@ -193,11 +198,15 @@ def _number(module: str, name: Any, value: Any) -> Any:
     if isinstance(name, str) and _is_number(value):
         return value
     if not isinstance(name, str):
-        raise TrainingError(f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}")
+        raise TrainingError(
+            f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}",
+            key="logged-name-not-text",
+        )
     shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
     raise TrainingError(
         f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a "
-        "tensor with one element"
+        "tensor with one element",
+        key="logged-tensor-shape",
     )
 
 

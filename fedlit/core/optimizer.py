@@ -85,7 +85,10 @@ class FlatOptimizer:
             if flat:
                 groups.append({**group, "params": flat})
         if not groups:
-            raise ConfigError(f"{type(module).__name__}: its optimizer has no trainable parameters")
+            raise ConfigError(
+                f"{type(module).__name__}: its optimizer has no trainable parameters",
+                key="optimizer-without-parameters",
+            )
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
@@ -186,7 +189,10 @@ class FlatOptimizer:
         for parameter, held in self._held.items():
             now = self._configured.state.get(parameter, {})
             if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
-                raise TrainingError(f"a hook has replaced a part of the state of {self.name}; change it in place")
+                raise TrainingError(
+                    f"a hook has replaced a part of the state of {self.name}; change it in place",
+                    key="optimizer-state-replaced",
+                )
 
     def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         groups = [self._configured.param_groups[g] for g in self._with_flat]
@@ -211,7 +217,8 @@ class FlatOptimizer:
             if not self._fixed and group["lr"] != rate * lr_factor:
                 raise TrainingError(
                     f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
-                    f"{group['lr']:g}; rates may change only between rounds: set federation.schedule"
+                    f"{group['lr']:g}; rates may change only between rounds: set federation.schedule",
+                    key="rate-changed-in-round",
                 )
 
     def step(self) -> None:
@@ -225,7 +232,8 @@ class FlatOptimizer:
         for group, fresh in zip(self._optimizer.param_groups, self._groups, strict=True):
             if changed := [key for key in group.keys() - {"params", "lr"} if group[key] != fresh.get(key)]:
                 raise ConfigError(
-                    f"{self.name} keeps {changed[0]!r} in its parameter groups; use federation.optimizer_state: reset"
+                    f"{self.name} keeps {changed[0]!r} in its parameter groups; use federation.optimizer_state: reset",
+                    key="optimizer-group-state",
                 )
         for i, state in enumerate(self._states()):
             for key, value in state.items():
@@ -234,7 +242,8 @@ class FlatOptimizer:
                 elif value is not None:
                     raise ConfigError(
                         f"{type(self._optimizer).__name__} keeps {key!r} as {type(value).__name__}, not "
-                        "as a tensor; use federation.optimizer_state: reset"
+                        "as a tensor; use federation.optimizer_state: reset",
+                        key="optimizer-state-not-a-tensor",
                     )
         return named
 
@@ -286,7 +295,7 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if not frame.f_globals.get("__name__", "").startswith("torch.optim"):
             raise
-        raise ConfigError(f"model.optimizer: {error}") from error
+        raise ConfigError(f"model.optimizer: {error}", key="optimizer-refuses-arguments") from error
     schedulers: Any = ()
     if isinstance(configured, (list, tuple)):
         nested = bool(configured) and isinstance(configured[0], (list, tuple))
@@ -294,7 +303,10 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
             schedulers = configured[1]
         optimizers = list(configured[0]) if nested else list(configured)
         if len(optimizers) != 1:
-            raise ConfigError(f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one")
+            raise ConfigError(
+                f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one",
+                key="several-optimizers",
+            )
         configured = optimizers[0]
     if isinstance(configured, dict):
         schedulers, configured = configured.get("lr_scheduler") or schedulers, configured.get("optimizer")
@@ -302,20 +314,30 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
     if len(schedulers) > 1:
         raise ConfigError(
             f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join "
-            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
+            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler",
+            key="several-schedulers",
         )
     if not isinstance(configured, Optimizer):
-        raise ConfigError(f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer")
+        raise ConfigError(
+            f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer",
+            key="optimizer-missing",
+        )
     reason = NOT_ELEMENTWISE.get(type(configured).__name__)
     if reason:
-        raise ConfigError(f"{type(configured).__name__} cannot work on the flat vector: {reason}; use SGD or Adam")
+        raise ConfigError(
+            f"{type(configured).__name__} cannot work on the flat vector: {reason}; use SGD or Adam",
+            key="optimizer-unsupported",
+        )
     for group in configured.param_groups:
         for key, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
+                raise ConfigError(
+                    f"model.optimizer.{key}: expected a finite number, found {value}", key="optimizer-value-not-finite"
+                )
         if len({id(parameter) for parameter in group["params"]}) < len(group["params"]):
             raise ConfigError(
-                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once"
+                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once",
+                key="optimizer-parameter-twice",
             )
     config = schedulers[0] if schedulers else None
     return configured, config if config is None or isinstance(config, dict) else {"scheduler": config}
@@ -333,7 +355,8 @@ def _check_owned(configured: Optimizer, module: nn.Module) -> None:
         raise ConfigError(
             f"{type(module).__name__}: its optimizer has {len(others)} parameters that are not the module's, the "
             f"first of shape {list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use "
-            "self.parameters() in configure_optimizers"
+            "self.parameters() in configure_optimizers",
+            key="optimizer-of-other-parameters",
         )
 
 
@@ -346,11 +369,15 @@ def _check_unchanged(module: nn.Module, model: FlatModel, before: torch.Tensor) 
     name = type(module).__name__
     pairs = zip(model.layout.parameters, model.parameters, strict=True)
     if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
-        raise ConfigError(f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__")
+        raise ConfigError(
+            f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__",
+            key="optimizer-freezes-parameter",
+        )
     if not torch.equal(model.w, before):
         raise ConfigError(
             f"{name}.configure_optimizers changes weights, but is called for every copy of the module: do it in "
-            "__init__"
+            "__init__",
+            key="optimizer-changes-weights",
         )
 
 
@@ -377,7 +404,8 @@ def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) ->
             ):
                 raise ConfigError(
                     f"{type(configured).__name__} has a state before training (of {entry.name}), but every client's "
-                    "round begins with a new one; return an optimizer that has not been stepped or loaded"
+                    "round begins with a new one; return an optimizer that has not been stepped or loaded",
+                    key="optimizer-used-already",
                 )
 
 
@@ -392,7 +420,8 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise ConfigError(
             f"{kind.__name__}: its step was replaced on the object, where it would update other weights; define it in "
-            "a class"
+            "a class",
+            key="optimizer-step-replaced",
         )
     known = inspect.signature(kind.__init__).parameters
     try:
@@ -400,7 +429,8 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     except (TypeError, ValueError, AttributeError) as error:
         raise ConfigError(
             f"{kind.__name__} cannot be rebuilt for the flat vector: {error}; pass all arguments of its __init__ in "
-            "the defaults of super().__init__(params, defaults)"
+            "the defaults of super().__init__(params, defaults)",
+            key="optimizer-not-rebuildable",
         ) from error
     added = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
     vars(rebuilt).update(copy.deepcopy(added))

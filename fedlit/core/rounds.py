@@ -102,11 +102,13 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
             raise TrainingError(
                 f"client {client.name!r}, round {rnd.index + 1}: {name!r} of "
                 f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, although its "
-                "weights are"
+                "weights are",
+                key="hook-value-not-finite",
             )
         raise TrainingError(
             f"client {client.name!r}, round {rnd.index + 1}: its {not_finite[0]!r} is not finite after the local "
-            "steps; lower the learning rate, or set federation.gradient_clip"
+            "steps; lower the learning rate, or set federation.gradient_clip",
+            key="weights-not-finite",
         )
     vectors["squares"] = squares(layout, vectors["w"], client.weight)
     weighted = {name: vector.mul_(client.weight) for name, vector in vectors.items()}
@@ -127,6 +129,7 @@ def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
         step = int((~torch.isfinite(values)).nonzero()[0])
         raise TrainingError(
             f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}: the loss is {values[step]}; "
-            "lower the learning rate, or set federation.gradient_clip"
+            "lower the learning rate, or set federation.gradient_clip",
+            key="loss-not-finite",
         )
     return mean

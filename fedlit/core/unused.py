@@ -58,5 +58,6 @@ class UnusedParameters:
                 f"{type(self._model.module).__name__}: the loss of a step does not depend on its parameter {name}. "
                 f"{self._optimizer.name} would skip it, but not on the flat vector, where weight decay, momentum and "
                 "Adam use a gradient of zero; leave the parameter out of the optimizer, add 0 times its sum to "
-                "the loss, or use SGD without momentum and decay"
+                "the loss, or use SGD without momentum and decay",
+                key="parameter-unused-by-loss",
             )

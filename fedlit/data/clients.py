@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.records import SPLITS
 
 if TYPE_CHECKING:  # reading labels needs no PyTorch
@@ -32,17 +32,21 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
             has fewer than two training images.
     """
     if owners.shape != splits.shape:
-        raise ValueError(f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}")
+        raise DataError(
+            f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}",
+            key="partition-length",
+        )
     names = sorted(set(owners.tolist()))
     if empty := sum(not name.strip() for name in owners.tolist()):
-        raise ValueError(f"client names: {empty} images have an empty client name")
+        raise DataError(f"client names: {empty} images have an empty client name", key="client-name-empty")
     distinct_names(names)
     training = Counter(owners[splits == "train"].tolist())
     short = [name for name in names if training[name] < 2]
     if short:
-        raise ValueError(
+        raise DataError(
             f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} ({len(short)} of "
-            f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client."
+            f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client.",
+            key="client-with-too-few-images",
         )
     return names
 
@@ -57,11 +61,12 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
     several = [patient for patient, count in Counter(patient for patient, _ in pairs).items() if count > 1]
     if several:
         clients = " and ".join(repr(client) for patient, client in pairs if patient == several[0])
-        raise ValueError(
+        raise DataError(
             f"{where}: expected all images of a patient at one client, found {len(several)} of "
             f"{len(set(patients.tolist()))} patients at several, such as {several[0]!r} at {clients}. Assign "
             "records.patients instead of single images; if the patients are meant to be shared, set shares_patients = "
-            "True in the partition's class"
+            "True in the partition's class",
+            key="patient-at-several-clients",
         )
 
 
@@ -75,10 +80,13 @@ def distinct_names(names: Iterable[str]) -> None:
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"
         if not name.strip():
-            raise ConfigError("client names: expected at least one letter, found an empty name")
+            raise ConfigError(
+                "client names: expected at least one letter, found an empty name", key="client-name-without-letters"
+            )
         if key in seen:
             raise ConfigError(
                 f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, "
-                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}"
+                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}",
+                key="client-names-clash",
             )
         seen[key] = name

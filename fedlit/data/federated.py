@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedlit.core.argument_types import Checked
+from fedlit.core.errors import DataError
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
@@ -105,14 +106,17 @@ class FederatedDataModule(Checked):
     ):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
             if value < 1:
-                raise ValueError(f"data.{key}: expected at least 1, found {value}")
+                raise DataError(f"data.{key}: expected at least 1, found {value}", key="data-number-below-one")
         if image_size < 8:
-            raise ValueError(f"data.image_size: expected at least 8 pixels, found {image_size}")
+            raise DataError(
+                f"data.image_size: expected at least 8 pixels, found {image_size}", key="image-size-too-small"
+            )
         split = tuple(split)
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
-            raise ValueError(
+            raise DataError(
                 "data.split: expected fractions of train, validation and test that sum to 1, train above 0, found "
-                f"{list(split)} with sum {sum(split):g}"
+                f"{list(split)} with sum {sum(split):g}",
+                key="split-fractions-invalid",
             )
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
@@ -203,9 +207,10 @@ class FederatedDataModule(Checked):
 
         records, owners, kept, hidden = self.divided()
         if self.sampler is not None and len(records.classes) != 1:
-            raise ValueError(
+            raise DataError(
                 f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one "
-                "class, or remove data.sampler"
+                "class, or remove data.sampler",
+                key="sampler-with-several-classes",
             )
         names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
@@ -263,14 +268,18 @@ class FederatedDataModule(Checked):
             here = ~hidden[rows].all(axis=0)
             empty = list(itertools.compress(records.classes, here & np.isnan(records.labels[rows]).all(axis=0)))
             if empty:
-                raise ValueError(
+                raise DataError(
                     f"client {name!r}: expected labels of {listed(empty)}, found none in its {len(rows)} images; "
-                    "remove the class from the client's label scheme, or add it to data.unlabelled"
+                    "remove the class from the client's label scheme, or add it to data.unlabelled",
+                    key="client-class-without-labels",
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
                 declares = f"data.scheme: client {name!r} declares {listed(lost)}"
-                raise ValueError(f"{declares}, which its source does not label; remove them from the scheme")
+                raise DataError(
+                    f"{declares}, which its source does not label; remove them from the scheme",
+                    key="scheme-class-not-labelled",
+                )
             self.schemes[name] = tuple(itertools.compress(records.classes, here))
         return hidden
 
@@ -282,13 +291,15 @@ class FederatedDataModule(Checked):
         """
         path = Path(path)
         if self.assignment is None:
-            raise ValueError(f"{type(self).__name__} has no records to save: call setup() first")
+            raise DataError(
+                f"{type(self).__name__} has no records to save: call setup() first", key="records-before-setup"
+            )
         if path.suffix == ".parquet":
             self.assignment.to_parquet(path, index=False)
         elif path.suffix == ".csv":
             self.assignment.to_csv(path, index=False)
         else:
-            raise ValueError(f"{path}: expected a name that ends in .parquet or .csv")
+            raise DataError(f"{path}: expected a name that ends in .parquet or .csv", key="records-file-suffix")
 
     def cached(self) -> list[Path]:
         """Return the cache files of the decoded images; an empty list for other data."""

@@ -10,6 +10,8 @@ from typing import Literal
 import numpy as np
 import yaml
 
+from fedlit.core.errors import DataError
+
 UNCERTAIN = -1.0
 """Value of a label that its source marks as uncertain; a blank label is NaN."""
 
@@ -71,20 +73,25 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
             ((rule, several),) = of.items()
             origin_of[name] = Origin(tuple(several), rule)
         else:
-            raise ValueError(
+            raise DataError(
                 f"{key}: class {name!r}: expected a label, or several with a rule such as {{any: [one, other]}} or "
-                f"{{all: [one, other]}}, found {of!r}"
+                f"{{all: [one, other]}}, found {of!r}",
+                key="rule-invalid",
             )
         for label in origin_of[name].labels:
             if label not in labels:
-                raise ValueError(f"{key}: class {name!r}: unknown label {label!r}; {similar_names(label, labels)}")
+                raise DataError(
+                    f"{key}: class {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
+                    key="rule-label-unknown",
+                )
             if label in claimed:
-                raise ValueError(
-                    f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them"
+                raise DataError(
+                    f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them",
+                    key="label-claimed-twice",
                 )
             claimed[label] = name
     if not origin_of:
-        raise ValueError(f"{key}: expected at least one class, found none")
+        raise DataError(f"{key}: expected at least one class, found none", key="classes-empty")
     return origin_of
 
 
@@ -104,9 +111,11 @@ def checked_classes(
     """
     for label in classes:
         if label not in allowed:
-            raise ValueError(f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}")
+            raise DataError(
+                f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}", key="class-unknown"
+            )
     if not classes or len(set(classes)) != len(classes):
-        raise ValueError(f"{key}: expected one or more different classes, found {list(classes)}")
+        raise DataError(f"{key}: expected one or more different classes, found {list(classes)}", key="classes-repeated")
     return tuple(classes)
 
 
@@ -126,13 +135,18 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():
         if value not in _MEANS:
-            raise ValueError(f"{key}: expected ignore, zeros or ones, found {value!r} for {label!r}")
+            raise DataError(
+                f"{key}: expected ignore, zeros or ones, found {value!r} for {label!r}", key="policy-unknown"
+            )
         if label != "default" and label not in labels:
-            raise ValueError(f"{key}: unknown label {label!r}; {similar_names(label, labels)}")
+            raise DataError(
+                f"{key}: unknown label {label!r}; {similar_names(label, labels)}", key="policy-label-unknown"
+            )
     missing = [label for label in labels if label not in policies]
     if missing and "default" not in policies:
-        raise ValueError(
-            f"{key}: expected a policy for every label, found none for {', '.join(missing)}; add them, or a default"
+        raise DataError(
+            f"{key}: expected a policy for every label, found none for {', '.join(missing)}; add them, or a default",
+            key="policy-missing",
         )
     return {label: policies.get(label) or policies["default"] for label in labels}
 

@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from fedlit.core.errors import DataError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -38,7 +39,9 @@ class JoinedStore:
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
         if len(shapes) != 1:
-            raise ValueError(f"expected images of one shape, found {', '.join(map(str, sorted(shapes)))}")
+            raise DataError(
+                f"expected images of one shape, found {', '.join(map(str, sorted(shapes)))}", key="image-shapes-differ"
+            )
         self.stores = list(stores)
         self.starts = np.cumsum([0, *(len(store) for store in stores)])
         names = "\n".join(store.path.name for store in stores)
@@ -110,13 +113,15 @@ class Organisations(FederatedDataModule):
         kwargs = ({} if patients == "shared" else {"same_person": "exact"}) | kwargs
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
-            raise ValueError("data.sources: expected at least one organisation, found none")
+            raise DataError("data.sources: expected at least one organisation, found none", key="organisations-empty")
         # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
         self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
-            raise ValueError(f"data.external: {clash[0]!r} is an organisation too; rename the test set")
+            raise DataError(
+                f"data.external: {clash[0]!r} is an organisation too; rename the test set", key="external-name-taken"
+            )
         self.resize: Resize = resize or "squeeze"
         for name, source in (*sources.items(), *self.external.items()):
             source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
@@ -127,12 +132,14 @@ class Organisations(FederatedDataModule):
         """Make an organisation resize as all others do, so that an exported model knows how its images were read."""
         resize = getattr(source, "resize", None)
         if resize is None and self.resize == "pad":
-            raise ValueError(
-                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; remove resize"
+            raise DataError(
+                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; remove resize",
+                key="resize-without-files",
             )
         if resize == "pad" and self.resize != "pad":
-            raise ValueError(
-                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all instead"
+            raise DataError(
+                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all instead",
+                key="resize-twice",
             )
         if resize is not None:
             source.resize = self.resize
@@ -221,18 +228,20 @@ class Organisations(FederatedDataModule):
             names = checked_classes(classes, union)
             without = [name for name, labels in labels_of.items() if not set(labels) & set(names)]
             if without:
-                raise ValueError(
+                raise DataError(
                     f"data.classes: {listed(without)} labels none of {listed(names)}; choose more classes, or remove "
-                    "the organisation"
+                    "the organisation",
+                    key="organisation-without-classes",
                 )
             return names
         if classes == "union":
             return tuple(union)
         if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
             return shared
-        raise ValueError(
+        raise DataError(
             "data.classes: no class is labelled by all organisations; set names: harmonised for common names, or "
-            "choose union"
+            "choose union",
+            key="no-common-class",
         )
 
     def _warn_of_similar_names(self, names: Sequence[str]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.argument_types import Checked
+from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records, listed
 
@@ -92,9 +93,10 @@ class WithinOrganisations(Partition):
         """Return the client of each record, [N] str."""
         sites, images = np.unique(np.asarray(records.sites).astype(str), return_counts=True)
         if self.clients < len(sites):
-            raise ValueError(
+            raise DataError(
                 f"WithinOrganisations(clients={self.clients}): expected at least one client per organisation, found "
-                f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients."
+                f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients.",
+                key="fewer-clients-than-organisations",
             )
         owners = np.empty(len(records.names), dtype=object)
         for site, clients in zip(sites, _in_proportion(images, self.clients), strict=True):
@@ -127,26 +129,30 @@ class ByCategory(Partition):
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str."""
         if "category" not in records.table.columns or len(records.classes) != 1:
-            raise ValueError(
+            raise DataError(
                 "ByCategory: expected a source of one class with a column 'category', such as CIFAR10, found "
-                f"{len(records.classes)} classes and columns {listed(records.table.columns)}. Choose another partition."
+                f"{len(records.classes)} classes and columns {listed(records.table.columns)}. Choose another "
+                "partition.",
+                key="by-category-without-categories",
             )
         categories, of_record = np.unique(records.table["category"].to_numpy(dtype=str), return_inverse=True)
         labels = pd.Series(records.labels[:, 0]).groupby(of_record).agg(["min", "max"]).to_numpy()
         mixed = categories[labels[:, 0] < labels[:, 1]]
         if len(mixed) or np.isnan(records.labels).any():
-            raise ValueError(
+            raise DataError(
                 "ByCategory: expected categories whose images are all positive or all negative, found "
                 + (f"both in {listed(mixed)}" if len(mixed) else f"{np.isnan(records.labels).sum()} unknown labels")
-                + ". Choose another partition."
+                + ". Choose another partition.",
+                key="by-category-mixed",
             )
         positive, negative = np.flatnonzero(labels[:, 0] == 1), np.flatnonzero(labels[:, 0] == 0)
         fewest = min(len(positive), len(negative))
         if fewest < self.clients:
-            raise ValueError(
+            raise DataError(
                 f"ByCategory(clients={self.clients}): each client needs a positive and a negative category of its "
                 f"own, found {len(positive)} positive and {len(negative)} negative categories. "
-                + (f"Choose at most {fewest} clients." if fewest else "Choose other positives.")
+                + (f"Choose at most {fewest} clients." if fewest else "Choose other positives."),
+                key="by-category-too-many-clients",
             )
         rng = numpy_generator(seed, "ByCategory")
         owner = np.empty(len(categories), dtype=np.int64)
@@ -171,7 +177,10 @@ class IID(Partition):
         self, clients: int, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
     ):
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
-            raise ValueError(f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}")
+            raise DataError(
+                f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}",
+                key="iid-sizes-invalid",
+            )
         self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
         self.shares_patients = unit == "image"
 
@@ -213,7 +222,9 @@ class Dirichlet(Partition):
 
     def __init__(self, clients: int, alpha: float, min_images: int = 10):
         if not alpha > 0:
-            raise ValueError(f"Dirichlet.alpha: expected a number above 0, found {alpha}")
+            raise DataError(
+                f"Dirichlet.alpha: expected a number above 0, found {alpha}", key="dirichlet-alpha-not-positive"
+            )
         self.clients, self.alpha, self.min_images = _checked(clients), alpha, min_images
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -243,10 +254,11 @@ class Dirichlet(Partition):
             if smallest >= self.min_images:
                 return _named(owner[of_record], self.clients, f"{len(patients)} patients")
             best = max(best, smallest)
-        raise ValueError(
+        raise DataError(
             f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} training "
             f"images at every client, found at most {best} at the smallest client in {_ATTEMPTS} draws over "
-            f"{int(training.sum())} images. Choose fewer clients, a larger alpha or a smaller min_images."
+            f"{int(training.sum())} images. Choose fewer clients, a larger alpha or a smaller min_images.",
+            key="dirichlet-clients-too-small",
         )
 
 
@@ -265,21 +277,25 @@ class ByColumn(Partition):
 
     def __init__(self, column: str, bins: int | None = None):
         if bins is not None and bins < 1:
-            raise ValueError(f"ByColumn.bins: expected at least 1, found {bins}")
+            raise DataError(f"ByColumn.bins: expected at least 1, found {bins}", key="column-bins-below-one")
         self.column, self.bins = column, bins
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str: the value of its column, or its bin."""
         if self.column not in records.table.columns:
             columns = ", ".join(repr(str(column)) for column in records.table.columns)
-            raise ValueError(f"ByColumn: the source has no column {self.column!r}; its columns are {columns}")
+            raise DataError(
+                f"ByColumn: the source has no column {self.column!r}; its columns are {columns}",
+                key="partition-column-missing",
+            )
         values = records.table[self.column]
         missing = int(values.isna().sum())
         if missing:
-            raise ValueError(
+            raise DataError(
                 f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
                 f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill in the cells, or remove these "
-                "rows."
+                "rows.",
+                key="partition-column-empty-cells",
             )
         if self.bins is not None:
             return self._quantile_bins(values)
@@ -289,17 +305,19 @@ class ByColumn(Partition):
 
     def _quantile_bins(self, values: pd.Series) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
-            raise ValueError(
-                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
+            raise DataError(
+                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out.",
+                key="column-bins-not-numeric",
             )
         numbers = values.to_numpy(dtype=np.float64)
         edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
         bin_of = np.searchsorted(edges[1:-1], numbers, side="left")
         filled = len(np.unique(bin_of))
         if filled < self.bins:
-            raise ValueError(
+            raise DataError(
                 f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, found "
-                f"{filled} bins that are not empty. Choose fewer bins."
+                f"{filled} bins that are not empty. Choose fewer bins.",
+                key="column-bins-too-many",
             )
         width, parts = len(str(self.bins)), [numbers[bin_of == index] for index in range(self.bins)]
         names = [f"q{k:0{width}d} {inside.min():g} to {inside.max():g}" for k, inside in enumerate(parts, start=1)]
@@ -369,7 +387,7 @@ def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int)
 
 def _checked(clients: int) -> int:
     if clients < 1:
-        raise ValueError(f"partition: expected at least 1 client, found {clients}")
+        raise DataError(f"partition: expected at least 1 client, found {clients}", key="partition-clients-below-one")
     return clients
 
 
@@ -378,6 +396,9 @@ def _named(
 ) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
-        raise ValueError(f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}.")
+        raise DataError(
+            f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}.",
+            key="partition-clients-without-images",
+        )
     width = max(2, len(str(clients)))
     return np.array([f"{prefix}{index + 1:0{width}d}" for index in range(clients)])[owner]

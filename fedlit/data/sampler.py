@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fedlit.core.errors import DataError
+
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
@@ -34,7 +36,10 @@ class Sampler:
 
     def __post_init__(self) -> None:
         if not 0 < self.positives < 1:
-            raise ValueError(f"data.sampler.positives: expected a share between 0 and 1, found {self.positives:g}")
+            raise DataError(
+                f"data.sampler.positives: expected a share between 0 and 1, found {self.positives:g}",
+                key="sampler-share-out-of-range",
+            )
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
         """Return the rows of the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""

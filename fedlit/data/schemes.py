@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fedlit.core.argument_types import Checked
+from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
@@ -49,7 +50,9 @@ class HideClasses(LabelScheme):
     def __init__(self, shared: int, unique: int | None = None):
         for name, number in (("shared", shared), ("unique", unique or 0)):
             if number < 0:
-                raise ValueError(f"HideClasses.{name}: expected at least 0, found {number}")
+                raise DataError(
+                    f"HideClasses.{name}: expected at least 0, found {number}", key="hidden-classes-negative"
+                )
         self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
@@ -61,15 +64,16 @@ class HideClasses(LabelScheme):
         """
         where = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
         if self.shared + (self.unique or 0) > len(classes):
-            raise ValueError(f"{where}: expected at most {len(classes)} classes")
+            raise DataError(f"{where}: expected at most {len(classes)} classes", key="scheme-more-than-classes")
         rng = numpy_generator(seed, "HideClasses")
         order = rng.permutation(len(classes))
         shared, others = order[: self.shared].tolist(), order[self.shared :][::-1].tolist()
         unique = len(others) if self.unique is None else self.unique
         if len(clients) < 3 and unique < len(others):
-            raise ValueError(
+            raise DataError(
                 f"{where}: {len(others) - unique} of {len(classes)} classes are neither shared nor unique; expected at "
-                f"least 3 clients for them, found {len(clients)}"
+                f"least 3 clients for them, found {len(clients)}",
+                key="scheme-classes-uncovered",
             )
         labelled: dict[str, set[int]] = {client: set(shared) for client in clients}
         for turn, column in enumerate(others[:unique]):
@@ -82,9 +86,10 @@ class HideClasses(LabelScheme):
         schemes = {client: tuple(name for i, name in enumerate(classes) if i in labelled[client]) for client in clients}
         empty = [client for client, labels in schemes.items() if not labels]
         if empty:
-            raise ValueError(
+            raise DataError(
                 f"{where}: {len(classes)} classes are too few for {len(clients)} clients: {listed(empty)} would label "
-                "no class. Raise shared, or choose fewer clients."
+                "no class. Raise shared, or choose fewer clients.",
+                key="scheme-client-without-classes",
             )
         return schemes
 
@@ -108,7 +113,10 @@ class DeclaredClasses(LabelScheme):
         """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:
-            raise ValueError(f"data.scheme: unknown client {unknown[0]!r}; clients are {listed(clients, 20)}")
+            raise DataError(
+                f"data.scheme: unknown client {unknown[0]!r}; clients are {listed(clients, 20)}",
+                key="scheme-client-unknown",
+            )
         for client, labelled in self.clients.items():
             checked_classes(labelled, classes, f"data.scheme: client {client!r}")
         return {client: tuple(n for n in classes if n in labelled) for client, labelled in self.clients.items()}

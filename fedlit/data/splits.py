@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.records import SPLITS, Records
 
@@ -23,21 +24,26 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
     unknown = ~np.isin(splits, ("train", "val", "test", "train_val"))
     if unknown.any():
         row = int(np.flatnonzero(unknown)[0])
-        raise ValueError(
+        raise DataError(
             f"official split of image {str(records.names[row])!r}: expected train, val, test or train_val, "
-            f"found {str(splits[row])!r} ({int(unknown.sum())} such images)"
+            f"found {str(splits[row])!r} ({int(unknown.sum())} such images)",
+            key="official-split-unknown",
         )
     shared = shared_patients(records.patients, splits)
     if shared:
         first = "; ".join([*shared[:3], *["..."] * (len(shared) > 3)])
-        raise ValueError(
+        raise DataError(
             f"{len(shared)} patients are in more than one official split: {first}. Keep each patient in one split, or "
-            "remove the official splits."
+            "remove the official splits.",
+            key="patient-in-several-splits",
         )
     both = np.flatnonzero(splits == "train_val")
     if len(both):
         if fractions[0] + fractions[1] <= 0:
-            raise ValueError(f"split: expected a fraction of train or validation above 0, found {list(fractions)}")
+            raise DataError(
+                f"split: expected a fraction of train or validation above 0, found {list(fractions)}",
+                key="split-fraction-not-positive",
+            )
         splits = splits.astype("<U9")
         splits[both] = _divide(records, both, ("train", "val"), fractions[:2], seed)
     return splits

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import similar_names
 from fedlit.data.records import listed
 
@@ -68,7 +69,7 @@ def read_table(
             names file, column and line.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
+        raise MissingFileError(f"{path}: no such file", key="label-file-missing")
     spelled = _checked_header(path)
     with warnings.catch_warnings():
         # Some copies end every line but the header with a comma; pandas warns that it drops the empty column.
@@ -78,14 +79,20 @@ def read_table(
             text = {"dtype": dict.fromkeys(texts, str), "encoding": "utf-8-sig", "low_memory": False}
             rows = pd.read_csv(path, index_col=False, skip_blank_lines=False, **text)
         except pd.errors.EmptyDataError:
-            raise ValueError(f"{path}: expected a table with columns {listed(needed, 20)}, found nothing") from None
+            raise DataError(
+                f"{path}: expected a table with columns {listed(needed, 20)}, found nothing", key="label-file-empty"
+            ) from None
         except UnicodeDecodeError as error:
-            raise ValueError(
+            raise DataError(
                 f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at {error.start:,}, as in "
-                "Latin-1 or Windows-1252. Save the table as UTF-8"
+                "Latin-1 or Windows-1252. Save the table as UTF-8",
+                key="label-file-not-utf-8",
             ) from None
         except pd.errors.ParserError as error:
-            raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found: {error}") from None
+            raise DataError(
+                f"{path}: expected a table of comma-separated values in UTF-8, found: {error}",
+                key="label-file-not-parsed",
+            ) from None
     rows.columns = [str(column).strip() for column in rows.columns]
     header = [column for column in rows.columns if not column.startswith("Unnamed:")]
     if rows[header[-1:]].isna().any(axis=None):
@@ -94,13 +101,19 @@ def read_table(
     other = next((name for sign, name in SEPARATORS.items() if len(header) == 1 and sign in header[0]), "")
     for column in needed:
         if column not in rows.columns and other:
-            raise ValueError(f"{path}: expected columns separated by commas, found {other}. Save the table with commas")
+            raise DataError(
+                f"{path}: expected columns separated by commas, found {other}. Save the table with commas",
+                key="label-file-separator",
+            )
         if column not in rows.columns:
             hint = similar_names(column, header) if header else "the header is empty"
-            raise ValueError(f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}")
+            raise DataError(
+                f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}",
+                key="label-file-column-missing",
+            )
     table = LabelTable(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
-        raise ValueError(f"{path}: expected rows below the header, found none")
+        raise DataError(f"{path}: expected rows below the header, found none", key="label-file-without-rows")
     for column in table.rows.columns.intersection(filled):
         refuse_empty(table, column)
         table.rows[column] = table.rows[column].str.strip()
@@ -116,7 +129,10 @@ def refuse_empty(table: LabelTable, column: str) -> None:
     empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
     if empty.any():
         count = f"({empty.sum()} such lines)"
-        raise ValueError(f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.")
+        raise DataError(
+            f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.",
+            key="label-file-cell-empty",
+        )
 
 
 def _checked_header(path: Path) -> list[str]:
@@ -129,16 +145,24 @@ def _checked_header(path: Path) -> list[str]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(HEAD)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: expected a gzip file, found a damaged one: {error}") from None
+        raise DataError(
+            f"{path}: expected a gzip file, found a damaged one: {error}", key="label-file-gzip-damaged"
+        ) from None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise ValueError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8")
+        raise DataError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8", key="label-file-utf-16")
     if b"\0" in head:
-        raise ValueError(f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are not text")
+        raise DataError(
+            f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are not text",
+            key="label-file-not-text",
+        )
     text = head.decode("utf-8-sig", errors="replace")
     spelled = next(csv.reader(text.splitlines(keepends=True)), [])
     counts = Counter(name.strip() for name in spelled)
     if twice := [name for name, count in counts.items() if name and count > 1]:
-        raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
+        raise DataError(
+            f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each",
+            key="label-file-header-repeated",
+        )
     return spelled
 
 
@@ -148,7 +172,10 @@ def _refuse_cut_rows(path: Path, width: int) -> None:
     ):
         for line, cells in enumerate(csv.reader(file), 1):
             if any(cells) and len(cells) < width:
-                raise ValueError(f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}")
+                raise DataError(
+                    f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}",
+                    key="label-file-cell-count",
+                )
 
 
 def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
@@ -161,8 +188,9 @@ def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
     if repeated.any():
         name = table.rows[column][repeated].iloc[0]
         at = table.lines[(table.rows[column] == name).to_numpy()]
-        raise ValueError(
-            f"{table.path}: {what} {name!r} is on {table.unit}s {', '.join(map(str, at))}. Keep one of them."
+        raise DataError(
+            f"{table.path}: {what} {name!r} is on {table.unit}s {', '.join(map(str, at))}. Keep one of them.",
+            key="label-file-row-twice",
         )
 
 
@@ -177,9 +205,10 @@ def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float])
     wrong = ~(np.isin(parsed, allowed) | values.isna().to_numpy())
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        raise ValueError(
+        raise DataError(
             f"{table.path}, line {table.lines[row]}: column {columns[column]!r}: expected "
             f"{', '.join(f'{value:g}' for value in allowed)} or nothing, found {str(values.iloc[row, column])!r} "
-            f"({wrong.sum()} such cells)"
+            f"({wrong.sum()} such cells)",
+            key="label-file-cell-invalid",
         )
     return parsed

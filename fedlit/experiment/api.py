@@ -192,7 +192,10 @@ def _data(
         return GivenClients(clients, Parts.of(model).classes, **options)
     if options:
         name = type(clients).__name__
-        raise ConfigError(f"{next(iter(options))}: {name} has its own; pass it to {name}(...), or leave it out")
+        raise ConfigError(
+            f"{next(iter(options))}: {name} has its own; pass it to {name}(...), or leave it out",
+            key="option-given-twice",
+        )
     return clients
 
 

@@ -105,7 +105,7 @@ class Experiment:
         """
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
-            raise ConfigError(f"phases: expected different names, found {names}")
+            raise ConfigError(f"phases: expected different names, found {names}", key="phase-names-repeated")
         parts = [RunPart(phase.federation(self.federation), phase) for phase in self.phases]
         for part in parts if self.fast_dev_run else ():
             part.federation.one_step()
@@ -199,15 +199,18 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     """
     seeds = seeds_of(args)
     if not seeds:
-        raise ConfigError("seed: expected a number, found none")
+        raise ConfigError("seed: expected a number, found none", key="seed-missing")
     if parser.sources.where("model.classes"):
         raise ConfigError(
-            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set data.classes"
+            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set "
+            "data.classes",
+            key="model-classes-given",
         )
     if len(seeds) != 1:
         raise ConfigError(
             f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; give only the seed of the run of "
-            "--ckpt_path"
+            "--ckpt_path",
+            key="several-seeds",
         )
     args.seed = seeds[0]
     if tracked:  # other commands only read runs, which may have names of an earlier version

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, key_of
 from fedlit.core.fetching import without_fetching
 from fedlit.core.system import documents
 from fedlit.experiment.choices import short_names
@@ -87,14 +87,18 @@ class Sweep:
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
             if not values:
-                raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or add values")
+                raise ConfigError(
+                    f"{name}: expected at least one value, found none; leave the key out, or add values",
+                    key="grid-values-empty",
+                )
         if not self.metric:
             object.__setattr__(self, "metric", VALIDATION if self.grid else METRIC)
         elif self.grid and self.metric.startswith(TEST):
             raise ConfigError(
                 "metric: expected a metric of the validation data such as val/auroc_macro, as the summary selects a "
                 f"point of the grid, found {self.metric!r} of the test set; `fedlit compare` shows the test AUROC of "
-                "all runs"
+                "all runs",
+                key="sweep-metric-of-test-set",
             )
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
@@ -103,7 +107,7 @@ class Sweep:
             for key in _options(section):
                 if key in RESERVED_KEYS:
                     advice = "use seeds" if key == "seed" else "leave it out"
-                    raise ConfigError(f"{key}: a sweep sets it for each run; {advice}")
+                    raise ConfigError(f"{key}: a sweep sets it for each run; {advice}", key="key-set-by-sweep")
 
     @property
     def directory(self) -> Path:
@@ -145,7 +149,9 @@ class PlannedRun:
         if not self.has_checkpoint:
             files = {path.name for path in self.directory.iterdir()} if self.directory.exists() else set()
             if files and not files & {"config.yaml", LOG, WANTED, RESERVED, LOCK, HOLDER}:
-                raise CheckpointError(f"{self.directory} exists but is not a run directory; move it away")
+                raise CheckpointError(
+                    f"{self.directory} exists but is not a run directory; move it away", key="not-a-run-directory"
+                )
             return "new"
         rows = config_difference(self.directory, self.config)
         before = flatten(read_config(self.directory)).get("federation.rounds")
@@ -155,7 +161,8 @@ class PlannedRun:
             raise CheckpointError(
                 f"run {self.name}: {self.directory} was started with another configuration:\n"
                 + "\n".join(f"  {row}" for row in rows)
-                + "\nundo the change, choose another experiment, or move the directory away"
+                + "\nundo the change, choose another experiment, or move the directory away",
+                key="run-of-other-configuration",
             )
         result = Result.read(self.directory)
         return "finished" if result and result.rounds == self.rounds else "unfinished"
@@ -227,7 +234,7 @@ def load_sweep(path: str | Path) -> Sweep:
     try:
         content = documents.load_mapping(path)
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
     try:
         # Values stay as in the file, because the parser adds arguments to classes of other libraries.
         sections = {key: content[key] for key in ("set", "cases", "grid") if content.get(key)}
@@ -235,9 +242,12 @@ def load_sweep(path: str | Path) -> Sweep:
         files = [str(path.parent / name) for name in keys["config"]]
         return Sweep(**keys | {"config": files, "file": path})
     except ArgumentError as error:
-        raise ConfigError(f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}") from error
+        raise ConfigError(
+            f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}",
+            key=key_of(error, "sweep-file-invalid"),
+        ) from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        raise ConfigError(f"{path}: {error}", key=error.key) from error
 
 
 def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
@@ -251,7 +261,10 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     """
     for file in sweep.config:
         if not Path(file).is_file():
-            raise ConfigError(f"config: there is no file {file}; write paths relative to the file of the sweep")
+            raise ConfigError(
+                f"config: there is no file {file}; write paths relative to the file of the sweep",
+                key="sweep-config-missing",
+            )
     parser = parser or experiment_parser()
     parser.exit_on_error = False
     shared = [word for file in sweep.config for word in ("--config", file)]
@@ -281,9 +294,14 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
             args.seed, args.name, args.tags = seed, None, {}
             check_name(f"run {name[:80]}", name, OF_RUNS)
             if name in names.values():
-                raise ConfigError(f"run {name}: expected different values and seeds, found this run twice; remove one")
+                raise ConfigError(
+                    f"run {name}: expected different values and seeds, found this run twice; remove one",
+                    key="sweep-value-twice",
+                )
             if (same := names.setdefault(resolved(args, parser), name)) != name:
-                raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
+                raise ConfigError(
+                    f"runs {same} and {name} have the same configuration; remove one of them", key="sweep-runs-equal"
+                )
             args.name, args.tags = name, tags
             run = PlannedRun(
                 name=name,
@@ -318,11 +336,12 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
         ConfigError: A seed is repeated, or a checkpoint is named, which belongs to one run.
     """
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise ConfigError(f"seed: expected different seeds, found {twice[0]} twice; remove one")
+        raise ConfigError(f"seed: expected different seeds, found {twice[0]} twice; remove one", key="seed-twice")
     if args.ckpt_path:
         raise ConfigError(
             f"ckpt_path: expected nothing with {len(seeds)} seeds, found {args.ckpt_path}; to continue all runs, "
-            "repeat the command without it, and to continue one run, give only its seed"
+            "repeat the command without it, and to continue one run, give only its seed",
+            key="ckpt-path-with-several-seeds",
         )
     complete(args.clone())  # missing credentials are found now
     check_names(args)
@@ -368,7 +387,9 @@ def of_seed(data: Any, seed: int) -> Any:
         moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
         if seed < 0 and "seed" in moved:
             raise ConfigError(
-                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all seeds"
+                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all "
+                "seeds",
+                key="seed-negative",
             )
         return type(data)(**moved)
     return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
@@ -381,11 +402,13 @@ def _explained(run: str, sources: Sources, parser: Parser) -> Iterator[None]:
         yield
     except ArgumentError as error:
         options = [action.dest for action in parser._actions]
-        raise ConfigError(f"{run}: {explain(error, sources, options, short_names())}") from error
+        raise ConfigError(
+            f"{run}: {explain(error, sources, options, short_names())}", key=key_of(error, "sweep-run-invalid")
+        ) from error
     except Exception as error:
         if not is_mistake(error):
             raise
-        raise ConfigError(f"{run}: {explain(error, sources)}") from error
+        raise ConfigError(f"{run}: {explain(error, sources)}", key=key_of(error, "sweep-run-not-built")) from error
 
 
 def _options(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

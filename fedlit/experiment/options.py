@@ -100,7 +100,8 @@ def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
         raise ConfigError(
             f"{name}.classes: expected class names, which {type(model).__name__} needs, found none; set self.classes = "
             f"(...) in {name}.__init__ after super().__init__(), or make it a property (setup() is called after the "
-            "model is made)"
+            "model is made)",
+            key="model-without-classes",
         )
 
 

@@ -1,5 +1,6 @@
 """The parser of every command, which explains mistakes."""
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -9,7 +10,7 @@ from rich.console import Console
 from yaml import YAMLError
 
 from fedlit.core.custom import custom_code
-from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError, key_of
 from fedlit.core.system import documents
 from fedlit.experiment.helptexts import HelpFormatter
 from fedlit.experiment.mistakes import Sources, explain, home
@@ -21,6 +22,8 @@ SUBCOMMANDS = {
     "description": "Each command has its own --help.",
     "help": None,
 }
+
+LOG = logging.getLogger(__name__)
 
 _read = get_loader("yaml")
 
@@ -80,7 +83,7 @@ class Parser(ArgumentParser):
         command = [word for word in self.sources.argv[:2] if word in self.commands]
         tip = f"`{' '.join(('fedlit', *command))} --help` describes the options"
         classes = [name for parser in parsers for name in parser.short_names()]
-        complain(explain(ex, self.sources, {*options, *self.commands}, classes, message) + "\n" + tip)
+        complain(explain(ex, self.sources, {*options, *self.commands}, classes, message) + "\n" + tip, ex)
         sys.exit(2)
 
 
@@ -104,7 +107,13 @@ def is_mistake(error: Exception) -> bool:
     )
 
 
-def complain(text: str) -> None:
-    """Print an error, without the credentials of addresses."""
-    line = f"fedlit: error: {without_credentials(text)}"
+def complain(message: str | Exception, error: Exception | None = None) -> None:
+    """Print an error, without the credentials of addresses, and log its key.
+
+    Args:
+        message: The error, or a text about it.
+        error: The error, if the message is a text.
+    """
+    LOG.debug("%s", key_of(error if isinstance(message, str) else message))
+    line = f"fedlit: error: {without_credentials(str(message))}"
     Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)

@@ -112,7 +112,7 @@ class Phase:
         try:
             return replace(main, **{name: value for name, value in settings.items() if name not in inherited})
         except ConfigError as error:
-            raise ConfigError(f"phases, {self.name!r}: {error}") from error
+            raise ConfigError(f"phases, {self.name!r}: {error}", key=error.key) from error
 
 
 class RunPart:
@@ -204,5 +204,6 @@ class RunPart:
         if not hasattr(model, attribute):
             raise ConfigError(
                 f"phases, {self.phase.name!r}: expected a model with {attribute!r}, which the phase changes, found "
-                f"{type(model).__name__} without; add it as in ImageClassifier"
+                f"{type(model).__name__} without; add it as in ImageClassifier",
+                key="phase-attribute-missing",
             )

@@ -31,7 +31,10 @@ def named_checkpoint(experiment: Experiment) -> Path | None:
     """
     which = experiment.ckpt_path
     if which is not None and not which.strip():
-        raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
+        raise ConfigError(
+            "ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text",
+            key="ckpt-path-empty",
+        )
     path = find_checkpoint(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
     return experiment.fabric.broadcast(path)
 
@@ -44,12 +47,16 @@ def required_checkpoint(experiment: Experiment) -> Path:
         CheckpointError: There is no such checkpoint.
     """
     if not experiment.ckpt_path:
-        raise ConfigError("--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it")
+        raise ConfigError(
+            "--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it",
+            key="ckpt-path-not-given",
+        )
     path = named_checkpoint(experiment)
     if path is None:
         folder = experiment.run_dir / experiment.experiment
         raise CheckpointError(
-            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment"
+            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment",
+            key="run-without-checkpoint",
         )
     return path
 
@@ -61,14 +68,14 @@ def locked(experiment: Experiment, run: Path) -> Iterator[None]:
     Raises:
         ConfigError: Another process is using the directory.
     """
-    lock, refusal = RunLock(run), ""
+    lock, refusal = RunLock(run), None
     if experiment.fabric.is_global_zero:
         try:
             lock.acquire()
         except ConfigError as error:
-            refusal = str(error)
+            refusal = error
     if refusal := experiment.fabric.broadcast(refusal):
-        raise ConfigError(refusal)
+        raise ConfigError(str(refusal), key=refusal.key)
     try:
         yield
     finally:
@@ -127,7 +134,10 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         open_things.enter_context(locked(experiment, run_of(path)))
         run, path = run_of(path), named_checkpoint(experiment)  # again: another process may just have resumed the run
         if path is None or run_of(path) != run:
-            raise ConfigError(f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command")
+            raise ConfigError(
+                f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command",
+                key="another-run-started",
+            )
         check_same_config(run, experiment.config)
         check_same(run, experiment.fingerprints)
     messages, folder = _passed_over(experiment, path), experiment.run_dir / experiment.experiment

@@ -68,7 +68,7 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
     if jobs < 1:
-        raise ConfigError(f"--jobs: expected at least 1, found {jobs}")
+        raise ConfigError(f"--jobs: expected at least 1, found {jobs}", key="jobs-below-one")
     with locked(file):
         for run in runs:
             refuse_held(run.directory)
@@ -182,6 +182,8 @@ def locked(file: Path) -> Iterator[None]:
     try:
         lock = FileLock(file.with_name(f".{file.stem}.lock")).acquire(blocking=False)
     except Timeout as error:
-        raise ConfigError(f"{file}: another process is running these runs; wait for it, or stop it") from error
+        raise ConfigError(
+            f"{file}: another process is running these runs; wait for it, or stop it", key="sweep-in-use"
+        ) from error
     with lock:
         yield

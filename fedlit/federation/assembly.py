@@ -171,7 +171,10 @@ def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDat
 def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
     """Check that the model has the classes of the data."""
     if classes and data.classes and classes != tuple(data.classes):
-        raise ConfigError(f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}")
+        raise ConfigError(
+            f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}",
+            key="model-of-other-classes",
+        )
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:

@@ -84,7 +84,8 @@ class Callbacks:
             if not same:
                 raise ConfigError(
                     f"callbacks: state_dict of {key.partition(' ')[2]}: expected numbers, strings, lists and dicts "
-                    f"with string keys, found {state!r:.60}"
+                    f"with string keys, found {state!r:.60}",
+                    key="callback-state-invalid",
                 )
         return {key: state for key, state in states.items() if state}
 
@@ -175,5 +176,7 @@ def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: Save
     shipped = (Record(), progress, BestModel(), saving)
     for callback in callbacks:
         if type(callback) in map(type, shipped):
-            raise ConfigError(f"callbacks: every run already has {type(callback).__name__}; leave it out")
+            raise ConfigError(
+                f"callbacks: every run already has {type(callback).__name__}; leave it out", key="callback-built-in"
+            )
     return Callbacks([*callbacks, *shipped])

@@ -44,7 +44,8 @@ def resolve_memory_format(
             return ""
         raise ConfigError(
             f"federation.memory_format: channels_last needs 2-D convolutions, and {type(module).__name__} has none; "
-            "leave it out"
+            "leave it out",
+            key="channels-last-without-convolutions",
         )
     if wanted is not None:
         return wanted
@@ -101,7 +102,8 @@ def resolve_placement(
         if wanted == "cuda":
             raise ConfigError(
                 f"data.device: cuda needs a model that trains on a GPU, and this one trains on {device}; set "
-                "fabric.accelerator: cuda, or use auto"
+                "fabric.accelerator: cuda, or use auto",
+                key="data-device-without-gpu",
             )
         return Placement()
     sets = [*_of_clients(clients), *test_sets.values()]
@@ -111,7 +113,9 @@ def resolve_placement(
         reason = f"{' and '.join(sorted(on_cpu))} augments on the CPU"
     if wanted == "cpu" or reason:
         if wanted == "cuda":
-            raise ConfigError(f"data.device: the data cannot be copied to {device}: {reason}; use auto")
+            raise ConfigError(
+                f"data.device: the data cannot be copied to {device}: {reason}; use auto", key="data-device-too-small"
+            )
         return Placement("ahead")
     stores = {id(data.store): data.store for data in images}
     needed, free = copies * sum(nbytes(store) for store in stores.values()), free_memory(device)

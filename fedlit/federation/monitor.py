@@ -49,7 +49,8 @@ class Monitor:
             return cls("val/loss", "min", "no scores per class: the best model has the lowest val/loss")
         if settings.patience is not None:
             raise ConfigError(
-                "federation.patience: expected a validation metric to improve, found none; leave patience out"
+                "federation.patience: expected a validation metric to improve, found none; leave patience out",
+                key="patience-without-metric",
             )
         needed = "AUROC needs validation data, `self.classes` in the module, and logits [B, C] from its validation_step"
         return cls(None, "max", f"no validation metric: the last model counts as the best ({needed})")
@@ -67,7 +68,8 @@ class Monitor:
             known = near or [key for key in metrics if key.startswith("val/") and "/n_" not in key]
             raise ConfigError(
                 f"federation.monitor: unknown metric {self.metric!r}; available are "
-                f"{', '.join(known) or 'no validation metrics'}"
+                f"{', '.join(known) or 'no validation metrics'}",
+                key="monitor-unknown",
             )
         return metrics[self.metric]
 

@@ -24,10 +24,14 @@ def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) 
         CheckpointError: The states are at sites but this federation has no sites, or the reverse.
     """
     if loaded.at_sites and keeps_states and needed:
-        raise CheckpointError(f"{path}: the clients' states are at their sites; pass the --sites of the original run")
+        raise CheckpointError(
+            f"{path}: the clients' states are at their sites; pass the --sites of the original run",
+            key="client-states-at-sites",
+        )
     if not loaded.at_sites and not keeps_states:
         raise CheckpointError(
-            f"{path}: expected clients' states at sites, found a run without sites; leave --sites out"
+            f"{path}: expected clients' states at sites, found a run without sites; leave --sites out",
+            key="client-states-not-at-sites",
         )
 
 
@@ -47,7 +51,8 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
     if sorted(loaded.names) == sorted(names) and list(loaded.names) != list(names):
         raise CheckpointError(
             f"{path}/manifest.json: expected the clients in the order of the data, {', '.join(names)}, found "
-            f"{', '.join(loaded.names)}; states are numbered by this order: restore it in the data"
+            f"{', '.join(loaded.names)}; states are numbered by this order: restore it in the data",
+            key="clients-in-other-order",
         )
     fresh = initial_client_state(settings.aggregators, initial.layout).aggregators
     held = {f"{loaded.files[name]}, client {name!r},": state.load() for name, state in loaded.clients.items()}
@@ -58,7 +63,8 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
             if lacking := sorted(needed.keys() - state.keys()):
                 raise CheckpointError(
                     f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another "
-                    "checkpoint"
+                    "checkpoint",
+                    key="aggregator-state-missing",
                 )
     if settings.optimizer_state == "keep":
         needed = {name for state in held.values() for name in state.optimizer}
@@ -66,7 +72,8 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
             if state.batches and (lacking := sorted(needed - state.optimizer.keys())):
                 raise CheckpointError(
                     f"{path / file} lacks the optimizer's {lacking[0]!r}, which other clients have; use another "
-                    "checkpoint"
+                    "checkpoint",
+                    key="optimizer-state-missing",
                 )
 
 

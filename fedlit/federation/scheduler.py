@@ -203,5 +203,6 @@ def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
 def _refusal(module: LightningModule, scheduler: str, reason: str) -> ConfigError:
     return ConfigError(
         f"{type(module).__name__}.configure_optimizers: a federation cannot follow its {scheduler}: {reason}; "
-        f"or {ADVICE}"
+        f"or {ADVICE}",
+        key="scheduler-not-followed",
     )

@@ -112,34 +112,51 @@ class Settings:
         for name in ("rounds", "workers", "threads", "eval_every", "measure_batches", "quorum"):
             value = getattr(self, name)
             if value not in (None, "auto") and value < 1:
-                raise ConfigError(f"federation.{name}: expected at least 1, found {value}")
+                raise ConfigError(
+                    f"federation.{name}: expected at least 1, found {value}", key="federation-number-below-one"
+                )
         for name in ("gradient_clip", "gradient_clamp", "deadline"):
             value = getattr(self, name)
             if value is not None and not value > 0:
-                raise ConfigError(f"federation.{name}: expected a value above 0, found {value}")
+                raise ConfigError(
+                    f"federation.{name}: expected a value above 0, found {value}", key="federation-number-not-positive"
+                )
         if not 0 < self.participation <= 1:
-            raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
+            raise ConfigError(
+                f"federation.participation: expected a share in (0, 1], found {self.participation}",
+                key="participation-out-of-range",
+            )
         if self.patience is not None and self.patience < self.eval_every:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
-                f"{self.patience}; raise it, or lower federation.eval_every"
+                f"{self.patience}; raise it, or lower federation.eval_every",
+                key="patience-below-eval-every",
             )
         if self.patience_margin is not None and not 0 < self.patience_margin < inf:
-            raise ConfigError(f"federation.patience_margin: expected a value above 0, found {self.patience_margin}")
+            raise ConfigError(
+                f"federation.patience_margin: expected a value above 0, found {self.patience_margin}",
+                key="patience-margin-not-positive",
+            )
         if self.patience_margin is not None and self.patience is None:
             raise ConfigError(
-                "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out"
+                "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out",
+                key="patience-margin-without-patience",
             )
         if self.gradient_clip is not None and self.gradient_clamp is not None:
             raise ConfigError(
-                "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one"
+                "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one",
+                key="gradient-clip-and-clamp",
             )
         for name, factor in (self.lr_factors or {}).items():
             if not 0 < factor < inf:
-                raise ConfigError(f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}")
+                raise ConfigError(
+                    f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}",
+                    key="lr-factor-not-positive",
+                )
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError(
-                "federation.quorum: it needs federation.on_site_error: skip; set that, or leave quorum out"
+                "federation.quorum: it needs federation.on_site_error: skip; set that, or leave quorum out",
+                key="quorum-without-skip",
             )
         self.better = _better(self.monitor, self.monitor_mode)
         self.cadence = Cadence.parse(self.checkpoint_every)
@@ -149,7 +166,7 @@ class Settings:
             self.optimizer_state, self.gradient_clip, self.gradient_clamp, self.measure_batches
         )
         if twice := governed_twice(self.aggregators):
-            raise ConfigError(f"federation.aggregators: {twice}")
+            raise ConfigError(f"federation.aggregators: {twice}", key="aggregators-govern-twice")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
 
@@ -183,11 +200,13 @@ def _better(metric: str, mode: str) -> str:
         metric_of_validation = metric.replace("test_curve/", "test/").replace("test/federation/", "test/")
         raise ConfigError(
             f"federation.monitor: expected a validation metric, found {metric!r} of the test set, which must not "
-            f"select the model; use a metric such as {metric_of_validation.replace('test/', 'val/', 1)!r}"
+            f"select the model; use a metric such as {metric_of_validation.replace('test/', 'val/', 1)!r}",
+            key="monitor-of-test-set",
         )
     if metric.startswith("total/"):
         raise ConfigError(
-            f"federation.monitor: {metric!r} is logged only after the last round; choose a per-round metric"
+            f"federation.monitor: {metric!r} is logged only after the last round; choose a per-round metric",
+            key="monitor-after-last-round",
         )
     if metric == "auto" and mode == "min":
         warnings.warn("federation.monitor_mode: min has no effect if federation.monitor is auto", stacklevel=3)
@@ -197,7 +216,8 @@ def _better(metric: str, mode: str) -> str:
         meant = f", or did you mean {near[0]}?" if near else ""
         raise ConfigError(
             f"federation.monitor_mode: expected max or min for the metric {metric!r}, found auto, which works only for "
-            f"losses and AUROC; set max if higher values are better, else min{meant}"
+            f"losses and AUROC; set max if higher values are better, else min{meant}",
+            key="monitor-mode-unknown",
         )
     return known
 
@@ -209,6 +229,7 @@ def _agreed_weights(aggregators: Sequence[Aggregator], weights: str | None) -> s
     if len(stated) > 1:
         differing = ", ".join(f"{name} {w}" for w, name in stated.items())
         raise ConfigError(
-            f"federation.weights: the aggregators need different client weights ({differing}); set federation.weights"
+            f"federation.weights: the aggregators need different client weights ({differing}); set federation.weights",
+            key="aggregator-weights-differ",
         )
     return next(iter(stated), "examples")

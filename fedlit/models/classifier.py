@@ -72,11 +72,17 @@ class ImageClassifier(Classifier):
     ) -> None:
         super().__init__(classes)
         if in_chans < 1:
-            raise ConfigError(f"model.in_chans: expected at least 1 channel, found {in_chans}")
+            raise ConfigError(
+                f"model.in_chans: expected at least 1 channel, found {in_chans}", key="in-chans-below-one"
+            )
         if hidden < 0:
-            raise ConfigError(f"model.hidden: expected a width of at least 1, or 0 for none, found {hidden}")
+            raise ConfigError(
+                f"model.hidden: expected a width of at least 1, or 0 for none, found {hidden}", key="hidden-negative"
+            )
         if not 0 <= drop_rate < 1:
-            raise ConfigError(f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}")
+            raise ConfigError(
+                f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}", key="drop-rate-out-of-range"
+            )
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
@@ -112,7 +118,8 @@ class ImageClassifier(Classifier):
         if images.shape[1] != self.in_chans:
             raise ConfigError(
                 f"model.in_chans: expected images with {self.in_chans} channels, found {images.shape[1]}; set "
-                "model.in_chans and data.in_chans to the same number"
+                "model.in_chans and data.in_chans to the same number",
+                key="image-channels-differ",
             )
         try:
             return self.body(images)
@@ -121,12 +128,14 @@ class ImageClassifier(Classifier):
             if "more than 1 value per channel" in reason:
                 raise ConfigError(
                     f"data.batch_size: BatchNorm of {self.backbone} cannot normalise a batch of one image of {pixels} "
-                    "pixels; use at least 2, or model.norm: group"
+                    "pixels; use at least 2, or model.norm: group",
+                    key="batchnorm-of-one-image",
                 ) from error
             if not isinstance(error, AssertionError) and not TOO_SMALL.search(reason):
                 raise
             raise ConfigError(
-                f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}"
+                f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}",
+                key="image-size-unsupported",
             ) from error
 
 
@@ -147,7 +156,7 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
     try:
         tensors = checkpoint.tensors(run)
     except CheckpointError as error:
-        raise CheckpointError(f"model.weights: {error}") from error
+        raise CheckpointError(f"model.weights: {error}", key=error.key) from error
     trained = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
     wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
     wrong = [k for k, v in wanted.items() if k not in trained or trained[k].shape != v.shape]
@@ -155,7 +164,8 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
         there = tuple(trained[wrong[0]].shape) if wrong[0] in trained else "absent"
         raise ConfigError(
             f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} "
-            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
+            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)",
+            key="weights-of-other-body",
         )
     body.load_state_dict(trained, strict=False)
 
@@ -164,25 +174,29 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
     if not timm.is_model(name):
         similar = get_close_matches(name, timm.list_models(), n=4)
         hint = f"similar names are {', '.join(similar)}" if similar else "see timm.list_models()"
-        raise ConfigError(f"model.backbone: timm has no {name!r}; {hint}")
+        raise ConfigError(f"model.backbone: timm has no {name!r}; {hint}", key="backbone-unknown")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
         if pretrained and not timm.is_model_pretrained(name):
-            raise ConfigError(f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights")
+            raise ConfigError(
+                f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights",
+                key="backbone-without-pretrained",
+            )
         return timm.create_model(name, pretrained=pretrained and may_fetch(), **options)
     if not Path(weights).is_file():
-        raise ConfigError(f"model.weights: no file or directory {weights}")
+        raise ConfigError(f"model.weights: no file or directory {weights}", key="weights-file-missing")
     try:
         stored = timm.models.load_state_dict(str(weights))
     except Exception as error:  # torch, pickle, zipfile and safetensors each raise their own
         raise ConfigError(
             f"model.weights: {weights} cannot be read as a checkpoint of torch or safetensors "
-            f"({type(error).__name__}); is it complete?"
+            f"({type(error).__name__}); is it complete?",
+            key="weights-file-unreadable",
         ) from error
     try:
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
-        raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
+        raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}", key="weights-do-not-fit") from error
     # timm silently skips tensors that do not match, so a file of another model would give a random body. It renames
     # those of torchvision, so the check compares values; tensors of one dimension start at 0 or 1 in every model.
     wanted = {key: value for key, value in body.state_dict().items() if value.ndim > 1}
@@ -191,7 +205,8 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
     if len(missing) > len(wanted) // 2:
         raise ConfigError(
             f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of "
-            f"layers, among them {missing[0]}"
+            f"layers, among them {missing[0]}",
+            key="weights-incomplete",
         )
     return body
 

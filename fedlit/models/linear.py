@@ -35,7 +35,7 @@ class LogisticRegression(Classifier):
     ) -> None:
         super().__init__(classes)
         if features < 1:
-            raise ConfigError(f"model.features: expected at least 1, found {features}")
+            raise ConfigError(f"model.features: expected at least 1, found {features}", key="features-below-one")
         with torch.random.fork_rng(devices=[], enabled=start is not None):
             if start is not None:
                 torch.manual_seed(start)
@@ -47,6 +47,7 @@ class LogisticRegression(Classifier):
         if rows.shape[1:] != (self.head.in_features,):
             raise TrainingError(
                 f"model.features: expected {[self.head.in_features]} features per example, found "
-                f"{list(rows.shape[1:])}; set model.features to the number of features in the data"
+                f"{list(rows.shape[1:])}; set model.features to the number of features in the data",
+                key="features-differ",
             )
         return self.head(rows)

@@ -30,7 +30,8 @@ class Classifier(Checked, LightningModule):
         if not self.classes:
             raise ConfigError(
                 "model.classes is empty: expected at least one class name; a model takes those of its data, which "
-                "your own data module sets as self.classes in __init__"
+                "your own data module sets as self.classes in __init__",
+                key="model-classes-empty",
             )
 
     def train_with(self, objective: nn.Module | None, optimizer: OptimizerCallable) -> None:
@@ -56,7 +57,8 @@ class Classifier(Checked, LightningModule):
             indices = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
             raise TrainingError(
                 f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the "
-                f"model, {', '.join(self.classes)}{indices}; found {list(labels.shape)}"
+                f"model, {', '.join(self.classes)}{indices}; found {list(labels.shape)}",
+                key="label-columns-differ",
             )
         return self.objective(logits, labels)
 

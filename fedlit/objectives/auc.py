@@ -74,13 +74,19 @@ class AUCSaddle(ShareObjective):
     ) -> None:
         super().__init__(prior)
         if not margin > 0 or not dual_scale > 0:
-            raise ConfigError(f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}")
+            raise ConfigError(
+                f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}",
+                key="auc-margin-not-positive",
+            )
         if form == "paper" and margin != 1:
-            raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
+            raise ConfigError(
+                f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin", key="auc-paper-margin"
+            )
         if form == "paper" and clamp:
             raise ConfigError(
                 "AUCSaddle: clamp keeps alpha of the margin form at or above 0, which is 1 + alpha in the paper's "
-                "form; use form: margin"
+                "form; use form: margin",
+                key="auc-paper-clamp",
             )
         self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
         self.start, self.dual_means = start, dual_means

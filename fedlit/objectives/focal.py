@@ -27,9 +27,13 @@ class SoftmaxFocalLoss(Objective):
     def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
         super().__init__()
         if not gamma >= 0:
-            raise ConfigError(f"SoftmaxFocalLoss.gamma: expected at least 0, found {gamma:g}")
+            raise ConfigError(
+                f"SoftmaxFocalLoss.gamma: expected at least 0, found {gamma:g}", key="focal-gamma-negative"
+            )
         if alpha is not None and not all(weight > 0 for weight in alpha):
-            raise ConfigError(f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}")
+            raise ConfigError(
+                f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}", key="focal-alpha-not-positive"
+            )
         self.gamma, self.alpha = gamma, alpha
 
     def build(self, num_classes: int) -> None:
@@ -40,7 +44,8 @@ class SoftmaxFocalLoss(Objective):
         """
         if self.alpha is not None and len(self.alpha) != num_classes:
             raise ConfigError(
-                f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}"
+                f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}",
+                key="focal-alpha-count",
             )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -52,7 +57,8 @@ class SoftmaxFocalLoss(Objective):
         positive = labels == 1
         if (positive.sum(1) > 1).any():
             raise TrainingError(
-                "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead"
+                "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead",
+                key="focal-several-classes",
             )
         logs = self._logs(logits, labels.isnan())
         log = torch.where(positive, logs, 0.0).sum(1)

@@ -45,7 +45,10 @@ class RatioLoss(ShareObjective):
     ) -> None:
         super().__init__(prior)
         if not (a0 >= 0 and b0 >= 0 and a0 + b0 > 0):
-            raise ConfigError(f"RatioLoss: a0 and b0 must be at least 0 and not both 0, found {a0:g} and {b0:g}")
+            raise ConfigError(
+                f"RatioLoss: a0 and b0 must be at least 0 and not both 0, found {a0:g} and {b0:g}",
+                key="ratio-weights-negative",
+            )
         self.a0, self.b0, self.weigh = a0, b0, weigh
 
     @property

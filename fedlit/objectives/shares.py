@@ -23,7 +23,10 @@ class ShareObjective(Objective):
     def __init__(self, prior: float | None) -> None:
         super().__init__()
         if prior is not None and not 0 < prior < 1:
-            raise ConfigError(f"{type(self).__name__}.prior: expected a share of positives in (0, 1), found {prior:g}")
+            raise ConfigError(
+                f"{type(self).__name__}.prior: expected a share of positives in (0, 1), found {prior:g}",
+                key="prior-out-of-range",
+            )
         self.prior = prior
 
     def build(self, num_classes: int) -> None:

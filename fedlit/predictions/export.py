@@ -33,7 +33,8 @@ def check_described(run: Path, config: str) -> None:
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
             f"{run} was trained with another configuration, which may have another model:\n{rows}\n"
-            f"Use --config {run / 'config.yaml'}"
+            f"Use --config {run / 'config.yaml'}",
+            key="export-of-other-configuration",
         )
 
 
@@ -46,7 +47,10 @@ def owner(session: Session, client: str | None) -> str | None:
     if client is not None and client not in session.clients:
         near = get_close_matches(client, session.clients, n=3, cutoff=0.5)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(f"--client: there is no {client!r}; {meant}clients are {_shown(session.clients)}")
+        raise ConfigError(
+            f"--client: there is no {client!r}; {meant}clients are {_shown(session.clients)}",
+            key="export-client-unknown",
+        )
     if not session.personal:
         return None
     if client is None:
@@ -57,7 +61,8 @@ def owner(session: Session, client: str | None) -> str | None:
         instead = f", and federations with {' and '.join(others)} instead have one model" if others else ""
         raise ConfigError(
             f"there is no single global model to export: {reasons}. --client NAME exports a client's own "
-            f"model{instead}; clients are {_shown(session.clients)}"
+            f"model{instead}; clients are {_shown(session.clients)}",
+            key="export-without-single-model",
         )
     return client
 
@@ -91,7 +96,10 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
         ConfigError: ``file`` is a folder.
     """
     if file.is_dir():
-        raise ConfigError(f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}")
+        raise ConfigError(
+            f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}",
+            key="export-output-is-a-folder",
+        )
     module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)
     described = {"round": checkpoint.round, "classes": session.classes}
     described |= {"learned": [name in learned for name in session.classes]} | described_images(session.data)

@@ -65,18 +65,23 @@ def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
             notes[name] = text if name in PLAIN else json.loads(text)
         except ValueError as error:
             raise ConfigError(
-                f"{file}: note {name!r}: expected JSON, found text that is not ({error}); {AGAIN}"
+                f"{file}: note {name!r}: expected JSON, found text that is not ({error}); {AGAIN}",
+                key="model-note-not-json",
             ) from error
     for name in ("classes", *KINDS):
         _check_note(file, name, notes)
     here, missing = ([name for name in TOGETHER if (name in notes) is present] for present in (True, False))
     if here and missing:
-        raise ConfigError(f"{file}: expected note {missing[0]!r} with note {here[0]!r}, found only the latter; {AGAIN}")
+        raise ConfigError(
+            f"{file}: expected note {missing[0]!r} with note {here[0]!r}, found only the latter; {AGAIN}",
+            key="model-note-missing",
+        )
     for name in ("mean", "std"):
         if name in notes and len(notes[name]) != notes["in_chans"]:
             raise ConfigError(
                 f"{file}: note {name!r}: expected {notes['in_chans']} numbers, one per channel, found "
-                f"{len(notes[name])}; {AGAIN}"
+                f"{len(notes[name])}; {AGAIN}",
+                key="model-note-channels",
             )
     return notes
 
@@ -86,7 +91,9 @@ def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
     if name not in notes or not fits(notes[name], notes):
         found = json.dumps(notes[name])[:80] if name in notes else "nothing"
         if name in notes or name not in OPTIONAL:
-            raise ConfigError(f"{file}: note {name!r}: expected {expected}, found {found}; {AGAIN}")
+            raise ConfigError(
+                f"{file}: note {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type"
+            )
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -98,13 +105,17 @@ def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     try:
         config = yaml.safe_load(notes["config"])
     except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: note 'config': expected YAML, found text that is not ({error}); {AGAIN}") from error
+        raise ConfigError(
+            f"{file}: note 'config': expected YAML, found text that is not ({error}); {AGAIN}",
+            key="model-note-config-not-yaml",
+        ) from error
     model = config.get("model") if isinstance(config, dict) else None
     fabric = config.get("fabric") if isinstance(config, dict) else None
     named = isinstance(model, dict) and isinstance(model.get("class_path"), str) and PATH.fullmatch(model["class_path"])
     if not named or not isinstance(model.get("init_args") or {}, dict) or not isinstance(fabric, dict):
         raise ConfigError(
-            f"{file}: note 'config': expected model.class_path and fabric, found one or none of them; {AGAIN}"
+            f"{file}: note 'config': expected model.class_path and fabric, found one or none of them; {AGAIN}",
+            key="model-note-config-incomplete",
         )
     return model, fabric.get("precision", "32-true")
 
@@ -132,7 +143,8 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
     if foreign := foreign_code(model):
         raise ConfigError(
             f"{file}: expected a model of classes of fedlit, torch.nn and torch.optim, found {', '.join(foreign)}. "
-            f"{advice}"
+            f"{advice}",
+            key="model-of-foreign-classes",
         )
     try:
         model = without_start(known_classes().get(model["class_path"], LightningModule, "model"), model)
@@ -140,7 +152,7 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
         with torch.random.fork_rng(devices=[]):
             return built(LightningModule, model, "model", known_classes())
     except Mistyped as error:
-        raise ConfigError(f"{file}: {error}. {advice}") from error
+        raise ConfigError(f"{file}: {error}. {advice}", key=error.key) from error
 
 
 def foreign_code(model: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,10 @@ def load_scorer(model: str, tracking_uri: str, accelerator: str = "auto", trust:
     with TemporaryDirectory(prefix="fedlit-") as folder:
         file = _download(model, tracking_uri, folder) / FILE
         if not file.is_file():
-            raise ConfigError(f"--model {model}: expected a model that fedlit logged, found one without {FILE}")
+            raise ConfigError(
+                f"--model {model}: expected a model that fedlit logged, found one without {FILE}",
+                key="model-not-of-fedlit",
+            )
         return ImageScorer(file, accelerator, trust)
 
 
@@ -63,10 +66,16 @@ def image_files(folder: Path) -> list[Path]:
         ConfigError: The folder does not exist, or contains no image.
     """
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected a folder of images, found {'a file' if folder.exists() else 'nothing'}")
+        raise ConfigError(
+            f"{folder}: expected a folder of images, found {'a file' if folder.exists() else 'nothing'}",
+            key="image-folder-missing",
+        )
     files = [path for path in folder.rglob("*") if not path.name.startswith(".") and _is_image(path)]
     if not files:
-        raise ConfigError(f"{folder}: expected images ({', '.join(IMAGES)}), found none there or in subfolders")
+        raise ConfigError(
+            f"{folder}: expected images ({', '.join(IMAGES)}), found none there or in subfolders",
+            key="image-folder-empty",
+        )
     return sorted(files)
 
 
@@ -124,13 +133,16 @@ def _download(model: str, uri: str, folder: str) -> Path:
     """Download the folder of a model in MLflow; for ``runs:/ID``, the artifact ``model`` of the run."""
     if importlib.util.find_spec("mlflow") is None:
         raise ConfigError(
-            f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`"
+            f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`",
+            key="model-without-mlflow",
         )
     for name, value in (ENVIRONMENT | QUIET).items():
         os.environ.setdefault(name, value)
     if missing := absent(uri):
         raise ConfigError(
-            f"--tracking_uri {uri}: {missing}; change to the folder in which the run was started, or name another store"
+            f"--tracking_uri {uri}: {missing}; change to the folder in which the run was started, or name another "
+            "store",
+            key="model-store-missing",
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model
     mlflow = import_mlflow()
@@ -147,11 +159,13 @@ def _asking(model: str, uri: str) -> Iterator[None]:
         if refusal(error):
             raise ConfigError(
                 f"--model {model}: MLflow at {shown} has no such model ({first_line(error, uri)}). `fedlit fit` logs "
-                "one if the federation has a single model that scores image files"
+                "one if the federation has a single model that scores image files",
+                key="model-not-in-store",
             ) from error
         raise ConfigError(
             f"--model {model}: MLflow at {shown} does not answer ({cause(error, uri)}); check that it is running, and "
-            "--tracking_uri"
+            "--tracking_uri",
+            key="model-store-unreachable",
         ) from error
 
 

@@ -21,7 +21,7 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.module import overrides, step_of
 from fedlit.core.system.files import whole
@@ -72,7 +72,10 @@ class ImageScorer:
         self.metadata = file_notes(file)
         self.classes = tuple(self.metadata["classes"])
         if not self.classes or "channels" not in self.metadata:
-            raise ConfigError("expected a model with classes of images that fedlit decodes, found another kind")
+            raise ConfigError(
+                "expected a model with classes of images that fedlit decodes, found another kind",
+                key="model-not-servable",
+            )
         model, precision = recipe(file, self.metadata)
         self._fabric = make_fabric(accelerator, precision=precision)
         make = _trusted if trust else known_module
@@ -80,7 +83,8 @@ class ImageScorer:
         _load(file, module)
         if not overrides(module, "predict_step"):
             raise ConfigError(
-                f"{type(module).__name__}: expected a predict_step that returns [B, C], found none; add one"
+                f"{type(module).__name__}: expected a predict_step that returns [B, C], found none; add one",
+                key="served-without-predict-step",
             )
         self._step = step_of(self._fabric.to_device(module).eval(), "predict_step")
         self._unlearned = ~torch.tensor(self.metadata["learned"])
@@ -111,7 +115,8 @@ class ImageScorer:
             scores = self._step(self._fabric.to_device(self._fabric.strategy.precision.convert_input(batch)), 0)
         if not torch.is_tensor(scores) or scores.shape != (len(images), len(self.classes)):
             raise ConfigError(
-                "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model"
+                "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model",
+                key="predict-step-not-a-tensor",
             )
         return scores.float().cpu().masked_fill(self._unlearned, torch.nan).numpy()
 
@@ -136,9 +141,10 @@ class ImageScorer:
         except ConfigError:
             raise
         except Exception as error:  # damage raises OSError, SyntaxError, ValueError, zlib.error...
-            raise ValueError(
+            raise DataError(
                 f"row {row}: expected the bytes of an image file (in JSON as base64), found {len(content)} bytes that "
-                f"cannot be decoded: {error}"
+                f"cannot be decoded: {error}",
+                key="served-row-not-an-image",
             ) from error
 
 
@@ -152,10 +158,13 @@ def file_notes(file: Path) -> dict[str, Any]:
         with safe_open(file, "pt") as opened:
             texts = opened.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise ConfigError(f"{file}: expected a model written by `fedlit export`, found none: {error}") from error
+        raise ConfigError(
+            f"{file}: expected a model written by `fedlit export`, found none: {error}", key="model-file-missing"
+        ) from error
     if not {"fedlit", "model", "config", "classes"} <= texts.keys():
         raise ConfigError(
-            f"{file}: expected a model written by `fedlit export`, found a .safetensors file without its notes"
+            f"{file}: expected a model written by `fedlit export`, found a .safetensors file without its notes",
+            key="model-file-without-notes",
         )
     return read_notes(file, texts)
 
@@ -167,7 +176,8 @@ def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> Light
     except (ImportError, AttributeError, ArgumentError) as error:
         raise ConfigError(
             f"{file}: cannot make its model {model['class_path']} here ({first_line(error)}). Your own module must be "
-            "importable from the working directory, as in training"
+            "importable from the working directory, as in training",
+            key="model-not-importable",
         ) from error
 
 
@@ -179,7 +189,8 @@ def _load(file: Path, module: LightningModule) -> None:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ConfigError(
             f"{file}: expected the tensors of the {type(module).__name__} that its notes describe, found others: "
-            f"{reasons}"
+            f"{reasons}",
+            key="model-tensors-differ",
         ) from error
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit import __version__
+from fedlit.core.errors import DataError
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.federation.engines.scores import Scores
@@ -136,7 +137,7 @@ def write(predictions: Predictions, path: Path) -> Path:
     written = table(columns).replace_schema_metadata(metadata)
     writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
     if path.suffix not in writers:
-        raise ValueError(f"{path}: expected a file name that ends in .parquet or .csv")
+        raise DataError(f"{path}: expected a file name that ends in .parquet or .csv", key="predictions-file-suffix")
     with whole(path) as draft:
         writers[path.suffix](written, draft)
     return path
@@ -151,35 +152,46 @@ def read(path: Path) -> Predictions:
     from pyarrow import ArrowException, parquet
 
     if reason := not_a_file(path):
-        raise ValueError(f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}")
+        raise DataError(
+            f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata"
+        )
     try:
         # As one file, because pyarrow would read a parent folder such as lr=0.1 as a column.
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except (ArrowException, OSError) as error:
-        raise ValueError(
-            f"{path}: expected predictions as Parquet, found another or a damaged file: {error} {AGAIN}"
+        raise DataError(
+            f"{path}: expected predictions as Parquet, found another or a damaged file: {error} {AGAIN}",
+            key="predictions-file-damaged",
         ) from error
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     classes = tuple(_note(path, metadata, "classes", str) or ())
     expected = [*COLUMNS, *(f"{kind}/{name}" for kind in ("score", "label") for name in classes)]
     if missing := [*({"set", "round", "kind", "classes"} - metadata.keys()), *(set(expected) - {*table.column_names})]:
-        raise ValueError(
-            f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}"
+        raise DataError(
+            f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}",
+            key="predictions-column-missing",
         )
     if not len(table):
-        raise ValueError(f"{path}: expected the predictions of images, found none. {AGAIN}")
+        raise DataError(f"{path}: expected the predictions of images, found none. {AGAIN}", key="predictions-empty")
     values = {kind: torch.from_numpy(_numbers(path, table, kind, classes)) for kind in ("score", "label")}
     wrong = ~(values["label"].isnan() | (values["label"] == 0) | (values["label"] == 1))
     if wrong.any():
-        raise ValueError(f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {AGAIN}")
+        raise DataError(
+            f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {AGAIN}",
+            key="predictions-label-not-binary",
+        )
     trained = _note(path, metadata, "trained_positives", int)
     if trained is not None and len(trained) != len(classes):
-        raise ValueError(
-            f"{path}: expected {len(classes)} numbers as 'trained_positives', found {len(trained)}. {AGAIN}"
+        raise DataError(
+            f"{path}: expected {len(classes)} numbers as 'trained_positives', found {len(trained)}. {AGAIN}",
+            key="predictions-positives-count",
         )
     if not metadata["round"].isdecimal():
-        raise ValueError(f"{path}: expected a number as 'round', found {metadata['round']!r}. {AGAIN}")
+        raise DataError(
+            f"{path}: expected a number as 'round', found {metadata['round']!r}. {AGAIN}",
+            key="predictions-round-not-a-number",
+        )
     return Predictions(
         metadata["set"],
         int(metadata["round"]),
@@ -202,7 +214,10 @@ def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> lis
     except ValueError:
         values = None
     if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
-        raise ValueError(f"{path}: expected a list as {name!r}, found {metadata[name][:80]!r}. {AGAIN}")
+        raise DataError(
+            f"{path}: expected a list as {name!r}, found {metadata[name][:80]!r}. {AGAIN}",
+            key="predictions-list-invalid",
+        )
     return values
 
 
@@ -211,8 +226,9 @@ def _numbers(path: Path, table: pa.Table, kind: str, classes: Sequence[str]) -> 
     try:
         columns = [table[f"{kind}/{name}"].to_numpy().astype(np.float32) for name in classes]
     except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path}: expected numbers in the columns {kind}/..., found other values: {error}. {AGAIN}"
+        raise DataError(
+            f"{path}: expected numbers in the columns {kind}/..., found other values: {error}. {AGAIN}",
+            key="predictions-not-numbers",
         ) from error
     return np.stack(columns, axis=1) if columns else np.empty((len(table), 0), dtype=np.float32)
 

@@ -73,14 +73,15 @@ class Expected:
         wanted = self.client.weight * self.mask.owned.double()
         if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
             raise InvalidMessageError(
-                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}"
+                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}",
+                key="reply-mask-or-weight",
             )
         for name, vector in payload.vectors.items():
             self._check(name, vector)
         missing = self.sizes.keys() - payload.vectors.keys()
         of_scores = {name for name in self.sizes if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
-            raise InvalidMessageError(f"{min(missing)!r} is missing")
+            raise InvalidMessageError(f"{min(missing)!r} is missing", key="reply-vector-missing")
         self._check_report(sent.report)
         told = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
         return payload, ClientReport(**asdict(sent.report) | told), sent.data
@@ -90,32 +91,44 @@ class Expected:
         number, _, own = name.partition("/")
         added = self.measured is None and own and number.isdecimal() and int(number) < self.aggregators
         if name not in known and not added:
-            raise InvalidMessageError(f"it sends {name!r}, which was not requested")
+            raise InvalidMessageError(f"it sends {name!r}, which was not requested", key="reply-vector-unknown")
         if vector.numel() != known.get(name, vector.numel()):
-            raise InvalidMessageError(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
+            raise InvalidMessageError(
+                f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}", key="reply-vector-size"
+            )
         if vector.dtype != layout.dtype and (name in known or not vector.dtype.is_floating_point):
-            raise InvalidMessageError(f"its {name!r} has type {vector.dtype}, expected {layout.dtype}")
+            raise InvalidMessageError(
+                f"its {name!r} has type {vector.dtype}, expected {layout.dtype}", key="reply-vector-dtype"
+            )
         if not torch.isfinite(vector).all():
-            raise InvalidMessageError(f"its {name!r} is not finite")
+            raise InvalidMessageError(f"its {name!r} is not finite", key="reply-vector-not-finite")
         if self.measured is None and vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
-                raise InvalidMessageError(f"its {name!r} is not zero where the client shares nothing")
+                raise InvalidMessageError(
+                    f"its {name!r} is not zero where the client shares nothing", key="reply-vector-outside-mask"
+                )
         elif (
             self.measured is None
             and vector.numel() == layout.stats_size
             and not self.mask.shares_stats(layout)
             and vector.any()
         ):
-            raise InvalidMessageError(f"its {name!r} is not zero, although the client keeps its statistics")
+            raise InvalidMessageError(
+                f"its {name!r} is not zero, although the client keeps its statistics", key="reply-statistics-kept"
+            )
 
     def _check_report(self, report: RoundReport) -> None:
         said = {"client": report.client, "steps": report.steps, "examples": report.examples}
         wanted = {"client": self.client.name, "steps": self.steps, "examples": self.client.examples}
         for key, value in wanted.items():
             if said[key] != value:
-                raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said[key]), 60)}")
+                raise InvalidMessageError(
+                    f"{key}: expected {value}, found {printable(str(said[key]), 60)}", key="reply-report-value"
+                )
         if report.seconds < 0:
-            raise InvalidMessageError(f"seconds: expected at least 0, found {report.seconds:g}")
+            raise InvalidMessageError(
+                f"seconds: expected at least 0, found {report.seconds:g}", key="reply-seconds-negative"
+            )
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
@@ -195,10 +208,13 @@ def read_scores(
     wanted = {"none": set(), "tally": {"auroc", "positives", "negatives"}, "scores": {"scores", "labels"}}[scored.kind]
     if tensors.keys() != wanted or (scored.kind == "scores" and not may_score):
         raise InvalidMessageError(
-            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}"
+            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}",
+            key="reply-evaluation-tensors",
         )
     if scored.examples != examples and not (scored.kind == "none" and scored.examples == 0):
-        raise InvalidMessageError(f"an evaluation of {scored.examples} images, expected {examples}")
+        raise InvalidMessageError(
+            f"an evaluation of {scored.examples} images, expected {examples}", key="reply-evaluation-examples"
+        )
     size = getattr(told, view.part)
     counts = told.counts.get(view.part) if examples == size else None
     made = Scores(view, scored.examples, None, None, scored.logged)
@@ -209,10 +225,11 @@ def read_scores(
         if scores.shape != (examples, len(classes)) or scores.shape != labels.shape or not scores.is_floating_point():
             raise InvalidMessageError(
                 f"expected scores and labels of shape {(examples, len(classes))}, found {tuple(scores.shape)} and "
-                f"{tuple(labels.shape)}"
+                f"{tuple(labels.shape)}",
+                key="reply-scores-shape",
             )
         if not ((labels == 0) | (labels == 1) | labels.isnan()).all():
-            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values")
+            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values", key="reply-labels-not-binary")
         _agree(counts, [(labels == value).sum(0).tolist() for value in (1, 0)])
         made = replace(made, scores=scores, labels=labels)
     return made, scored.data
@@ -222,14 +239,16 @@ def _tally(tensors: State, classes: Sequence[str], counts: list[list[int | None]
     bins, auroc = (len(classes), BINS), tensors["auroc"]
     histograms = [tensors[name] for name in ("positives", "negatives")]
     if any(h.dtype != torch.int64 or h.shape != bins or (h < 0).any() for h in histograms):
-        raise InvalidMessageError("the histograms are not counts of fedlit's bins")
+        raise InvalidMessageError("the histograms are not counts of fedlit's bins", key="reply-histogram-counts")
     if auroc.dtype != torch.float64 or auroc.shape != bins[:1] or (sum(histograms).sum(1) > examples).any():
-        raise InvalidMessageError("AUROC of other classes, or histograms of more images than the client has")
+        raise InvalidMessageError(
+            "AUROC of other classes, or histograms of more images than the client has", key="reply-histogram-size"
+        )
     _agree(counts, [h.sum(1).tolist() for h in histograms])
     tally = Tally(auroc, *histograms)
     binned, within = pooled_auroc([tally], classes)
     if ((auroc - binned.auroc).abs() > within + 1e-9).any() or (auroc.isnan() != binned.auroc.isnan()).any():
-        raise InvalidMessageError("its AUROC contradicts its own histograms")
+        raise InvalidMessageError("its AUROC contradicts its own histograms", key="reply-auroc-contradiction")
     return tally
 
 
@@ -238,7 +257,8 @@ def _agree(counts: list[list[int | None]] | None, found: list[list[int]]) -> Non
     for told, seen in zip(counts or (), found, strict=False):
         if any(count is not None and count != number for count, number in zip(told, seen, strict=True)):
             raise InvalidMessageError(
-                "its numbers of positives and negatives contradict those that it reported at hello"
+                "its numbers of positives and negatives contradict those that it reported at hello",
+                key="reply-counts-contradiction",
             )
 
 
@@ -246,5 +266,6 @@ def not_agreed(what: str, odd: Mapping[str, str], site_of: Mapping[str, str]) ->
     """Return the error of a round in which sites send different vectors."""
     named = "; ".join(f"site {site_of[name]!r}, client {name!r}: {printable(why)}" for name, why in odd.items())
     return TrainingError(
-        f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code everywhere"
+        f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code everywhere",
+        key="sites-send-other-vectors",
     )

@@ -123,7 +123,9 @@ class Asking:
         if failures:
             reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if not enough:
-                raise TrainingError(f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}")
+                raise TrainingError(
+                    f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}", key="sites-failed"
+                )
             warnings.warn(f"{what}: {reasons}; continuing with {came} of {len(requests)}", stacklevel=2)
         for number in sorted(answers):
             yield requests[number], answers[number]

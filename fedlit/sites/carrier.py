@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedlit.core.errors import FedlitError
 from fedlit.sites.envelope import Envelope
 
 
@@ -31,7 +32,7 @@ class Lost:
     reason: str
 
 
-class CutOff(Exception):
+class CutOff(FedlitError):
     """Error of a transport that was closed: the run has not failed, and may resume with another transport."""
 
 

@@ -76,7 +76,9 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         plan = _plan(whole, presence, settings)
         if odd := lacking(asdict(plan), table):
             raise Refused(
-                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under policy"
+                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under "
+                "policy",
+                key="configuration-class-not-allowed",
             )
         made = _made_of(plan, presence, table, settings, config)
         yield from _floors(settings, plan, made, data) if config else ()
@@ -122,7 +124,8 @@ def _check_classes(whole: dict, presence: Presence) -> None:
     unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
     raise ConfigError(
         f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(presence.classes)}; "
-        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}"
+        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}",
+        key="site-classes-differ",
     )
 
 
@@ -137,7 +140,7 @@ def _made_of(
             if config
             else ""
         )
-        raise ConfigError(f"{error}{advice}") from error
+        raise ConfigError(f"{error}{advice}", key=error.key) from error
 
 
 def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
@@ -212,7 +215,8 @@ def _folder(folder: Path) -> str:
             file.flush()
     except OSError as error:
         raise ConfigError(
-            f"state: cannot write to {there}: {error.strerror or error}; choose another folder"
+            f"state: cannot write to {there}: {error.strerror or error}; choose another folder",
+            key="site-state-folder-not-writable",
         ) from error
     return f"state: {folder}, {decimal(shutil.disk_usage(there).free)} free"
 
@@ -262,7 +266,8 @@ def _settings(config: Path) -> dict:
     if not isinstance(settings, dict) or not {"model", "federation"} <= settings.keys():
         raise ConfigError(
             f"{config}: expected a whole configuration, such as a run's config.yaml, found no model or no federation; "
-            "`fedlit fit --print_config` writes one"
+            "`fedlit fit --print_config` writes one",
+            key="checked-config-incomplete",
         )
     return settings
 

@@ -36,7 +36,10 @@ class Elsewhere(Dataset):
         return self.size
 
     def __getitem__(self, index: int) -> None:
-        raise ConfigError(f"client {self.client!r}: its images are at its site, and only the site can read them")
+        raise ConfigError(
+            f"client {self.client!r}: its images are at its site, and only the site can read them",
+            key="images-at-their-site",
+        )
 
 
 class AtSites(FederatedDataModule):
@@ -73,7 +76,8 @@ class AtSites(FederatedDataModule):
                 raise ConfigError(
                     f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected "
                     "different names. With ImageTable, clients have the names in the column that `site` names: write "
-                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file"
+                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file",
+                    key="client-at-two-sites",
                 )
             self.told[told.name], self.site_of[told.name] = told, site
         distinct_names(self.told)

@@ -303,7 +303,8 @@ def _tensors_of(program: Program) -> State:
     if odd := [name for name, value in state.items() if not torch.is_tensor(value)]:
         raise ConfigError(
             f"{type(program.module).__name__}: {odd[0]!r} of its state is not a tensor and cannot be sent to sites; "
-            "keep it in a buffer"
+            "keep it in a buffer",
+            key="module-state-not-a-tensor",
         )
     return module_tensors(state)
 
@@ -321,5 +322,6 @@ def _check_windows(settings: Settings, layout: Layout) -> None:
             f"federation.schedule: {composed_name(settings.aggregators)} with rounds of one local step sends "
             f"{decimal(nbytes)} to each site and back for every batch, and waits for the slowest link each time. "
             "Across sites this takes days for what one machine does in minutes. Use an algorithm with a window of "
-            "many steps, or leave out --sites"
+            "many steps, or leave out --sites",
+            key="one-step-rounds-across-sites",
         )

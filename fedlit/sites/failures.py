@@ -3,7 +3,7 @@
 import sys
 import traceback
 
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
@@ -11,11 +11,11 @@ from fedlit.sites.policy import Refused
 from fedlit.sites.states import MissingState, NotKept
 
 
-class Unprepared(Exception):
+class Unprepared(FedlitError):
     """Error of a site's process that has not prepared the phase yet."""
 
 
-class Unfit(Exception):
+class Unfit(FedlitError):
     """Error of a site and a server that do not fit together, such as two versions."""
 
 

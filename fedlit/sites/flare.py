@@ -138,7 +138,9 @@ def _refused(file: Path) -> frozenset[str]:
     """
     settings = documents.load(file) or {}
     if not isinstance(settings, dict):
-        raise ConfigError(f"expected keys and values, found {type(settings).__name__}")
+        raise ConfigError(
+            f"expected keys and values, found {type(settings).__name__}", key="flare-settings-not-a-mapping"
+        )
     return frozenset(built(list[str], settings.get("refused") or [], "refused"))
 
 
@@ -198,7 +200,7 @@ class FlareCarrier(Carrier):
         wanted = set(tickets)
         while wanted:
             if self._abort.triggered:
-                raise CutOff("the job was aborted: a site's job has died, or a user has aborted it")
+                raise CutOff("the job was aborted: a site's job has died, or a user has aborted it", key="job-aborted")
             try:
                 ticket, answer = self._came.get(timeout=LOOK)
             except queue.Empty:
@@ -307,7 +309,9 @@ def received(content: Shareable) -> Envelope:
     """
     header, arrays = content.get("header"), content.get("arrays")
     if not isinstance(header, str) or not isinstance(arrays, dict):
-        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
+        raise InvalidMessageError(
+            "expected a fedlit message, NVFlare has delivered other data", key="flare-message-not-of-fedlit"
+        )
     return Envelope.of_arrays(
         Header.read(header.encode()), {name: np.require(array, requirements="CW") for name, array in arrays.items()}
     )

@@ -90,7 +90,7 @@ class MemberFolder:
             *(("--sites", site, NAMES["site"]) for site in self.sites),
         ):
             if not re.fullmatch(pattern, found):
-                raise ConfigError(f"{option}: expected {words}, found {found!r}")
+                raise ConfigError(f"{option}: expected {words}, found {found!r}", key="init-option-invalid")
         for option, found, role in (
             ("--data", self.data, "site"),
             ("--share", self.share, "site"),
@@ -99,16 +99,21 @@ class MemberFolder:
         ):
             if found not in (None, []) and role != self.role:
                 raise ConfigError(
-                    f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out"
+                    f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out",
+                    key="init-option-of-other-role",
                 )
         if self.role == "lead" and not self.sites:
-            raise ConfigError("--sites: expected the names of the sites that take part, such as --sites north south")
+            raise ConfigError(
+                "--sites: expected the names of the sites that take part, such as --sites north south",
+                key="init-sites-missing",
+            )
         if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigError(f"--port: expected a number up to 65535, found {self.port}")
+            raise ConfigError(f"--port: expected a number up to 65535, found {self.port}", key="init-port-out-of-range")
         if re.search(r"[\s%$\"'\\]", str(self.path)):
             raise ConfigError(
                 f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ or backslashes; "
-                "choose another folder"
+                "choose another folder",
+                key="init-folder-name",
             )
 
     def write(self) -> list[Path]:
@@ -123,7 +128,8 @@ class MemberFolder:
         texts = self._texts()
         if there := [str(self.path / name) for name in texts if (self.path / name).exists()]:
             raise ConfigError(
-                f"{', '.join(there)}: exists already and was not changed; choose another folder, or remove it"
+                f"{', '.join(there)}: exists already and was not changed; choose another folder, or remove it",
+                key="init-folder-exists",
             )
         private(self.path)  # other users must not read its keys and states
         for name, text in texts.items():

@@ -216,7 +216,8 @@ class Hosted:
             if refused := [name for name in (self.order.lead, *self.carrier.sites()) if name in own.refused]:
                 raise ConfigError(
                     f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
-                    "administrator, or remove the site from local/fedlit-lead.yaml"
+                    "administrator, or remove the site from local/fedlit-lead.yaml",
+                    key="site-certificate-refused",
                 )
             if self.order.run:
                 check_run(self.order.run)
@@ -252,7 +253,10 @@ class Hosted:
         begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:
-                raise ConfigError(f"{begun}: another process has been using this run for {HELD} s; end that process")
+                raise ConfigError(
+                    f"{begun}: another process has been using this run for {HELD} s; end that process",
+                    key="server-run-in-use",
+                )
             time.sleep(0.2)
         return begun
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.custom import named_errors
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
 from fedlit.data.clients import parts_of
@@ -64,12 +64,15 @@ class OwnData:
                 whole.setup("fit")
                 examine_clients(whole.clients, whole.classes)
         except ValueError as error:  # its text may name a cell of a table
-            raise error if isinstance(error, Unreadable) else Unreadable(str(error)) from error
+            if isinstance(error, Unreadable):
+                raise
+            raise Unreadable(str(error), key=key_of(error, "site-data-unreadable")) from error
         own = self.settings.own(list(whole.clients))
         if not own:
             raise ConfigError(
                 f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
-                f"another share"
+                f"another share",
+                key="share-without-clients",
             )
         data = copy.copy(whole)
         data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}
@@ -129,7 +132,10 @@ class OwnData:
                     opened.write(secrets.token_bytes(32))
             return file.read_bytes()
         except OSError as error:
-            raise Unreadable(f"{file} cannot be written: {error.strerror or error}; free disk space there") from error
+            raise Unreadable(
+                f"{file} cannot be written: {error.strerror or error}; free disk space there",
+                key="site-fingerprint-not-written",
+            ) from error
 
     def _told(self, name: str) -> Told:
         data, client = self.module, self.module.clients[name]
@@ -163,7 +169,9 @@ def reading() -> Iterator[None]:
         full = error.errno == errno.ENOSPC
         why = "its disk is full" if full else f"its data cannot be read: {error.strerror or error}"
         where = f" ({error.filename})" if error.filename else ""
-        raise Unreadable(f"{why}{where}; check data in the site's own file, and the disk") from error
+        raise Unreadable(
+            f"{why}{where}; check data in the site's own file, and the disk", key="site-images-unreadable"
+        ) from error
 
 
 def _content(data: Dataset) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, FedlitError
 from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
 
@@ -17,7 +17,7 @@ ALWAYS = ("hello", "end")
 """Verbs that a policy cannot refuse."""
 
 
-class Refused(Exception):
+class Refused(FedlitError):
     """Error of a request against the site's policy; names the key."""
 
 
@@ -44,7 +44,8 @@ class Leaves:
     def __post_init__(self) -> None:
         if self.counts_below < 0:
             raise ConfigError(
-                f"leaves.counts_below: expected a number of images, at least 0, found {self.counts_below}"
+                f"leaves.counts_below: expected a number of images, at least 0, found {self.counts_below}",
+                key="counts-below-negative",
             )
 
 
@@ -65,7 +66,9 @@ class Floors:
     def __post_init__(self) -> None:
         for name in ("batch_size", "examples"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"floors.{name}: expected at least 1, found {getattr(self, name)}")
+                raise ConfigError(
+                    f"floors.{name}: expected at least 1, found {getattr(self, name)}", key="floor-below-one"
+                )
 
 
 @dataclass
@@ -95,7 +98,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not value > 0:
-                raise ConfigError(f"limits.{name}: expected a number above 0, found {value}")
+                raise ConfigError(f"limits.{name}: expected a number above 0, found {value}", key="limit-not-positive")
 
 
 @dataclass
@@ -130,11 +133,13 @@ class Policy:
 
     def __post_init__(self) -> None:
         if unknown := [verb for verb in self.verbs if verb not in VERBS]:
-            raise ConfigError(f"verbs: expected some of {', '.join(VERBS)}, found {unknown[0]!r}")
+            raise ConfigError(f"verbs: expected some of {', '.join(VERBS)}, found {unknown[0]!r}", key="verbs-unknown")
         if self.rounds is not None and self.rounds < 0:
-            raise ConfigError(f"rounds: expected a number of rounds, at least 0, found {self.rounds}")
+            raise ConfigError(
+                f"rounds: expected a number of rounds, at least 0, found {self.rounds}", key="policy-rounds-negative"
+            )
         if self.days < 1:
-            raise ConfigError(f"days: expected at least 1, found {self.days}")
+            raise ConfigError(f"days: expected at least 1, found {self.days}", key="policy-days-below-one")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
         """Refuse a message that is too large, or one too many in a day.
@@ -143,9 +148,15 @@ class Policy:
             Refused: If it exceeds a limit; names the key.
         """
         if nbytes > self.limits.megabytes * 10**6:
-            raise Refused(f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}")
+            raise Refused(
+                f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}",
+                key="limit-megabytes",
+            )
         if sum(1 for _ in ledger.since(1)) >= self.limits.messages:
-            raise Refused(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
+            raise Refused(
+                f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered",
+                key="limit-messages",
+            )
 
     def check_verb(self, verb: str) -> None:
         """Refuse a verb that the policy does not allow.
@@ -154,7 +165,7 @@ class Policy:
             Refused: If it is not one of ``verbs``.
         """
         if verb not in (*self.verbs, *ALWAYS):
-            raise Refused(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}")
+            raise Refused(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}", key="verb-not-allowed")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved.
@@ -163,7 +174,9 @@ class Policy:
             Refused: If its SHA-256, which the error names, is not one of ``configs``.
         """
         if self.configs is not None and (found := digest(config)) not in self.configs:
-            raise Refused(f"configs: the configuration with the SHA-256 {found} is not approved")
+            raise Refused(
+                f"configs: the configuration with the SHA-256 {found} is not approved", key="config-not-approved"
+            )
 
     def check_plan(self, batch_size: int, sizes: Mapping[str, int], threads: int, limited: bool) -> None:
         """Refuse a plan below the floors, or beyond a limit.
@@ -178,17 +191,21 @@ class Policy:
             Refused: If it does not fit the policy; names the key.
         """
         if threads > self.limits.threads:
-            raise Refused(f"{threads:,} threads; limits.threads allows {self.limits.threads}")
+            raise Refused(f"{threads:,} threads; limits.threads allows {self.limits.threads}", key="limit-threads")
         if self.floors is None:
             return
         for name, size in sizes.items():
             if batch_size < min(self.floors.batch_size, size):
                 raise Refused(
                     f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is "
-                    f"{self.floors.batch_size}"
+                    f"{self.floors.batch_size}",
+                    key="floor-batch-size",
                 )
         if limited and self.floors.whole:
-            raise Refused("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
+            raise Refused(
+                "an evaluation of some batches; floors.whole requires whole parts; leave out the limit",
+                key="floor-whole-batches",
+            )
 
     def check_steps(self, steps: int, examples: int, size: int) -> None:
         """Refuse a client's round, or a measuring round, that is too short or too long.
@@ -202,11 +219,12 @@ class Policy:
             Refused: If it does not fit the policy; names the key.
         """
         if steps > self.limits.steps:
-            raise Refused(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}")
+            raise Refused(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}", key="limit-steps")
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
             raise Refused(
                 f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "
-                "or federation.measure_batches for a measuring round"
+                "or federation.measure_batches for a measuring round",
+                key="floor-examples",
             )
 
     def check_round(self, ledger: Ledger, client: str) -> None:
@@ -219,7 +237,8 @@ class Policy:
         if self.rounds is not None and answered >= self.rounds:
             raise Refused(
                 f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds "
-                f"allows {self.rounds}"
+                f"allows {self.rounds}",
+                key="rounds-used-up",
             )
 
     def check_look(self, look: Look, run: str, phase: str, question: str, ledger: Ledger) -> None:
@@ -242,7 +261,10 @@ class Policy:
             return
         view = view_of(look)
         if look.limit is not None:
-            raise Refused(f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts")
+            raise Refused(
+                f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts",
+                key="floor-whole-images",
+            )
         for entry in reversed(ledger.entries):
             if (entry.run, entry.phase) != (run, phase):
                 continue
@@ -253,7 +275,8 @@ class Policy:
                     return
                 raise Refused(
                     f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
-                    f"round"
+                    f"round",
+                    key="floor-whole-asked-twice",
                 )
         if self.rounds is not None:
             recent = list(ledger.since(self.days))
@@ -262,7 +285,8 @@ class Policy:
             if asked >= most:
                 raise Refused(
                     f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows "
-                    "as many, plus two for each run"
+                    "as many, plus two for each run",
+                    key="evaluations-used-up",
                 )
 
     def check_vectors(self, names: Iterable[str]) -> None:
@@ -275,7 +299,8 @@ class Policy:
         if kept:
             raise Refused(
                 f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
-                f"{', '.join(map(repr, kept))}"
+                f"{', '.join(map(repr, kept))}",
+                key="vectors-not-allowed",
             )
 
     def hidden(self, labels: Any) -> list[bool]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.graphs import RECORDERS
@@ -72,7 +73,8 @@ class PreparedPhase:
         if self.layout.fingerprint != self.asked.fingerprint:
             raise Unfit(
                 f"the layout of the model: expected the server's, {self.asked.fingerprint}, found "
-                f"{self.layout.fingerprint}"
+                f"{self.layout.fingerprint}",
+                key="site-layout-differs",
             )
 
     def client(self, name: str | None) -> Client:
@@ -82,7 +84,7 @@ class PreparedPhase:
             Unfit: If the site has no such client in it.
         """
         if name not in self.clients:
-            raise Unfit(f"it has no client {name!r} in this phase")
+            raise Unfit(f"it has no client {name!r} in this phase", key="phase-client-unknown")
         return self.clients[name]
 
     def state(self, task: Task) -> ClientState:
@@ -100,16 +102,18 @@ class PreparedPhase:
         tensors, dtype = envelope.tensors(), self.layout.dtype
         if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != dtype for name in ("w", "stats")):
             raise InvalidMessageError(
-                f"expected w and stats of {dtype}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
+                f"expected w and stats of {dtype}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}",
+                key="model-vectors",
             )
         vectors = (name for name in tensors if name != "stats")  # in which the prior of an objective is NaN at first
         if unsound := [name for name in vectors if not torch.isfinite(tensors[name]).all()]:
-            raise InvalidMessageError(f"{unsound[0]!r} is not finite")
+            raise InvalidMessageError(f"{unsound[0]!r} is not finite", key="model-vector-not-finite")
         down = Broadcast.from_tensors(tensors, len(self.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (self.layout.size, self.layout.stats_size):
             raise Unfit(
                 f"expected {self.layout.size:,} weights and {self.layout.stats_size:,} statistics, found "
-                f"{len(down.w):,} and {len(down.stats):,}"
+                f"{len(down.w):,} and {len(down.stats):,}",
+                key="model-size-differs",
             )
         return down
 
@@ -125,7 +129,10 @@ class PreparedPhase:
         variables = {name for name, p in module.named_parameters() if any(p is each for each in own)}
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
-                raise Refused(f"the weights of {entry.name} in the first round are not those of the approved plan")
+                raise Refused(
+                    f"the weights of {entry.name} in the first round are not those of the approved plan",
+                    key="first-weights-not-approved",
+                )
 
     def size_of(self, rnd: Round, client: Client) -> tuple[int, int]:
         """Return the steps of a client's round, or of its measuring round, and how many different examples they use."""
@@ -150,7 +157,8 @@ class PreparedPhase:
         masks = [local.mask(client) for client in self.clients.values()]
         if any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
             raise InvalidMessageError(
-                "model: clients keep a part of the model; expected the name of a client, found none"
+                "model: clients keep a part of the model; expected the name of a client, found none",
+                key="model-client-missing",
             )
         local.flat.load(down.w, down.stats)
         local.flat.own.load({})
@@ -165,9 +173,14 @@ def members(data: OwnData, asked: Sequence[Member], plan: Plan) -> dict[str, Cli
     clients = {}
     for member in asked:
         if member.name not in data.module.clients:
-            raise Unfit(f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}")
+            raise Unfit(
+                f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}", key="site-client-unknown"
+            )
         if not 0 < member.weight <= 1:
-            raise Unfit(f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}")
+            raise Unfit(
+                f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}",
+                key="client-weight-out-of-range",
+            )
         own, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
         hidden = tuple(data.stand_ins(member.name).items())
         clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
@@ -195,7 +208,10 @@ def prepared(
     try:
         module.load_state_dict(module_state(tensors, module.state_dict()))
     except ValueError as error:
-        raise Unfit(f"the model differs from the server's: {error}; install the same code") from error
+        raise Unfit(
+            f"the model differs from the server's: {error}; install the same code",
+            key=key_of(error, "site-model-differs"),
+        ) from error
     trained, _ = with_fixed_features(module, data.module, fabric)
     training = LocalTraining(
         plan.optimizer_state,

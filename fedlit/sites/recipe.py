@@ -61,9 +61,11 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name}: expected at least 1, found {getattr(self, name)}")
+                raise ConfigError(
+                    f"{name}: expected at least 1, found {getattr(self, name)}", key="plan-number-below-one"
+                )
         if not all(factor > 0 for factor in self.lr_factors.values()):
-            raise ConfigError("lr_factors: expected factors above 0")
+            raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
 
     def round(self, asked: Train, schedule: Schedule, measures: bool = False) -> Round:
         """Return a round from the schedule; a measuring round trains nothing.
@@ -72,7 +74,7 @@ class Plan:
             ConfigError: If there is no such round.
         """
         if not 0 <= asked.index < self.rounds:
-            raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}")
+            raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}", key="plan-round-unknown")
         plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
         share, cohort = torch.tensor(1.0), tuple(asked.cohort)
         return Round(
@@ -141,13 +143,16 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
     try:
         plan = made(Plan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
-            raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out")
+            raise Mistyped(
+                f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out",
+                key="model-starts-from-file",
+            )
         model = with_classes(plan.model, classes, table)
         with torch.random.fork_rng(devices=[]):
             check_size(model, table, parameters)
             return Recipe(plan, built(LightningModule, model, "model", table), built(Phase, plan.phase, "phase", table))
     except Mistyped as error:
-        raise ConfigError(f"the plan cannot be built here: {error}") from error
+        raise ConfigError(f"the plan cannot be built here: {error}", key=error.key) from error
 
 
 def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table) -> dict[str, Any]:
@@ -157,7 +162,7 @@ def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table)
         Mistyped: If the table does not have the model's class.
     """
     if not isinstance(model.get("class_path"), str):
-        raise Mistyped("model: expected a class_path")
+        raise Mistyped("model: expected a class_path", key="model-class-path-missing")
     cls, options = table.get(model["class_path"], LightningModule, "model"), dict(model.get("init_args") or {})
     if "classes" in signature(cls).parameters:
         options["classes"] = list(classes)
@@ -176,7 +181,9 @@ def check_size(model: Mapping[str, Any], table: Table, parameters: float) -> Non
     except Exception:  # its constructor reads a value; a real mistake shows when the model is built
         return
     if count > parameters:
-        raise ConfigError(f"a model of {count:,} weights; limits.parameters allows {parameters:,}")
+        raise ConfigError(
+            f"a model of {count:,} weights; limits.parameters allows {parameters:,}", key="limit-parameters"
+        )
 
 
 def without_start(model: Mapping[str, Any]) -> dict[str, Any]:

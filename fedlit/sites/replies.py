@@ -54,7 +54,8 @@ class Replies:
         }
         name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
         raise InvalidMessageError(
-            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code"
+            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code",
+            key="reply-layout-differs",
         )
 
     def scores(self, view: View, request: Request, reply: Envelope, what: str) -> Scores:

@@ -57,7 +57,10 @@ class Roster:
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]
         if unknown := [name for name in self.fresh if name not in names]:
-            raise ConfigError(f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}")
+            raise ConfigError(
+                f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}",
+                key="fresh-state-site-unknown",
+            )
 
     @property
     def site_of(self) -> dict[str, str]:
@@ -94,7 +97,8 @@ class Roster:
             if begun:
                 raise CheckpointError(
                     f"{directory} is a run without sites: its clients' states are in its checkpoints, and no site has "
-                    "them; resume without --sites, or start a new run"
+                    "them; resume without --sites, or start a new run",
+                    key="run-without-sites",
                 )
             self._write(file, {})
         try:
@@ -103,14 +107,16 @@ class Roster:
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it"
+                f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it",
+                key="roster-unreadable",
             ) from error
         for client, site in self.site_of.items():
             if before.get(client, site) != site:
                 raise CheckpointError(
                     f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: "
                     "its state is at the former; resume with the same clients at each site (sites may leave and "
-                    "join), or start a new run"
+                    "join), or start a new run",
+                    key="client-at-other-site",
                 )
         if self.site_of.keys() - before.keys():
             self._write(file, before)
@@ -244,7 +250,7 @@ def gather(
             )
     problems += _misnamed(found)
     if problems:
-        raise ConfigError("--sites: " + "; ".join(problems))
+        raise ConfigError("--sites: " + "; ".join(problems), key="sites-not-ready")
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
     return Gathered([found[site] for site in sorted(found)], arrays)
 
@@ -273,21 +279,23 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
         InvalidMessageError: If there is none, or it is not valid; names the reason.
     """
     if isinstance(answer, Lost):
-        raise InvalidMessageError(answer.reason)
+        raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
-        raise InvalidMessageError(answer.message(Failure).reason)
+        raise InvalidMessageError(answer.message(Failure).reason, key="hello-refused")
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(told.classes for told in presence.clients)):
         raise InvalidMessageError(
             f"expected a printable name of the site and of each class, found "
-            f"{printable(odd[0], 60) if odd else 'none'!r}"
+            f"{printable(odd[0], 60) if odd else 'none'!r}",
+            key="hello-names-not-printable",
         )
     for told in presence.clients:
         _check_told(told, presence.classes)
     if presence.fedlit != __version__:
         raise InvalidMessageError(
-            f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version"
+            f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version",
+            key="hello-version-differs",
         )
     return presence
 
@@ -300,28 +308,33 @@ def _check_told(told: Told, classes: Sequence[str]) -> None:
     """
     if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
         raise InvalidMessageError(
-            f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters"
+            f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters",
+            key="hello-client-name",
         )
     if unknown := [name for name in told.classes if name not in classes]:
         raise InvalidMessageError(
-            f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes"
+            f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes",
+            key="hello-client-class-unknown",
         )
     for part in PARTS:
         size = getattr(told, part)
         if size is not None and not 0 <= size < 2**40:
             raise InvalidMessageError(
-                f"client {told.name!r}: expected a possible number of images in {part}, found {size}"
+                f"client {told.name!r}: expected a possible number of images in {part}, found {size}",
+                key="hello-image-count",
             )
     for part, counts in told.counts.items():
         size = getattr(told, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):
             raise InvalidMessageError(
-                f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes"
+                f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes",
+                key="hello-counts-misfit",
             )
         for positives, negatives in zip(*counts, strict=True):
             if (positives is None) != (negatives is None) or not 0 <= (positives or 0) + (negatives or 0) <= size:
                 raise InvalidMessageError(
-                    f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images"
+                    f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images",
+                    key="hello-positives-contradiction",
                 )
 
 

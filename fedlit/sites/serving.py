@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from filelock import FileLock, Timeout
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, FedlitError
 from fedlit.core.system.files import private
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
@@ -29,7 +29,7 @@ OTHER = 120
 """Seconds for which a process waits for another one that uses the folder to end."""
 
 
-class OutOfTime(Exception):
+class OutOfTime(FedlitError):
     """Error of an answer that takes longer than the site's file allows."""
 
 
@@ -88,7 +88,7 @@ def _limited_time(seconds: float) -> Iterator[None]:
     """Context manager that raises an error after a number of seconds, which becomes the site's answer."""
 
     def late(*_: Any) -> None:
-        raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}")
+        raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}", key="limit-seconds")
 
     if not hasattr(signal, "setitimer"):
         yield

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedlit import __version__
+from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import configured
@@ -107,7 +108,8 @@ class Site:
             if envelope.verb not in self._verbs:
                 raise InvalidMessageError(
                     f"verb: expected one of {', '.join(self._verbs)}, found {envelope.verb[:20]!r}; "
-                    "install the same fedlit on both sides"
+                    "install the same fedlit on both sides",
+                    key="verb-unknown",
                 )
             self.policy.check_verb(envelope.verb)
             entry, reply = self._verbs[envelope.verb](envelope, entry)
@@ -120,12 +122,14 @@ class Site:
         if asked.fedlit != __version__:
             raise Unfit(
                 f"it has fedlit {__version__}, and the server has {asked.fedlit}: results of two versions may differ; "
-                "install the same version"
+                "install the same version",
+                key="versions-differ",
             )
         if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
             raise Refused(
                 f"its policy does not allow {', '.join(odd)}; to allow it, the site can write "
-                f"{line_to_add([*policy.allow, *odd])} under policy"
+                f"{line_to_add([*policy.allow, *odd])} under policy",
+                key="class-not-allowed",
             )
         floors = policy.floors
         presence = Presence(
@@ -155,7 +159,8 @@ class Site:
         plan = made.plan
         if plan.weights and plan.weights != envelope.digest:
             raise Refused(
-                f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}"
+                f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}",
+                key="plan-weights-differ",
             )
         clients = members(self._data, asked.clients, plan)
         sizes = {name: client.examples for name, client in clients.items()}
@@ -213,15 +218,18 @@ class Site:
         ready, task, entry = self._task(envelope, entry, Look, "an evaluation")
         look = task.asked
         if look.holder not in self._data.module.clients:
-            raise Unfit(f"it has no client {look.holder!r}")
+            raise Unfit(f"it has no client {look.holder!r}", key="evaluation-client-unknown")
         if not -1 <= look.at <= ready.plan.rounds:
-            raise Unfit(f"evaluate: expected a round from -1 to {ready.plan.rounds}, found {look.at}")
+            raise Unfit(
+                f"evaluate: expected a round from -1 to {ready.plan.rounds}, found {look.at}",
+                key="evaluation-round-out-of-range",
+            )
         entry = replace(entry, view=view_of(look), at=look.at)
         self.policy.check_look(look, task.run, task.phase, entry.question, self._ledger)
         state = None if task.client is None else ready.state(task)
         view = View(task.client, look.holder, look.part, look.method, look.limit)
         if getattr(self._data.module.clients[look.holder], look.part) is None:
-            raise Unfit(f"client {look.holder!r} has no part {look.part!r}")
+            raise Unfit(f"client {look.holder!r} has no part {look.part!r}", key="evaluation-part-unknown")
         with reading():
             scored = ready.worker.evaluate(view, state, ready.down(envelope))
         entry = replace(entry, examples=scored.examples)
@@ -243,10 +251,14 @@ class Site:
         if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(classes):
             raise InvalidMessageError(
                 f"model: expected one of the main part, after 0 to {plan.rounds} rounds, of {len(classes)} classes, "
-                f"found one of phase {task.phase!r}, after {asked.rounds} rounds, of {len(asked.learned)} classes"
+                f"found one of phase {task.phase!r}, after {asked.rounds} rounds, of {len(asked.learned)} classes",
+                key="kept-model-of-other-part",
             )
         if envelope.vectors.keys() != {"w", "stats"}:
-            raise InvalidMessageError(f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}")
+            raise InvalidMessageError(
+                f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}",
+                key="kept-model-vectors",
+            )
         ready.load(task, ready.down(envelope))
         notes = {"round": asked.rounds, "classes": classes, "learned": asked.learned}
         notes |= described_images(self._data.module)
@@ -275,7 +287,9 @@ class Site:
         """
         task = _checked(envelope.message(Task))
         if not isinstance(task.asked, kind):
-            raise InvalidMessageError(f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}")
+            raise InvalidMessageError(
+                f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}", key="message-kind-differs"
+            )
         ready = self._ready_for(task)
         named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
         question = digest({"asked": named, "vectors": envelope.digest})
@@ -287,7 +301,8 @@ class Site:
         if odd := lacking(config, self._table):
             raise Refused(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
-                f"policy"
+                f"policy",
+                key="plan-class-not-allowed",
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
@@ -295,7 +310,7 @@ class Site:
         """Return the prepared phase, if the message is for it."""
         ready = self._ready
         if ready is None or not ready.is_for(message.run, message.phase, message.fingerprint):
-            raise Unprepared("it has not prepared this phase of this run")
+            raise Unprepared("it has not prepared this phase of this run", key="phase-not-prepared")
         ready.check_layout()
         return ready
 
@@ -343,7 +358,7 @@ def _checked(message: Any) -> Any:
     try:
         check_run(message.run)
     except ValueError as error:
-        raise InvalidMessageError(str(error)) from error
+        raise InvalidMessageError(str(error), key=key_of(error, "run-id-invalid")) from error
     return message
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from fedlit.core.checkpoints.stored_states import write_tensors
+from fedlit.core.errors import FedlitError
 from fedlit.core.messages import ClientState
 from fedlit.core.system.files import sync, whole
 from fedlit.sites.messages import check_run
@@ -21,13 +22,13 @@ from fedlit.sites.messages import check_run
 FILE = re.compile(r"(round|pending)-(\d{6})\.pt")
 
 
-class MissingState(ValueError):
+class MissingState(FedlitError, ValueError):
     """Error of a state that the server needs and the site does not have."""
 
     public = "the required state of a client is missing; it may be restored from a copy"
 
 
-class NotKept(ValueError):
+class NotKept(FedlitError, ValueError):
     """Error of a file of the site that cannot be written."""
 
     public = "what the site keeps cannot be written"
@@ -71,7 +72,8 @@ class SiteStates:
             return ClientState.from_tensors(tensors, self.aggregators)
         except Exception as error:  # torch raises any error for a file that was changed
             raise MissingState(
-                f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
+                f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}",
+                key="site-state-unreadable",
             ) from error
 
     def commit(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
@@ -118,7 +120,8 @@ class SiteStates:
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise NotKept(
                 f"the state of client {client!r} cannot be written to {file.parent}: "
-                f"{getattr(reason, 'strerror', None) or reason}; free disk space there"
+                f"{getattr(reason, 'strerror', None) or reason}; free disk space there",
+                key="site-state-not-written",
             ) from error
 
     def _find(self, client: str, accepted: int | None, fresh: bool) -> Path | None:
@@ -134,7 +137,8 @@ class SiteStates:
         raise MissingState(
             f"the state of client {client!r} after round {accepted} is not in "
             f"{self._file(client, 'round', accepted).parent}, which has {', '.join(there) or 'no states'}; restore it "
-            "from a copy, or resume with --fresh_state, without what the client has kept so far"
+            "from a copy, or resume with --fresh_state, without what the client has kept so far",
+            key="client-state-not-at-site",
         )
 
     def _files(self, client: str) -> list[tuple[str, int, Path]]:
@@ -146,7 +150,7 @@ class SiteStates:
         check_run(self.run)
         folder = self.folder / self.run / folder_name(self.phase or "main part") / folder_name(client)
         if not folder.resolve().is_relative_to(self.folder.resolve()):
-            raise MissingState(f"{folder} is not in {self.folder}")
+            raise MissingState(f"{folder} is not in {self.folder}", key="state-not-in-folder")
         return folder / f"{kind}-{number:06d}.pt"
 
 

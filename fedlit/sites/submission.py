@@ -81,18 +81,23 @@ class Lead:
         if not admin.exists():
             raise ConfigError(
                 f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, "
-                "found no such file"
+                "found no such file",
+                key="lead-folder-missing",
             )
         if not own.exists():
             raise ConfigError(
-                f"--sites {folder}: write {own} with the names of the sites, such as: sites: [north, south]"
+                f"--sites {folder}: write {own} with the names of the sites, such as: sites: [north, south]",
+                key="lead-file-missing",
             )
         values = documents.load(own)
         sites = values.get("sites") if isinstance(values, dict) and values.keys() == {"sites"} else None
         if not isinstance(sites, list) or not sites or not all(isinstance(name, str) for name in sites):
-            raise ConfigError(f"{own}: expected sites: and a list of their names, such as: sites: [north, south]")
+            raise ConfigError(
+                f"{own}: expected sites: and a list of their names, such as: sites: [north, south]",
+                key="lead-file-without-sites",
+            )
         if len(set(sites)) < len(sites):
-            raise ConfigError(f"{own}: sites: a name appears twice; remove one")
+            raise ConfigError(f"{own}: sites: a name appears twice; remove one", key="lead-file-site-twice")
         own = json.loads(admin.read_text())["admin"]
         return cls(folder.absolute(), str(own["username"]), tuple(sites), str(own.get("host", cls.server)))
 

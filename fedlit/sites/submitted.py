@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from lightning.pytorch import LightningModule
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.fabric import PRECISIONS, launch, make_fabric
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
@@ -71,12 +71,17 @@ class ServerSettings:
         try:
             settings = made(cls, values, "")
         except Mistyped as error:
-            raise ConfigError(f"{file} at the server: {error}") from error
+            raise ConfigError(f"{file} at the server: {error}", key=error.key) from error
         if not Path(settings.home).is_dir():
-            raise ConfigError(f"{file} at the server: home: expected an existing folder, found {settings.home!r}")
+            raise ConfigError(
+                f"{file} at the server: home: expected an existing folder, found {settings.home!r}",
+                key="server-home-missing",
+            )
         if settings.job_days is not None and not settings.job_days > 0:
             raise ConfigError(
-                f"{file} at the server: job_days: expected a number of days above 0, or null, found {settings.job_days}"
+                f"{file} at the server: job_days: expected a number of days above 0, or null, found "
+                f"{settings.job_days}",
+                key="job-days-not-positive",
             )
         return settings
 
@@ -149,7 +154,8 @@ def to_json(experiment: Experiment, weights: str | None = None) -> str:
         return json.dumps({"data": described, "settings": settings}, indent=1, allow_nan=False)
     except ValueError as error:
         raise ConfigError(
-            f"--sites: the configuration holds NaN or infinity, which cannot be sent ({error}); use a finite number"
+            f"--sites: the configuration holds NaN or infinity, which cannot be sent ({error}); use a finite number",
+            key="configuration-not-finite",
         ) from error
 
 
@@ -173,19 +179,23 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
             raise Mistyped(
                 f"the server does not allow {', '.join(odd)}; its administrator may add "
-                f"{line_to_add([*own.allow, *odd])} to its file"
+                f"{line_to_add([*own.allow, *odd])} to its file",
+                key="server-class-not-allowed",
             )
         with ready(_made(submitted, settings, wanted, own, table, name)) as experiment:
             yield experiment
     except (Mistyped, RecursionError) as error:
-        raise ConfigError(f"the configuration at the server: {str(error) or 'nested too deeply'}") from error
+        raise ConfigError(
+            f"the configuration at the server: {str(error) or 'nested too deeply'}",
+            key=key_of(error, "submitted-configuration-invalid"),
+        ) from error
 
 
 def _json(text: str) -> Any:
     try:
         return strict_json(text.encode())
     except ValueError as error:
-        raise Mistyped(f"expected JSON that fedlit has written: {error}") from error
+        raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
 
 
 def _wanted(settings: Mapping[str, Any]) -> Wanted:
@@ -202,12 +212,15 @@ def _wanted(settings: Mapping[str, Any]) -> Wanted:
         "callbacks",
     )
     if missing := [key for key in keys if key not in settings]:
-        raise Mistyped(f"{missing[0]} is missing")
+        raise Mistyped(f"{missing[0]} is missing", key="submitted-key-missing")
     precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
     wanted = made(Wanted, {key: settings[key] for key in keys} | {"precision": precision}, "")
     check_name("experiment", wanted.experiment, OF_RUNS)
     if wanted.precision not in PRECISIONS:
-        raise Mistyped(f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}")
+        raise Mistyped(
+            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}",
+            key="submitted-precision",
+        )
     return wanted
 
 
@@ -252,7 +265,8 @@ def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, An
         if asked not in own.weights:
             known = ", ".join(own.weights) or "none"
             raise Mistyped(
-                f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}"
+                f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
+                key="server-weights-unknown",
             )
         options["weights"] = Path(own.weights[asked])
     return {**model, "init_args": options}

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from fedlit.core.errors import DataError
 from fedlit.core.system.files import whole
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -159,18 +160,22 @@ class MetricsFile:
             pass
         raise self._malformed(line, end)
 
-    def _malformed(self, line: bytes, end: int) -> ValueError:
+    def _malformed(self, line: bytes, end: int) -> DataError:
         number = self.path.read_bytes().count(b"\n", 0, end)
         text = line.decode(errors="replace").strip()
-        return ValueError(
+        return DataError(
             f"{self.path}, line {number}: expected {self.header.strip()!r}, found {text!r}; correct or remove the "
-            "line, or move the file away: later metrics are then written to a new file"
+            "line, or move the file away: later metrics are then written to a new file",
+            key="metrics-line-malformed",
         )
 
 
 def _quoted(key: str) -> str:
     if "\n" in key or "\r" in key or '"' in key:
-        raise ValueError(f"metric: expected a name without line breaks and double quotes, found {key!r}; rename it")
+        raise DataError(
+            f"metric: expected a name without line breaks and double quotes, found {key!r}; rename it",
+            key="metric-name-invalid",
+        )
     return f'"{key}"' if "," in key else key
 
 

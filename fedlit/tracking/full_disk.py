@@ -32,7 +32,8 @@ def full_disk_explained(run: Path) -> Iterator[None]:
         onward = f"resume with --ckpt_path {run}; {last} is kept" if last else "start again; no checkpoint exists yet"
         raise TrainingError(
             f"{place}: cannot be written: {reason.strerror} ({_free(run)}). Free disk space or raise the "
-            f"quota, then {onward}"
+            f"quota, then {onward}",
+            key="disk-full",
         ) from error
 
 

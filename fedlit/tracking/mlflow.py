@@ -64,23 +64,27 @@ class MLflowTracker(Tracker):
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
                 "logger: MLflow is not installed; install it with `pip install mlflow`, or run without it: "
-                "`--logger false`"
+                "`--logger false`",
+                key="mlflow-missing",
             )
         if not tracking_uri:
             raise ConfigError(
-                "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value"
+                "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value",
+                key="tracking-uri-empty",
             )
         if artifact_location and without_credentials(artifact_location) != artifact_location:
             raise ConfigError(
                 "artifact_location: expected an address without credentials, found "
                 f"{without_credentials(artifact_location)} with credentials, which MLflow would store in its database "
                 "and show to all users; pass them to the store's client, such as AWS_ACCESS_KEY_ID in the environment "
-                "or ~/.netrc"
+                "or ~/.netrc",
+                key="artifact-location-with-credentials",
             )
         if flush_seconds <= 0 or finish_seconds < 0:
             raise ConfigError(
                 f"logger: expected flush_seconds above 0 and finish_seconds of at least 0, found {flush_seconds} and "
-                f"{finish_seconds}"
+                f"{finish_seconds}",
+                key="logger-seconds-out-of-range",
             )
         absolute(str(tracking_uri))  # raises errors now, not in the thread
         self.tracking_uri = str(tracking_uri)

@@ -77,7 +77,8 @@ class Result:
             raise CheckpointError(
                 f"{file} cannot be read as the result of a run: {type(error).__name__}: {error}. Remove it and resume "
                 f"the run, which tests its model again: fedlit fit --config {directory / 'config.yaml'} --ckpt_path "
-                f"{directory}"
+                f"{directory}",
+                key="result-file-damaged",
             ) from error
 
 
@@ -143,7 +144,8 @@ class Run:
         if self._started and not self._in_place:
             raise TrainingError(
                 f"{self.directory} was renamed or deleted while its run trained. If it was renamed, resume it under "
-                "its new name NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW"
+                "its new name NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW",
+                key="run-directory-renamed",
             )
 
     @property
@@ -202,7 +204,8 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
             pass
         except OSError as error:
             raise ConfigError(
-                f"--run_dir {root}: cannot create {path}: {error.strerror}; choose another folder"
+                f"--run_dir {root}: cannot create {path}: {error.strerror}; choose another folder",
+                key="run-dir-not-created",
             ) from error
         with suppress(FileNotFoundError):
             (path / RESERVED).unlink()  # the process that deletes it takes the directory
@@ -220,10 +223,14 @@ def check_writable(root: Path, experiment: str) -> None:
         (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
     )
     if not existing.is_dir():
-        raise ConfigError(f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder")
+        raise ConfigError(
+            f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder",
+            key="run-dir-is-a-file",
+        )
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions"
+            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions",
+            key="run-dir-not-writable",
         )
 
 
@@ -250,13 +257,16 @@ def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = 
         newest = run_of(max(last_of_runs, key=lambda path: path.stat().st_mtime))
         path = last_checkpoint(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
         if path is None:
-            raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
+            raise CheckpointError(
+                f"{newest} has no best checkpoint yet; use --ckpt_path last", key="no-best-checkpoint"
+            )
         return path
     path = Path(which) if (Path(which) / "manifest.json").exists() else last_checkpoint(Path(which))
     if path is None:
         raise CheckpointError(
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
-            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
+            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there",
+            key="checkpoint-not-found",
         )
     return path
 
@@ -305,12 +315,19 @@ def read_config(directory: Path) -> dict:
     try:
         settings = documents.parse(marked(file.read_text()))
     except FileNotFoundError:
-        raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run") from None
+        raise CheckpointError(
+            f"{directory} has no config.yaml: not the directory of a fedlit run", key="run-without-config"
+        ) from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(f"{file} cannot be read as YAML: {reason}; {RESTORE}") from error
+        raise CheckpointError(
+            f"{file} cannot be read as YAML: {reason}; {RESTORE}", key="run-config-not-yaml"
+        ) from error
     if not isinstance(settings, dict):
-        raise CheckpointError(f"{file}: expected the keys of a configuration, found {str(settings)[:80]!r}; {RESTORE}")
+        raise CheckpointError(
+            f"{file}: expected the keys of a configuration, found {str(settings)[:80]!r}; {RESTORE}",
+            key="run-config-not-a-mapping",
+        )
     return settings
 
 
@@ -325,7 +342,8 @@ def check_same_config(directory: Path, config: str) -> None:
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
             f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, devices, callbacks "
-            f"and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}"
+            f"and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}",
+            key="resumed-with-other-configuration",
         )
 
 

@@ -75,7 +75,10 @@ def execute(args: Namespace, parser: Parser) -> int:
 def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accelerator: str, trust: bool = False) -> int:
     """Score the images of a folder; return 1 if some cannot be read, whose rows stay empty."""
     if output.is_dir():
-        raise ConfigError(f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}")
+        raise ConfigError(
+            f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}",
+            key="predictions-output-is-a-folder",
+        )
     files = image_files(folder)
     scorer = load_scorer(model, tracking_uri, accelerator, trust)
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -105,7 +108,9 @@ def run_predict(experiment: Experiment, part: str, output: Path | None, format: 
             if table is None:
                 raise ConfigError(
                     f"predict: expected classes and a predict_step that returns a tensor [B, C], found a "
-                    f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have them"
+                    f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have "
+                    "them",
+                    key="predict-without-predict-step",
                 )
             if session.fabric.is_global_zero:
                 file = write(table, folder / f"{slug(name)}_{part}.{format}")

@@ -52,7 +52,7 @@ def _init(args: Namespace) -> int:
         )
         written = folder.write()
     except (ConfigError, OSError) as error:
-        complain(str(error))
+        complain(error)
         return 1
     for file in written:
         print(f"wrote {file}")
@@ -66,7 +66,7 @@ def _check(args: Namespace) -> int:
         for line in _checks(args.path, args.config):
             console.print(line)
     except (ConfigError, TrainingError) as error:
-        complain(str(error))
+        complain(error)
         return 1
     return 0
 
@@ -81,7 +81,7 @@ def _ledger(args: Namespace) -> int:
             write_csv(lines, args.csv)
         report(lines, state, wide_console())
     except (ConfigError, OSError) as error:
-        complain(str(error))
+        complain(error)
         return 1
     return 0
 
@@ -94,7 +94,7 @@ def _model(args: Namespace) -> int:
 
         file, notes = bring(files, args.client, args.output)
     except (ConfigError, OSError) as error:
-        complain(str(error))
+        complain(error)
         return 1
     whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
     console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
@@ -117,11 +117,15 @@ def _state(path: Path) -> Path:
     if not file.is_file():
         raise ConfigError(
             f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that file, found "
-            f"{'a folder without it' if path.is_dir() else 'no such folder or file'}; check the path"
+            f"{'a folder without it' if path.is_dir() else 'no such folder or file'}; check the path",
+            key="site-folder-missing",
         )
     settings = documents.load(file)
     if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
-        raise ConfigError(f"{file}: state: expected the path of the site's folder of states, found none")
+        raise ConfigError(
+            f"{file}: state: expected the path of the site's folder of states, found none",
+            key="site-state-folder-missing",
+        )
     return Path(settings["state"])
 
 
@@ -137,10 +141,11 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         raise ConfigError(
             f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that of a lead, with "
             f"startup/fed_admin.json, found {found}; `fedlit site init` writes one, and its STEPS.txt explains how to "
-            "get a certificate"
+            "get a certificate",
+            key="kit-folder-missing",
         )
     if config is not None and not config.is_file():
-        raise ConfigError(f"--config: expected a file, found none at {config}")
+        raise ConfigError(f"--config: expected a file, found none at {config}", key="config-file-missing")
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
     from fedlit.sites.policy import Refused
@@ -152,7 +157,7 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
     try:
         yield from check(settings, config)
     except Refused as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error), key=error.key) from error
     unseen = "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() else ""
     yield f"ready to join{kit.unless if kit else unseen}"
 

@@ -42,7 +42,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             return 0
         table = run_sweep(sweep, args.jobs, console)
     except ConfigError as error:  # its message already names the place
-        complain(str(error))
+        complain(error)
         return 2
     console.print(sweep_table(sweep, table, draws_of(table), console.width))
     console.print(next_steps(table, sweep.table))

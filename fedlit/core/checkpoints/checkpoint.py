@@ -254,7 +254,10 @@ def tensors(path: Path) -> State:
         run = path
         path = find(run / "checkpoints", "best") or find(run / "checkpoints", "last")
         if path is None:
-            raise CheckpointError(f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint")
+            raise CheckpointError(
+                f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint",
+                key="run-directory-missing",
+            )
     with _reading(path):
         manifest = Manifest.read(path)
         flat, named = read_tensors(path / SERVER, manifest, SERVER_NAMES), {}
@@ -286,7 +289,8 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise CorruptCheckpointError(
-                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}"
+                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}",
+                    key="checkpoint-vector-size",
                 )
         return Contents(
             round=manifest.round,
@@ -318,10 +322,13 @@ def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Man
     there, here = manifest.layout, describe(layout)
     if manifest.aggregators != aggregators:
         raise CheckpointError(
-            f"{path}: expected aggregators {aggregators}, found {manifest.aggregators}; use the run's config.yaml"
+            f"{path}: expected aggregators {aggregators}, found {manifest.aggregators}; use the run's config.yaml",
+            key="checkpoint-of-other-aggregators",
         )
     if there != here:
-        raise CheckpointError(f"{path} is a checkpoint of another model: {difference(there, here)}")
+        raise CheckpointError(
+            f"{path} is a checkpoint of another model: {difference(there, here)}", key="checkpoint-of-other-model"
+        )
     return manifest
 
 
@@ -331,11 +338,13 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except CorruptCheckpointError as error:
-        raise CheckpointError(f"{error}; {_instead(path)}") from error
+        raise CheckpointError(f"{error}; {_instead(path)}", key=error.key) from error
     except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; {_instead(path)}") from error
+        raise CheckpointError(
+            f"{path} cannot be read as a fedlit checkpoint: {error}; {_instead(path)}", key="checkpoint-unreadable"
+        ) from error
 
 
 def _instead(path: Path) -> str:

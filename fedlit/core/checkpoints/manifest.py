@@ -91,16 +91,21 @@ class Manifest:
         try:
             content = json.loads(path.read_bytes())
             if content.get("digest") != _hash_of(content):
-                raise CorruptCheckpointError(f"{path} is damaged: its content does not match its hash")
+                raise CorruptCheckpointError(
+                    f"{path} is damaged: its content does not match its hash", key="checkpoint-manifest-damaged"
+                )
             manifest = cls(**content | {"best": Best(**content["best"])})
         except (OSError, AttributeError, KeyError, TypeError, RecursionError, ValueError) as error:
             if isinstance(error, CorruptCheckpointError):
                 raise
-            raise CorruptCheckpointError(f"{path} cannot be read: {error}") from error
+            raise CorruptCheckpointError(
+                f"{path} cannot be read: {error}", key="checkpoint-manifest-unreadable"
+            ) from error
         if folder.name.startswith("round-") and folder.name != name_of(manifest.round):
             raise CorruptCheckpointError(
                 f"{path}: it is of round {manifest.round}, so its folder should be {name_of(manifest.round)}, and is "
-                f"{folder.name}"
+                f"{folder.name}",
+                key="checkpoint-folder-renamed",
             )
         return manifest
 

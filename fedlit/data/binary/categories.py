@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.seeds import derive_seed
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByCategory, Partition
@@ -86,11 +87,17 @@ class CategoryImages(FederatedDataModule, ABC):
         partition = ByCategory(5) if partition is None else partition
         super().__init__(partition, image_size=image_size, in_chans=in_chans, split=split, **kwargs)
         if root is None:
-            raise ValueError(f"data.root is missing: {self.layout}")
+            raise DataError(f"data.root is missing: {self.layout}", key="categories-root-missing")
         if imratio is not None and not 0 < imratio < 1:
-            raise ValueError(f"data.imratio: expected a share of positives between 0 and 1, found {imratio}")
+            raise DataError(
+                f"data.imratio: expected a share of positives between 0 and 1, found {imratio}",
+                key="imratio-out-of-range",
+            )
         if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
-            raise ValueError(f"data.positives: expected one or more different categories, found {list(positives)}")
+            raise DataError(
+                f"data.positives: expected one or more different categories, found {list(positives)}",
+                key="positives-not-different",
+            )
         self.root, self.positives, self.imratio = Path(root).expanduser(), positives, imratio
 
     @abstractmethod
@@ -144,9 +151,10 @@ class CategoryImages(FederatedDataModule, ABC):
             mine = training & (owners == client)
             negatives = int((mine & ~positive).sum())
             if not negatives:
-                raise ValueError(
+                raise DataError(
                     f"data.imratio: expected negative training images at every client, found none at {str(client)!r}. "
-                    "Remove imratio, or choose a partition that gives this client some."
+                    "Remove imratio, or choose a partition that gives this client some.",
+                    key="imratio-without-negatives",
                 )
             positives = np.flatnonzero(mine & positive)
             positives = positives[np.argsort(records.names[positives])]
@@ -158,9 +166,11 @@ class CategoryImages(FederatedDataModule, ABC):
         """Return the horizontal flip and padded crop."""
         return FlipCropAugmentation()
 
-    def missing(self, reason: str) -> FileNotFoundError:
+    def missing(self, reason: str) -> MissingFileError:
         """Return the error for a folder with missing content."""
-        return FileNotFoundError(f"{self.root}: {reason}; {self.layout}. fedlit does not download it.")
+        return MissingFileError(
+            f"{self.root}: {reason}; {self.layout}. fedlit does not download it.", key="categories-folder-incomplete"
+        )
 
     def _positive_categories(self, categories: Sequence[str]) -> list[str]:
         if self.positives is None:
@@ -173,11 +183,12 @@ class CategoryImages(FederatedDataModule, ABC):
             if name not in categories:
                 similar = get_close_matches(name, categories, n=3)
                 hint = f"similar names are {listed(similar)}" if similar else f"categories are {listed(categories, 20)}"
-                raise ValueError(f"data.positives: unknown category {name!r}; {hint}")
+                raise DataError(f"data.positives: unknown category {name!r}; {hint}", key="positive-category-unknown")
         if not 0 < len(positives) < len(categories):
-            raise ValueError(
+            raise DataError(
                 "data.positives: expected some positive and some negative categories, "
-                f"found {len(positives)} positive ones of {len(categories)}: {listed(categories)}"
+                f"found {len(positives)} positive ones of {len(categories)}: {listed(categories)}",
+                key="positives-all-or-none",
             )
         return positives
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from fedlit.core.errors import DataError
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import contents, listed
@@ -56,9 +57,10 @@ class CATvsDOG(CategoryImages):
         names = sorted(file.relative_to(self.root / folder).as_posix() for file in (self.root / folder).rglob("*.jpg"))
         parsed = [_LAYOUTS[folder].fullmatch(name) for name in names]
         if strange := [name for name, match in zip(names, parsed, strict=True) if match is None]:
-            raise ValueError(
+            raise DataError(
                 f"{self.root / folder}: {len(strange)} images have another name than the data set's, the first are "
-                f"{listed(strange, 3)}; {self.layout}. Move them away."
+                f"{listed(strange, 3)}; {self.layout}. Move them away.",
+                key="cats-and-dogs-strange-names",
             )
         category = np.array([ANIMALS.index(match[1].lower()) for match in parsed], dtype=np.int64)
         for_test = np.array([int(match[2]) % TEST_EVERY == TEST_EVERY - 1 for match in parsed], dtype=bool)
@@ -66,9 +68,10 @@ class CATvsDOG(CategoryImages):
             parts = (("test", "4, 9, 14, ...", for_test), ("training", "0, 1, 2, 3, 5, ...", ~for_test))
             for part, numbers, here in parts:
                 if not (here & (category == number)).any():
-                    raise ValueError(
+                    raise DataError(
                         f"{self.root / folder}: found no {part} image of a {animal}, whose number is one of {numbers}, "
-                        f"among {(category == number).sum()} of its images; {self.layout}"
+                        f"among {(category == number).sum()} of its images; {self.layout}",
+                        key="cats-and-dogs-part-empty",
                     )
         return CategorisedImages(
             store=decode_images([self.root / folder / name for name in names], self.image_size, 3, self.cache_dir),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
@@ -50,7 +51,7 @@ class Melanoma(FederatedDataModule):
     def __init__(self, root: Path | None = None, partition: Partition | None = None, in_chans: int = 3, **kwargs):
         super().__init__(ByPatient(4) if partition is None else partition, in_chans=in_chans, **kwargs)
         if root is None:
-            raise ValueError(f"data.root is missing: {self.layout}")
+            raise DataError(f"data.root is missing: {self.layout}", key="melanoma-root-missing")
         self.root = Path(root).expanduser()
 
     @property
@@ -62,7 +63,9 @@ class Melanoma(FederatedDataModule):
         """Read the label file and decode the images into the cache as RGB."""
         file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         if file is None:
-            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
+            raise MissingFileError(
+                f"{self.root}: found {contents(self.root)}; {self.layout}", key="melanoma-folder-incomplete"
+            )
         table = read_table(file, ("image_name", "patient_id", "target"), ("image_name", "patient_id"))
         refuse_repeats(table, "image_name")
         names = table.rows["image_name"].to_numpy(dtype=str)
@@ -95,13 +98,17 @@ def _targets(table: LabelTable) -> np.ndarray:
     blank = np.isnan(labels[:, 0])
     if blank.any():
         lines = f"{blank.sum()} such lines"
-        raise ValueError(f"{table.at(blank)}: column 'target' is empty ({lines}). Fill in 0 or 1, or remove the line.")
+        raise DataError(
+            f"{table.at(blank)}: column 'target' is empty ({lines}). Fill in 0 or 1, or remove the line.",
+            key="melanoma-target-empty",
+        )
     if "benign_malignant" in table.rows:
         words = table.rows["benign_malignant"]
         wrong = (words.map(WORDS) != labels[:, 0]).to_numpy()
         if wrong.any():
-            raise ValueError(
+            raise DataError(
                 f"{table.at(wrong)}: column 'target' is {labels[wrong][0, 0]:g}, but column 'benign_malignant' is "
-                f"{str(words[wrong].iloc[0])!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant."
+                f"{str(words[wrong].iloc[0])!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant.",
+                key="melanoma-columns-disagree",
             )
     return labels

@@ -18,6 +18,7 @@ from rich.progress import track
 from torchvision import datasets
 from torchvision.transforms.v2 import functional
 
+from fedlit.core.errors import DataError
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
 from fedlit.data.pictures.images import ImageStore, decode_images, read_image
 from fedlit.data.records import contents, listed
@@ -164,9 +165,10 @@ class ImageNet(CategoryImages):
         files = [*train, *test]
         categories, category = np.unique([file.parent.name for file in files], return_inverse=True)
         if unknown := sorted(set(categories.tolist()) - {file.parent.name for file in train}):
-            raise ValueError(
+            raise DataError(
                 f"{self.root}: val/ has {len(unknown)} categories that train/ lacks: {listed(unknown)}. "
-                "Add their training images, or remove their folders."
+                "Add their training images, or remove their folders.",
+                key="val-categories-not-in-train",
             )
         return CategorisedImages(
             store=decode_images(files, self.image_size, 3, self.cache_dir),
@@ -194,7 +196,10 @@ def _read_torchvision(
         train, test = part(True), part(False)
     except RuntimeError as error:
         advice = "fedlit does not download them: extract the original archive again."
-        raise ValueError(f"{folder}: torchvision reports missing or damaged files ({error}). {advice}") from error
+        raise DataError(
+            f"{folder}: torchvision reports missing or damaged files ({error}). {advice}",
+            key="torchvision-files-damaged",
+        ) from error
     size = [source.image_size, source.image_size]
     pixels = (functional.pil_to_tensor(functional.resize(image, size)).numpy() for image, _ in chain(train, test))
     files = sorted(file for file in folder.iterdir() if file.is_file())
@@ -224,7 +229,9 @@ def _read_parquet(source: CategoryImages, categories: Sequence[str] | None = Non
                 try:
                     yield read_image(io.BytesIO(content), source.image_size, 3)
                 except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
-                    raise ValueError(f"{file}, row {row}: {column!r} cannot be decoded: {error}") from error
+                    raise DataError(
+                        f"{file}, row {row}: {column!r} cannot be decoded: {error}", key="parquet-image-damaged"
+                    ) from error
 
     training = sum(map(len, labels[: len(train)]))
     return _categorised(
@@ -238,12 +245,17 @@ def _columns(file: Path) -> tuple[str, str]:
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
     if image is None or label is None:
-        raise ValueError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}")
+        raise DataError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}", key="parquet-columns")
     kind = schema.field(image).type
     if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-        raise ValueError(f"{file}: expected column {image!r} to be a struct with bytes, found {kind}")
+        raise DataError(
+            f"{file}: expected column {image!r} to be a struct with bytes, found {kind}", key="parquet-image-not-bytes"
+        )
     if not pa.types.is_integer(schema.field(label).type):
-        raise ValueError(f"{file}: expected integers in column {label!r}, found {schema.field(label).type}")
+        raise DataError(
+            f"{file}: expected integers in column {label!r}, found {schema.field(label).type}",
+            key="parquet-label-not-integer",
+        )
     return image, label
 
 
@@ -260,9 +272,10 @@ def _labels(file: Path, column: str, categories: Sequence[str] | None) -> np.nda
     if wrong.any():
         row = int(wrong.argmax())
         expected = "at least 0" if categories is None else f"0 to {len(categories) - 1}"
-        raise ValueError(
+        raise DataError(
             f"{file}, row {row}: expected a label {expected} in column {column!r}, found {labels[row]} "
-            f"(-1 where it is empty; {wrong.sum()} such rows). Remove these rows."
+            f"(-1 where it is empty; {wrong.sum()} such rows). Remove these rows.",
+            key="parquet-label-out-of-range",
         )
     return labels
 

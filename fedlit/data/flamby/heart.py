@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.messages import ClientData
 from fedlit.data.federated import POOLED, FederatedDataModule
 from fedlit.data.records import contents
@@ -89,7 +90,7 @@ class FedHeartDisease(FederatedDataModule):
     ) -> None:
         super().__init__(None, pooled=pooled, batch_size=batch_size, eval_batch_size=eval_batch_size)
         if root is None:
-            raise ValueError(f"data.root is missing: {self.layout}")
+            raise DataError(f"data.root is missing: {self.layout}", key="heart-root-missing")
         self.root = Path(root).expanduser()
         self.classes = ("Heart disease",)
 
@@ -119,7 +120,10 @@ class FedHeartDisease(FederatedDataModule):
         file = self.root / f"processed.{hospital}.data"
         if not file.is_file():
             found = contents(self.root)
-            raise FileNotFoundError(f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.")
+            raise MissingFileError(
+                f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.",
+                key="heart-file-missing",
+            )
         return file
 
 
@@ -165,9 +169,10 @@ def _read(file: Path, name: str) -> _Hospital:
     dummies = []
     for column, values in CATEGORIES.items():
         if len(unknown := table.index[~table[column].isin(values)]):
-            raise ValueError(
+            raise DataError(
                 f"{file}, line {unknown[0] + 1}: column {column + 1}: expected one of {', '.join(map(str, values))}, "
-                f"found {table[column][unknown[0]]:g} ({len(unknown)} such lines)"
+                f"found {table[column][unknown[0]]:g} ({len(unknown)} such lines)",
+                key="heart-category-unknown",
             )
         dummies += [(table[column] == value).to_numpy() for value in values[1:]]
     features = np.column_stack([table[PLAIN].to_numpy(), *dummies]).astype(np.float32)
@@ -182,18 +187,23 @@ def _numbers(file: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(file, header=None, dtype=str, skip_blank_lines=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file}: expected {COLUMNS} columns separated by commas, found: {error}") from None
+        raise DataError(
+            f"{file}: expected {COLUMNS} columns separated by commas, found: {error}", key="heart-file-not-a-table"
+        ) from None
     if table.shape[1] != COLUMNS:
-        raise ValueError(f"{file}: expected {COLUMNS} columns separated by commas, found {table.shape[1]}")
+        raise DataError(
+            f"{file}: expected {COLUMNS} columns separated by commas, found {table.shape[1]}", key="heart-column-count"
+        )
     table = table[table.notna().any(axis=1)]  # a blank line at the end
     texts = table.apply(lambda column: column.str.strip())
     numbers = texts.apply(pd.to_numeric, errors="coerce")
     wrong = (numbers.isna() & texts.notna() & (texts != "?")).to_numpy()
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
-        raise ValueError(
+        raise DataError(
             f"{file}, line {table.index[row] + 1}: column {column + 1}: expected a number or ?, found "
-            f"{texts.iloc[row, column]!r} ({wrong.sum()} such cells)"
+            f"{texts.iloc[row, column]!r} ({wrong.sum()} such cells)",
+            key="heart-cell-not-a-number",
         )
     return numbers
 
@@ -203,7 +213,9 @@ def _training(file: Path, positive: np.ndarray) -> np.ndarray:
     from sklearn.model_selection import train_test_split  # takes a second to import
 
     if len(positive) < 4:
-        raise ValueError(f"{file}: expected at least four rows without ?, found {len(positive)}")
+        raise DataError(
+            f"{file}: expected at least four rows without ?, found {len(positive)}", key="heart-too-few-rows"
+        )
     both = min(positive.sum(), (~positive).sum()) > 2
     options = {"train_size": TRAIN, "test_size": 1.0 - TRAIN, "random_state": SEED}
     train, _ = train_test_split(np.arange(len(positive)), stratify=positive if both else None, **options)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
@@ -75,7 +76,7 @@ class FedISIC2019(FederatedDataModule):
         looks = {"image_size": image_size, "in_chans": in_chans, "mean": mean, "std": std}
         super().__init__(partition, split=split, **looks, **kwargs)
         if root is None:
-            raise ValueError(f"data.root is missing: {self.layout}")
+            raise DataError(f"data.root is missing: {self.layout}", key="isic-root-missing")
         self.root = Path(root).expanduser()
         self.split_file = self.root / SPLIT_FILE if split_file is None else Path(split_file).expanduser()
         self.classes = CLASSES
@@ -89,7 +90,10 @@ class FedISIC2019(FederatedDataModule):
         """
         if not self.split_file.is_file():
             found = contents(self.root)
-            raise FileNotFoundError(f"{self.split_file}: no such file; in {self.root} found {found}; {self.layout}")
+            raise MissingFileError(
+                f"{self.split_file}: no such file; in {self.root} found {found}; {self.layout}",
+                key="isic-split-file-missing",
+            )
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
@@ -119,7 +123,9 @@ class FedISIC2019(FederatedDataModule):
 def _whole(table: LabelTable, column: str, below: int) -> np.ndarray:
     values = numbers(table, [column], range(below))[:, 0]
     if (blank := np.isnan(values)).any():
-        raise ValueError(f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} such lines)")
+        raise DataError(
+            f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} such lines)", key="isic-cell-empty"
+        )
     return values.astype(int)
 
 
@@ -130,9 +136,10 @@ def _labels(table: LabelTable) -> np.ndarray:
     if wrong.any():
         row = int(np.argmax(wrong))
         named = CLASSES[int(labels[row].argmax())]
-        raise ValueError(
+        raise DataError(
             f"{table.at(wrong)}: column 'target' says {named}, but the columns of the classes do not ({wrong.sum()} "
-            "such lines)"
+            "such lines)",
+            key="isic-target-disagrees",
         )
     return labels
 
@@ -141,8 +148,9 @@ def _folds(table: LabelTable) -> np.ndarray:
     folds = table.rows["fold"].to_numpy(dtype=str)
     wrong = ~np.isin(folds, ("train", "test"))
     if wrong.any():
-        raise ValueError(
+        raise DataError(
             f"{table.at(wrong)}: column 'fold': expected train or test, found {str(folds[wrong][0])!r} "
-            f"({wrong.sum()} such lines)"
+            f"({wrong.sum()} such lines)",
+            key="isic-fold-unknown",
         )
     return np.where(folds == "train", "train_val", folds)

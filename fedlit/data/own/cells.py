@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import UNCERTAIN, similar_names
 from fedlit.data.records import listed
 from fedlit.data.tables import LabelTable
@@ -59,7 +60,9 @@ def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str,
     for spelling, meaning in values.items():
         if meaning not in VALUE_OF:
             expected = ", ".join(VALUE_OF)
-            raise ValueError(f"{where}: {spelling!r}: expected one of {expected}, found {meaning!r}")
+            raise DataError(
+                f"{where}: {spelling!r}: expected one of {expected}, found {meaning!r}", key="meaning-unknown"
+            )
     return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
 
 
@@ -124,9 +127,10 @@ def read_labels(
             expected = "a label such as 1, 0, -1, yes, no, positive, negative, uncertain or nothing"
             expected += f", or a value of this column in data.values ({', '.join(special)})" if special else ""
             example = f"{column}: {{{first}: positive}}" if special else f"{first}: positive"
-            raise ValueError(
+            raise DataError(
                 f"{table.at(wrong)}: column {column!r}: expected {expected}, found {first!r} ({wrong.sum()} such "
-                f"cells). They are {shown}. Define their meaning: data.values {{{example}}}"
+                f"cells). They are {shown}. Define their meaning: data.values {{{example}}}",
+                key="cell-without-meaning",
             )
         labels[:, position] = np.array([VALUE_OF[meaning] for meaning in means], dtype=np.float32)[of_row]
     return labels
@@ -158,9 +162,14 @@ def read_findings(
                 labels[row, position[part]] = 1
             elif folded(part) not in words:
                 hint = similar_names(part, findings)
-                raise ValueError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
+                raise DataError(
+                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels",
+                    key="finding-unknown",
+                )
             elif len(parts) > 1 and words[folded(part)] != "blank":
-                raise ValueError(f"{where}: expected only {part!r}, or findings, found {text!r}")
+                raise DataError(
+                    f"{where}: expected only {part!r}, or findings, found {text!r}", key="no-finding-with-findings"
+                )
         if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]
@@ -175,7 +184,9 @@ def refuse_totals(table: LabelTable) -> None:
     words = [cell for cell in table.rows.iloc[-1] if cell.casefold().rstrip(": ") in TOTALS]
     if words:
         last = np.arange(len(table.rows)) == len(table.rows) - 1
-        raise ValueError(f"{table.at(last)}: expected an image, found a row of totals ({words[0]!r}); remove it")
+        raise DataError(
+            f"{table.at(last)}: expected an image, found a row of totals ({words[0]!r}); remove it", key="row-of-totals"
+        )
 
 
 def split_words(splits: Mapping[str, str]) -> dict[str, str]:
@@ -187,7 +198,9 @@ def split_words(splits: Mapping[str, str]) -> dict[str, str]:
     for word, split in splits.items():
         if split not in SPLITS.values():
             expected = ", ".join(dict.fromkeys(SPLITS.values()))
-            raise ValueError(f"data.splits: {word!r}: expected one of {expected}, found {split!r}")
+            raise DataError(
+                f"data.splits: {word!r}: expected one of {expected}, found {split!r}", key="split-meaning-unknown"
+            )
     return SPLITS | {str(word).strip().casefold(): split for word, split in splits.items()}
 
 
@@ -206,10 +219,11 @@ def read_splits(table: LabelTable, column: str, words: Mapping[str, str]) -> np.
     wrong = splits.isna().to_numpy()
     if wrong.any():
         word = table.rows[column][wrong].iloc[0]
-        raise ValueError(
+        raise DataError(
             f"{table.at(wrong)}: column {column!r}: expected {listed(words, 20)}, found {word!r} ({wrong.sum()} such "
             f"lines). Define its split: data.splits {{{word or repr(word)}: test}}; or set data.split to null, to "
-            "divide all images"
+            "divide all images",
+            key="split-word-unknown",
         )
     return splits.to_numpy(dtype=str)
 
@@ -227,15 +241,16 @@ def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray
         ValueError: The list is empty, or an id is unknown.
     """
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file")
+        raise MissingFileError(f"{file}: no such file", key="list-file-missing")
     lines = [line.strip().strip('"') for line in file.read_text(encoding="utf-8-sig").splitlines()]
     if not any(lines):
-        raise ValueError(f"{file}: expected ids of patients or images, one per line, found none")
+        raise DataError(f"{file}: expected ids of patients or images, one per line, found none", key="list-file-empty")
     known = set().union(*(each.tolist() for each in ids))
     if unknown := [number for number, line in enumerate(lines, 1) if line and line not in known]:
-        raise ValueError(
+        raise DataError(
             f"{file}, line {unknown[0]}: expected a patient or an image of {table}, found {lines[unknown[0] - 1]!r} "
-            f"({len(unknown)} such lines)"
+            f"({len(unknown)} such lines)",
+            key="list-entry-unknown",
         )
     return np.any([np.isin(each, lines) for each in ids], axis=0)
 
@@ -252,7 +267,9 @@ def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], f
     """Return the ends of a range as comparisons with numbers."""
     ends = [RANGE.fullmatch(end) for end in text.split("and")]
     if None in ends:
-        raise ValueError(f"{where}: expected a range such as '>= 18' or '>= 18 and < 65', found {text!r}")
+        raise DataError(
+            f"{where}: expected a range such as '>= 18' or '>= 18 and < 65', found {text!r}", key="range-invalid"
+        )
     return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.own.cells import SPLITS
 from fedlit.data.partition import Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
@@ -48,14 +49,18 @@ class ClassFolders(ChestXrays):
         **kwargs,
     ):
         if root is None:
-            raise ValueError(f"data.root is missing: {LAYOUT}")
+            raise DataError(f"data.root is missing: {LAYOUT}", key="class-folders-root-missing")
         try:
             self.patient = None if patient is None else re.compile(patient)
         except re.error as error:
-            raise ValueError(f"data.patient: expected a regular expression, found {patient!r}: {error}") from None
+            raise DataError(
+                f"data.patient: expected a regular expression, found {patient!r}: {error}",
+                key="patient-pattern-invalid",
+            ) from None
         if self.patient is not None and self.patient.groups != 1:
-            raise ValueError(
-                f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}"
+            raise DataError(
+                f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}",
+                key="patient-pattern-groups",
             )
         self.colour = colour
         self._files = _images_of_classes(Path(root).expanduser())
@@ -100,9 +105,10 @@ class ClassFolders(ChestXrays):
         matches = [self.patient.search(path) for path in paths]
         if None in matches:
             without = paths[[match is None for match in matches]]
-            raise ValueError(
+            raise DataError(
                 f"data.patient: {self.patient.pattern!r} is not in {len(without)} of {len(paths)} paths, the first are "
-                f"{listed(without, 3)}"
+                f"{listed(without, 3)}",
+                key="patient-pattern-unmatched",
             )
         return np.array([match[1] for match in matches], dtype=str)
 
@@ -115,13 +121,17 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
         ValueError: There are folders of splits and of classes.
     """
     if not root.is_dir():
-        raise FileNotFoundError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}")
+        raise MissingFileError(
+            f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}",
+            key="class-folders-root-invalid",
+        )
     folders = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
     parts = {folder: SPLITS[folder.name.casefold()] for folder in folders if folder.name.casefold() in SPLITS}
     if parts and len(parts) < len(folders):
         others = [folder.name for folder in folders if folder not in parts]
-        raise ValueError(
-            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}"
+        raise DataError(
+            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}",
+            key="split-and-class-folders",
         )
     entries = []
     for part, split in (parts or {root: ""}).items():
@@ -132,8 +142,11 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
                 file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.name[0] != "."
             ]
             if not images:
-                raise FileNotFoundError(f"{folder}: found no image ({', '.join(SUFFIXES)}), but {contents(folder)}")
+                raise MissingFileError(
+                    f"{folder}: found no image ({', '.join(SUFFIXES)}), but {contents(folder)}",
+                    key="class-folder-without-images",
+                )
             entries += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]
     if len({name for _, name, _ in entries}) < 2:
-        raise FileNotFoundError(f"{root}: found {contents(root)}; {LAYOUT}")
+        raise MissingFileError(f"{root}: found {contents(root)}; {LAYOUT}", key="class-folders-missing")
     return entries

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError
 from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, similar_names
 from fedlit.data.own.cells import (
     Meaning,
@@ -115,13 +116,22 @@ class ImageTable(ChestXrays):
     ):
         example = "`fedlit data check TABLE --root FOLDER` proposes it"
         if table is None or not image:
-            raise ValueError(f"data.{'table' if table is None else 'image'} is missing; {example}")
+            raise DataError(
+                f"data.{'table' if table is None else 'image'} is missing; {example}", key="table-argument-missing"
+            )
         if not labels and not findings:
-            raise ValueError(f"data.labels is missing: name columns of labels, or data.findings; {example}")
+            raise DataError(
+                f"data.labels is missing: name columns of labels, or data.findings; {example}",
+                key="table-labels-missing",
+            )
         if findings and not separator:
-            raise ValueError("data.separator: expected the separator of two findings, found nothing")
+            raise DataError(
+                "data.separator: expected the separator of two findings, found nothing", key="separator-empty"
+            )
         if splits and not split:
-            raise ValueError("data.splits: expected the column of these words in data.split, found none")
+            raise DataError(
+                "data.splits: expected the column of these words in data.split, found none", key="splits-without-column"
+            )
         self.split_words = split_words(splits or {})
         self.test_list = None if test is None else Path(test).expanduser()
         self.file, self.sheet, self.renamed = Path(table).expanduser(), sheet, sites or {}
@@ -137,13 +147,19 @@ class ImageTable(ChestXrays):
         )
         self._check_values()
         if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise ValueError(f"data.labels: expected one or more different labels, found {listed(self.labels)}")
+            raise DataError(
+                f"data.labels: expected one or more different labels, found {listed(self.labels)}",
+                key="table-labels-repeated",
+            )
         if partition is None:
             partition = ByOrganisation() if site else ByPatient(4)
         folder = self.file.parent if root is None else root
         super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
         if test is not None and not self.official_split:
-            raise ValueError("data.test: a list of the test set is a part of the official split; remove official_split")
+            raise DataError(
+                "data.test: a list of the test set is a part of the official split; remove official_split",
+                key="test-list-with-official-split",
+            )
         self.colour, self.duplicates = colour, duplicates
 
     @classmethod
@@ -207,9 +223,10 @@ class ImageTable(ChestXrays):
         table, _ = self._read_table
         if column is not None and column not in table.rows:
             columns = list(table.rows)
-            raise ValueError(
+            raise DataError(
                 f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; "
-                f"{similar_names(column, columns)}{advice}"
+                f"{similar_names(column, columns)}{advice}",
+                key="table-column-missing",
             )
         return table
 
@@ -219,18 +236,23 @@ class ImageTable(ChestXrays):
             *self.column_values
         ]
         if self.findings and wrong:
-            raise ValueError(
-                f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
+            raise DataError(
+                f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}",
+                key="findings-value-meaning",
             )
         for column, spellings in self.column_values.items():
             if column not in self.labels:
                 hint = similar_names(column, self.labels)
-                raise ValueError(f"data.values: expected a column of data.labels, found {column!r}; {hint}")
+                raise DataError(
+                    f"data.values: expected a column of data.labels, found {column!r}; {hint}",
+                    key="values-column-unknown",
+                )
             reader_of(self.values, spellings, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
-            raise ValueError(
+            raise DataError(
                 f"data.values: the range {ranges[0]!r} needs its column: "
-                f"{{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
+                f"{{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}",
+                key="range-without-column",
             )
 
     def _image_columns(self) -> list[str]:
@@ -254,9 +276,10 @@ class ImageTable(ChestXrays):
         if repeated.any():
             name = paths[int(np.argmax(repeated))]
             lines = [str(table.lines[row]) for row, path in enumerate(paths) if path == name]
-            raise ValueError(
+            raise DataError(
                 f"{table.path}: image {name!r} is on {table.unit}s {', '.join(lines)} ({repeated.sum()} such). "
-                "Keep one of them, or add a column to data.image that distinguishes them"
+                "Keep one of them, or add a column to data.image that distinguishes them",
+                key="table-image-twice",
             )
         return np.array(paths, dtype=str)
 
@@ -285,7 +308,9 @@ class ImageTable(ChestXrays):
         cells = table.rows[self.site]
         if unknown := [name for name in self.renamed if name not in set(cells)]:
             hint = similar_names(unknown[0], sorted(set(cells)))
-            raise ValueError(f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}")
+            raise DataError(
+                f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}", key="site-without-rows"
+            )
         return cells.replace(self.renamed).to_numpy(dtype=str)
 
     def _labels(self, table: LabelTable) -> np.ndarray:
@@ -296,7 +321,9 @@ class ImageTable(ChestXrays):
     def _of_filters(self, table: LabelTable, notes: list[str]) -> LabelTable:
         for column, values in self.filters.items():
             if not values:
-                raise ValueError(f"data.views: {column!r}: expected values whose rows are read, found none")
+                raise DataError(
+                    f"data.views: {column!r}: expected values whose rows are read, found none", key="table-views-empty"
+                )
             table.rows[column] = table.rows[column].where(table.rows[column] != "", None)
             table = self._of_views(table, column, (), notes, values)
         return table
@@ -326,9 +353,10 @@ class ImageTable(ChestXrays):
         named = {known.get(_letters(label), label): label for label in self.labels}
         if len(named) < len(self.labels):
             lost = next(label for label in self.labels if label not in named.values())
-            raise ValueError(
+            raise DataError(
                 f"data.names: {lost!r} and another label are both {known[_letters(lost)]!r}; set data.names to a map "
-                "with a rule that makes them one class"
+                "with a rule that makes them one class",
+                key="label-names-clash",
             )
         return named
 

@@ -13,6 +13,7 @@ import pandas as pd
 from PIL import Image
 from torch import nn
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
@@ -71,7 +72,10 @@ class MedMNIST(FederatedDataModule):
         **kwargs,
     ):
         if file is None:
-            raise ValueError("data.file is missing: expected an .npz file of MedMNIST, such as chestmnist.npz")
+            raise DataError(
+                "data.file is missing: expected an .npz file of MedMNIST, such as chestmnist.npz",
+                key="medmnist-file-not-given",
+            )
         self.file = Path(file).expanduser()
         self._shapes = _shapes(self.file)
         pictures, targets = self._shapes["train_images"], self._shapes["train_labels"]
@@ -85,7 +89,9 @@ class MedMNIST(FederatedDataModule):
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
-            raise ValueError(f"data.labels: expected {targets[1]} names, found {len(self.labels)}")
+            raise DataError(
+                f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
+            )
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
 
     def default_augmentation(self) -> nn.Module:
@@ -130,9 +136,10 @@ class MedMNIST(FederatedDataModule):
         labels = np.concatenate(self._arrays("labels")).astype(np.int64)
         top = 1 if self.several else len(self.labels) - 1
         if labels.min() < 0 or labels.max() > top:
-            raise ValueError(
+            raise DataError(
                 f"{self.file}: expected labels from 0 to {top}, found {labels.min()} to {labels.max()}; data.labels "
-                f"names the classes, now {listed(self.labels, 20)}"
+                f"names the classes, now {listed(self.labels, 20)}",
+                key="medmnist-label-range",
             )
         return (labels if self.several else labels == np.arange(len(self.labels))).astype(np.float32)
 
@@ -165,7 +172,10 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         ValueError: It is not a file of MedMNIST with two-dimensional images.
     """
     if not file.is_file():
-        raise FileNotFoundError(f"{file}: no such file; expected an .npz file of MedMNIST, such as chestmnist.npz")
+        raise MissingFileError(
+            f"{file}: no such file; expected an .npz file of MedMNIST, such as chestmnist.npz",
+            key="medmnist-file-missing",
+        )
     shapes = {}
     try:
         with zipfile.ZipFile(file) as archive:
@@ -173,16 +183,22 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
                 with archive.open(name) as opened:
                     shapes[name.removesuffix(".npy")] = read_header(opened)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as error:
-        raise ValueError(f"{file}: expected an .npz file of MedMNIST, found: {error}") from None
+        raise DataError(
+            f"{file}: expected an .npz file of MedMNIST, found: {error}", key="medmnist-file-damaged"
+        ) from None
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
     if missing := [name for name in wanted if name not in shapes]:
-        raise ValueError(f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}; {missing[0]} is missing")
+        raise DataError(
+            f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}; {missing[0]} is missing",
+            key="medmnist-array-missing",
+        )
     for split in SPLITS:
         pictures, labels = shapes[f"{split}_images"], shapes[f"{split}_labels"]
         flat = len(pictures) == 3 or (len(pictures) == 4 and pictures[3] == 3)
         if not flat or len(labels) != 2 or labels[0] != pictures[0]:
-            raise ValueError(
+            raise DataError(
                 f"{file}: expected {split}_images [N, height, width] or [N, height, width, 3] and {split}_labels [N, "
-                f"L], found {list(pictures)} and {list(labels)}; MedMNIST's three-dimensional sets are not supported"
+                f"L], found {list(pictures)} and {list(labels)}; MedMNIST's three-dimensional sets are not supported",
+                key="medmnist-array-shapes",
             )
     return shapes

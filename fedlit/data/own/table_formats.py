@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.data.records import listed
 from fedlit.data.tables import LabelTable
 
@@ -56,7 +56,9 @@ def read_any_table(path: Path, sheet: str | None = None) -> tuple[LabelTable, st
             header.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
+        raise MissingFileError(
+            f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}", key="image-table-missing"
+        )
     suffix = path.suffix.lower()
     if suffix in SPREADSHEETS:
         header, rows, lines, description = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
@@ -66,15 +68,20 @@ def read_any_table(path: Path, sheet: str | None = None) -> tuple[LabelTable, st
         header, rows, lines, description = _text(path)
     counts = Counter(header)
     if twice := [name for name, count in counts.items() if name and count > 1]:
-        raise ValueError(f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each")
+        raise DataError(
+            f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each",
+            key="table-header-repeated",
+        )
     if not any(header):
-        raise ValueError(f"{path}: expected a header with the names of the columns, found none")
+        raise DataError(
+            f"{path}: expected a header with the names of the columns, found none", key="table-header-missing"
+        )
     cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
     cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
     table = LabelTable(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
     table = table.where((cells != "").any(axis=1).to_numpy())
     if not len(table.rows):
-        raise ValueError(f"{path}: expected rows below the header, found none")
+        raise DataError(f"{path}: expected rows below the header, found none", key="table-without-rows")
     comma = [name for name in table.rows if is_numeric(table.rows[name]) == ","]
     return table, f"{path.name}: {description}{', decimal commas' if comma else ''}"
 
@@ -114,11 +121,11 @@ def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding, text = "UTF-16", content.decode("utf-16", errors="replace")
     elif b"\0" in content:
-        raise ValueError(f"{path}: expected a table, found bytes that are not text")
+        raise DataError(f"{path}: expected a table, found bytes that are not text", key="table-not-text")
     else:
         encoding, text = _decoded(content)
     if not text.strip():
-        raise ValueError(f"{path}: expected a table, found nothing")
+        raise DataError(f"{path}: expected a table, found nothing", key="table-empty")
     lines = text.splitlines(keepends=True)
     named = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE)  # as Excel writes it
     delimiter = named[1] if named and named[1] in DELIMITERS else _delimiter(lines)
@@ -136,7 +143,7 @@ def _text(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
                 numbers.append(started)
             started = reader.line_num + 1
     except csv.Error as error:
-        raise ValueError(f"{path}, line {started}: {error}; is a quote open there?") from None
+        raise DataError(f"{path}, line {started}: {error}; is a quote open there?", key="table-quote-open") from None
     return header, rows, numbers, f"{DELIMITERS[delimiter]} between cells, {encoding}"
 
 
@@ -147,7 +154,9 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{path}: expected a gzip file, found a damaged one: {error}") from None
+        raise DataError(
+            f"{path}: expected a gzip file, found a damaged one: {error}", key="table-gzip-damaged"
+        ) from None
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
@@ -176,7 +185,7 @@ def _delimiter(lines: list[str]) -> str:
 def _fitted(cells: list[str], header: list[str], where: str) -> list[str]:
     width, least = len(header), max((n for n, name in enumerate(header, 1) if name), default=0)
     if any(cells[width:]) or len(cells) < least:
-        raise ValueError(f"{where}: expected {width} cells as in the header, found {len(cells)}")
+        raise DataError(f"{where}: expected {width} cells as in the header, found {len(cells)}", key="table-cell-count")
     return cells[:width] + [""] * (width - len(cells))
 
 
@@ -186,13 +195,14 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
     except ImportError:
         raise ConfigError(
             f"{path}: pandas reads such a spreadsheet with {package}, which is not installed: pip install {package}, "
-            "or save the table as CSV"
+            "or save the table as CSV",
+            key="spreadsheet-package-missing",
         ) from None
     except Exception as error:  # the type of error depends on the package
-        raise ValueError(f"{path}: expected a spreadsheet, found: {error}") from None
+        raise DataError(f"{path}: expected a spreadsheet, found: {error}", key="spreadsheet-damaged") from None
     name = next(iter(sheets)) if wanted is None else wanted
     if name not in sheets:
-        raise ValueError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}")
+        raise DataError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}", key="sheet-missing")
     sheet, others = sheets[name], [each for each in sheets if each != name]
     rows = [[_cell(value) for value in row] for row in sheet.itertuples(index=False, name=None)]
     first = next((number for number, row in enumerate(rows) if any(row)), 0)
@@ -206,7 +216,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # pyarrow has many errors
-        raise ValueError(f"{path}: expected a Parquet file, found: {error}") from None
+        raise DataError(f"{path}: expected a Parquet file, found: {error}", key="parquet-table-damaged") from None
     rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
     return [str(name).strip() for name in frame.columns], rows, list(range(1, len(rows) + 1)), "a Parquet file"
 

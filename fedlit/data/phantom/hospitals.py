@@ -8,6 +8,8 @@ from typing import Literal
 
 import numpy as np
 
+from fedlit.core.errors import DataError
+
 PREVALENCE = {
     "Atelectasis": 0.22, "Cardiomegaly": 0.25, "Consolidation": 0.20, "Edema": 0.20, "Effusion": 0.28,
     "Emphysema": 0.18, "Mass": 0.17, "Nodule": 0.20, "Pneumothorax": 0.18, "Support Devices": 0.22,
@@ -59,21 +61,35 @@ class Hospital:
         choices = f"findings are {', '.join(FINDINGS)}"
         for finding, value in self.prevalence.items():
             if finding not in FINDINGS:
-                raise ValueError(f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {choices}")
+                raise DataError(
+                    f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {choices}",
+                    key="prevalence-finding-unknown",
+                )
             if not 0 <= value <= 1:
-                raise ValueError(f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}")
+                raise DataError(
+                    f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}",
+                    key="prevalence-out-of-range",
+                )
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
-                raise ValueError(f"hospital {self.name!r}: {reason} in its label scheme; {choices}")
+                raise DataError(
+                    f"hospital {self.name!r}: {reason} in its label scheme; {choices}", key="hospital-scheme-invalid"
+                )
         for key, (low, high) in _RANGES.items():
             value = getattr(self, key)
             if not low <= value <= high:
-                raise ValueError(f"hospital {self.name!r}: expected {key} from {low} to {high}, found {value}")
+                raise DataError(
+                    f"hospital {self.name!r}: expected {key} from {low} to {high}, found {value}",
+                    key="hospital-value-out-of-range",
+                )
         if self.marker not in ("", "L", "R"):
-            raise ValueError(f"hospital {self.name!r}: expected marker 'L', 'R' or '', found {self.marker!r}")
+            raise DataError(
+                f"hospital {self.name!r}: expected marker 'L', 'R' or '', found {self.marker!r}",
+                key="hospital-marker-unknown",
+            )
 
 
 def default_hospitals(
@@ -101,13 +117,19 @@ def default_hospitals(
         ValueError: A value is out of its range.
     """
     if count < 1 or images < 2 * count:
-        raise ValueError(f"expected at least 1 hospital and 2 images each, found {count} hospitals and {images} images")
+        raise DataError(
+            f"expected at least 1 hospital and 2 images each, found {count} hospitals and {images} images",
+            key="hospitals-too-few",
+        )
     if not 0 <= heterogeneity <= 2:
-        raise ValueError(f"expected heterogeneity from 0 to 2, found {heterogeneity}")
+        raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")
     if label_scheme not in ("full", "split"):
-        raise ValueError(f"expected label_scheme 'full' or 'split', found {label_scheme!r}")
+        raise DataError(f"expected label_scheme 'full' or 'split', found {label_scheme!r}", key="label-scheme-unknown")
     if not 0 <= shared_classes <= len(FINDINGS):
-        raise ValueError(f"expected shared_classes from 0 to {len(FINDINGS)}, found {shared_classes}")
+        raise DataError(
+            f"expected shared_classes from 0 to {len(FINDINGS)}, found {shared_classes}",
+            key="shared-classes-out-of-range",
+        )
     shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
     sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
     normal = NormalDist()

@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -55,12 +56,15 @@ class PhantomCXR(FederatedDataModule):
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
         if seed < 0:
-            raise ValueError(f"data.seed: expected at least 0, found {seed}")
+            raise DataError(f"data.seed: expected at least 0, found {seed}", key="data-seed-negative")
         if isinstance(hospitals, int):
             hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
-            raise ValueError(f"data.hospitals: expected at least one hospital and different names, found {names}")
+            raise DataError(
+                f"data.hospitals: expected at least one hospital and different names, found {names}",
+                key="hospital-names-repeated",
+            )
         self.hospitals = tuple(hospitals)
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
         self._classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
@@ -71,7 +75,10 @@ class PhantomCXR(FederatedDataModule):
         }
         idle = [name for name, labelled in self._site_classes.items() if not labelled]
         if idle:
-            raise ValueError(f"data.classes: hospital {idle[0]!r} labels none of {', '.join(self._classes)}")
+            raise DataError(
+                f"data.classes: hospital {idle[0]!r} labels none of {', '.join(self._classes)}",
+                key="hospital-without-classes",
+            )
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from jsonargparse.typing import register_type
 from torch import Tensor, nn
 
 from fedlit.core.devices import to_device
+from fedlit.core.errors import DataError
 
 
 def _number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"expected a number, found {value!r}")
+        raise DataError(f"expected a number, found {value!r}", key="augmentation-not-a-number")
     return value
 
 

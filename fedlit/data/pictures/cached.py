@@ -9,6 +9,8 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from fedlit.core.errors import DataError
+
 USED = ".used"
 """Suffix of the file that lists the runs that used an entry, with one line per run."""
 
@@ -99,7 +101,10 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
 
     for name in names:
         if name not in ("all", "unfinished") and not any(stands_for(name, entry) for entry in candidates):
-            raise ValueError(f"--remove {name}: no entry of the cache has a name that begins with {name!r}")
+            raise DataError(
+                f"--remove {name}: no entry of the cache has a name that begins with {name!r}",
+                key="cache-entry-unknown",
+            )
     matching = [entry for entry in candidates if any(stands_for(name, entry) for name in names)]
     return [entry for entry in matching if time.time() - entry.used >= older * 86400]
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from fedlit.core.errors import DataError
 from fedlit.data.patients import keys
 from fedlit.data.records import Records, listed
 
@@ -59,6 +60,6 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
             f"resized (see {figure}): {leak}"
         )
         if duplicates == "refuse":
-            raise ValueError(f"{message}. Remove one of each, or set data.duplicates to allow.")
+            raise DataError(f"{message}. Remove one of each, or set data.duplicates to allow.", key="duplicate-images")
         warnings.warn(message, stacklevel=5)
     return notes

@@ -19,6 +19,7 @@ from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
 from fedlit.data.pictures.cache import damage, intact, seal, sweep
@@ -209,9 +210,9 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
                 hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little"
             )
     if missing:
-        raise FileNotFoundError(
+        raise MissingFileError(
             f"{len(missing)} of {len(files)} image files are missing:\n  " + "\n  ".join(missing[:5])
-            + "\nAdd these files, or remove them from the label file."
+            + "\nAdd these files, or remove them from the label file.", key="image-files-missing"
         )  # fmt: skip
     return ids
 
@@ -271,22 +272,24 @@ def _check_sample(job: DecodeSettings, failures: dict[int, str], count: int, tot
         if damaged == "refuse"
         else "check whether a package or a folder is missing, because so many files are affected"
     )
-    raise ValueError(
+    raise DataError(
         f"{len(failures)} of {count} image files of a sample (of {total:,}) cannot be decoded (damaged or not "
         "images):\n  "
         + "\n  ".join(lines[:5])
         + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - count:,} were not "
-        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept."
+        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept.",
+        key="sample-undecodable",
     )
 
 
-def _refusal(lines: set[str], total: int) -> ValueError:
+def _refusal(lines: set[str], total: int) -> DataError:
     count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''}"
-    return ValueError(
+    return DataError(
         f"{count} of {total} image files cannot be decoded (damaged or not images):\n  "
         + "\n  ".join(sorted(lines)[:5])
         + "\nReplace these files, or remove them, also from the label file if there is one; or set data.damaged to "
-        "drop. Decoded images are kept."
+        "drop. Decoded images are kept.",
+        key="images-undecodable",
     )
 
 

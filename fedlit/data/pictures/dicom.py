@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 
 SUFFIXES = (".dicom", ".dcm")
 PREAMBLE, MARK = 128, b"DICM"
@@ -37,7 +37,9 @@ def open_dicom(file: Path, **options):
     try:
         from pydicom import dcmread
     except ModuleNotFoundError:
-        raise ConfigError(f"{file}: DICOM files need pydicom, which is not installed: {INSTALL}") from None
+        raise ConfigError(
+            f"{file}: DICOM files need pydicom, which is not installed: {INSTALL}", key="dicom-package-missing"
+        ) from None
     return dcmread(file, **options)
 
 
@@ -77,12 +79,13 @@ def refuse_other(header) -> None:
         ValueError: It describes something else.
     """
     if "PixelData" not in header:
-        raise ValueError("expected a DICOM file with an image, found one without pixels")
+        raise DataError("expected a DICOM file with an image, found one without pixels", key="dicom-without-pixels")
     photometric = header.get("PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or int(header.get("NumberOfFrames") or 1) != 1:
-        raise ValueError(
+        raise DataError(
             "expected one image in MONOCHROME1 or MONOCHROME2, "
-            f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file"
+            f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file",
+            key="dicom-not-one-grey-image",
         )
 
 
@@ -95,17 +98,22 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
         try:
             decoder = get_decoder(syntax)
         except NotImplementedError:
-            raise ValueError(f"expected an image, found {syntax.name}: convert the file") from None
+            raise DataError(
+                f"expected an image, found {syntax.name}: convert the file", key="dicom-without-image"
+            ) from None
         if not decoder.is_available:
             needs = " or ".join(sorted(decoder.missing_dependencies))
             raise ConfigError(
-                f"{file}: pixels in {syntax.name} need a decoder that is not installed ({needs}): {INSTALL}"
+                f"{file}: pixels in {syntax.name} need a decoder that is not installed ({needs}): {INSTALL}",
+                key="dicom-decoder-missing",
             )
     header.pixel_array_options(correct_unused_bits=False)  # padding may use bits beyond the stored ones
     try:
         stored = header.pixel_array
     except (RuntimeError, AttributeError) as error:  # of a decoder
-        raise ValueError(f"{syntax.name if syntax else 'pixels'}: {str(error).splitlines()[0]}") from error
+        raise DataError(
+            f"{syntax.name if syntax else 'pixels'}: {str(error).splitlines()[0]}", key="dicom-pixels-damaged"
+        ) from error
     ends = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit", header.get("PixelPaddingValue"))
     padded = np.zeros(stored.shape, dtype=bool)
     if ends[0] is not None:

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from fedlit.core.devices import constant, to_device
+from fedlit.core.errors import DataError
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder
@@ -68,10 +69,16 @@ class LabelledImages(Dataset):
         self.patients = np.full(len(self.names), "") if patients is None else np.asarray(patients)
         lengths = [len(self.indices), len(self.labels), len(self.names)]
         if len(set(lengths)) > 1:
-            raise ValueError(f"expected as many indices as labels and names, found {', '.join(map(str, lengths))}")
+            raise DataError(
+                f"expected as many indices as labels and names, found {', '.join(map(str, lengths))}",
+                key="images-fields-lengths",
+            )
         channels = store.shape[1]
         if in_chans not in (1, channels) and channels != 1:
-            raise ValueError(f"in_chans: expected 1 or {channels} for images of {channels} channels, found {in_chans}")
+            raise DataError(
+                f"in_chans: expected 1 or {channels} for images of {channels} channels, found {in_chans}",
+                key="channels-mismatch",
+            )
         self.in_chans, self.augment = in_chans, augment
         self.mean, self.std = _per_channel("mean", mean, in_chans), _per_channel("std", std, in_chans)
         self.sampler: Sampler | None = None
@@ -123,7 +130,9 @@ def model_input(
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:
     values = list(value) if np.ndim(value) else [float(value)] * channels
     if len(values) != channels:
-        raise ValueError(f"{name}: expected one value or {channels} (in_chans), found {len(values)}")
+        raise DataError(
+            f"{name}: expected one value or {channels} (in_chans), found {len(values)}", key="channel-values-count"
+        )
     if name == "std" and min(values) <= 0:
-        raise ValueError(f"std: expected values above 0, found {values}")
+        raise DataError(f"std: expected values above 0, found {values}", key="std-not-positive")
     return values

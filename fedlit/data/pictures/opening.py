@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from PIL import Image, UnidentifiedImageError
 
+from fedlit.core.errors import DataError
 from fedlit.data.pictures.dicom import SUFFIXES, has_mark, read_dicom
 
 KINDS = {
@@ -38,7 +39,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     """
     named = isinstance(file, str | Path)
     if named and (reason := not_a_file(file)):
-        raise ValueError(f"expected an image file, found {reason}")
+        raise DataError(f"expected an image file, found {reason}", key="not-an-image-file")
     suffix = os.path.splitext(file)[1] if named else getattr(file, "suffix", "")
     if suffix.lower() in SUFFIXES:
         return read_dicom(Path(file) if named else file)
@@ -47,13 +48,15 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     except UnidentifiedImageError:
         if named and has_mark(Path(file)):
             return read_dicom(Path(file))
-        raise ValueError("not an image, or its header is damaged") from None
+        raise DataError("not an image, or its header is damaged", key="image-header-damaged") from None
     if min(image.size) < 2:
-        raise ValueError(f"expected an image, found {image.size[0]} x {image.size[1]} pixels")
+        raise DataError(f"expected an image, found {image.size[0]} x {image.size[1]} pixels", key="image-without-area")
     # A photograph of a phone (MPO) has a second, small image.
     pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if pages > 1:
-        raise ValueError(f"expected one image, found {pages} pages or frames: keep one of them")
+        raise DataError(
+            f"expected one image, found {pages} pages or frames: keep one of them", key="image-of-several-pages"
+        )
     return image
 
 

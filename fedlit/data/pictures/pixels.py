@@ -7,6 +7,7 @@ from typing import BinaryIO, Literal
 import numpy as np
 from PIL import Image, ImageOps
 
+from fedlit.core.errors import DataError
 from fedlit.data.pictures.opening import open_picture
 
 DEPTH = 16
@@ -55,7 +56,10 @@ def read_image(
         if image.mode.startswith("I"):
             image = _eight_bits(image, depth)
         elif image.mode == "F":
-            raise ValueError("expected integer pixels, found floating point: convert the file to 8 or 16 bits")
+            raise DataError(
+                "expected integer pixels, found floating point: convert the file to 8 or 16 bits",
+                key="pixels-floating-point",
+            )
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
             image = _SQUARE[resize](image, (image_size, image_size), Image.Resampling.BILINEAR)
@@ -70,9 +74,14 @@ def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
     pixels = np.asarray(image)
     darkest, brightest = int(pixels.min()), int(pixels.max())
     if darkest < 0 or brightest >= 2**16:
-        raise ValueError(f"expected pixels of at most 16 bits, found {darkest} to {brightest}")
+        raise DataError(
+            f"expected pixels of at most 16 bits, found {darkest} to {brightest}", key="pixels-above-16-bits"
+        )
     if brightest >= 2**depth:
-        raise ValueError(f"expected pixels of {depth} bits (depth), below {2**depth:,}, found {brightest:,}")
+        raise DataError(
+            f"expected pixels of {depth} bits (depth), below {2**depth:,}, found {brightest:,}",
+            key="pixels-above-depth",
+        )
     return Image.fromarray(_scale(depth)[pixels])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.filesize import decimal
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.cache import intact, seal, sweep
 from fedlit.data.pictures.hashes import perceptual_hashes
@@ -34,7 +34,9 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedlit"
     except RuntimeError as error:  # a container's user without a name and without HOME
-        raise ConfigError(f"data.cache_dir: this user has no home directory for decoded images; {ELSEWHERE}") from error
+        raise ConfigError(
+            f"data.cache_dir: this user has no home directory for decoded images; {ELSEWHERE}", key="cache-without-home"
+        ) from error
 
 
 def make_cache_folder(folder: Path) -> None:
@@ -48,10 +50,13 @@ def make_cache_folder(folder: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"data.cache_dir: cannot create {folder} for decoded images ({reason}); {ELSEWHERE}"
+            f"data.cache_dir: cannot create {folder} for decoded images ({reason}); {ELSEWHERE}",
+            key="cache-not-created",
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"data.cache_dir: cannot write decoded images to {folder}; {ELSEWHERE}")
+        raise ConfigError(
+            f"data.cache_dir: cannot write decoded images to {folder}; {ELSEWHERE}", key="cache-not-writable"
+        )
 
 
 class ImageStore:
@@ -71,9 +76,10 @@ class ImageStore:
         # A plain array, because each access to a memmap costs microseconds.
         self._array = np.asarray(np.load(self.path, mmap_mode="r", allow_pickle=False))
         if self._array.ndim != 4 or self._array.dtype != np.uint8:
-            raise ValueError(
+            raise DataError(
                 f"{self.path}: expected uint8 images [N, channels, height, width], "
-                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is created again."
+                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is created again.",
+                key="cache-file-invalid",
             )
 
     @classmethod
@@ -123,7 +129,10 @@ class ImageStore:
         array = np.ascontiguousarray(array)
         if array.dtype != np.uint8 or array.ndim != 4:
             shape = f"{array.dtype} {list(array.shape)}"
-            raise ValueError(f"expected uint8 images [N, channels, height, width], found {shape}. Convert the array.")
+            raise DataError(
+                f"expected uint8 images [N, channels, height, width], found {shape}. Convert the array.",
+                key="stored-images-invalid",
+            )
         key = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()[:24]
         return cls.cached(f"array-{key}", array.shape, lambda out: np.copyto(out, array), cache_dir)
 

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import (
     UNCERTAIN,
@@ -153,10 +154,12 @@ class ChestXrays(FederatedDataModule):
     ):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
-            raise ValueError(f"data.root is missing: {self.layout}")
+            raise DataError(f"data.root is missing: {self.layout}", key="data-root-missing")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
         if not 8 < depth <= 16:
-            raise ValueError(f"data.depth: expected a number of bits from 9 to 16, found {depth}")
+            raise DataError(
+                f"data.depth: expected a number of bits from 9 to 16, found {depth}", key="depth-out-of-range"
+            )
         self.resize: Resize = resize or "squeeze"
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
@@ -169,7 +172,9 @@ class ChestXrays(FederatedDataModule):
         self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
         self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
         if len(self.unlabelled) == len(self._classes):
-            raise ValueError("data.unlabelled: expected some of the classes, found all of them")
+            raise DataError(
+                "data.unlabelled: expected some of the classes, found all of them", key="all-classes-unlabelled"
+            )
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
@@ -199,9 +204,9 @@ class ChestXrays(FederatedDataModule):
         """Read the label files, decide on uncertain and blank labels, and decode the images into the cache."""
         if not self.root.is_dir():
             reason = "a file, not a folder" if self.root.is_file() else "no such folder"
-            raise FileNotFoundError(f"{self.root}: {reason}; {self.layout}")
+            raise MissingFileError(f"{self.root}: {reason}; {self.layout}", key="data-root-not-a-folder")
         if other := other_than_expected(self.root):
-            raise FileNotFoundError(other)
+            raise MissingFileError(other, key="root-of-other-data-set")
         self.left_out = []
         reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
@@ -251,9 +256,10 @@ class ChestXrays(FederatedDataModule):
         outside = [_leads_out(file, root) for file in reading.files]
         if any(outside):
             row = outside.index(True)
-            raise ValueError(
+            raise DataError(
                 f"{reading.source}: expected names of images in {self.root}, found {str(reading.names[row])!r}, which "
-                f"leads to {reading.files[row]} ({sum(outside)} such names)"
+                f"leads to {reading.files[row]} ({sum(outside)} such names)",
+                key="image-name-outside-root",
             )
         return reading
 
@@ -263,10 +269,11 @@ class ChestXrays(FederatedDataModule):
             return reading
         absent = reading.names[~here]
         if self.missing == "refuse" or not here.any():
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"{len(absent)} of {len(here)} images in {reading.source} are missing, the first are "
                 f"{listed(absent, 3)}; searched {listed(dict.fromkeys(map(os.path.dirname, reading.files)), 3)}. "
-                "Add them, remove their rows, or set data.missing to drop."
+                "Add them, remove their rows, or set data.missing to drop.",
+                key="images-missing",
             )
         return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
 
@@ -323,12 +330,17 @@ class ChestXrays(FederatedDataModule):
         for name in views:
             if name not in counts and name not in usual:
                 hint = similar_names(name, list(dict.fromkeys([*usual, *counts.index])))
-                raise ValueError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
+                raise DataError(
+                    f"data.views: no image in {table.path} has {column} {name!r}; {hint}", key="view-unknown"
+                )
         kept = view.isin(views).to_numpy()
         others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)
         if not kept.any():
             wanted = " or ".join(views)
-            raise ValueError(f"data.views: no image in {table.path} has {column} {wanted}; there are {others}")
+            raise DataError(
+                f"data.views: no image in {table.path} has {column} {wanted}; there are {others}",
+                key="views-without-images",
+            )
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
             notes.append(f"{number} are of other views, left out: {others}")
@@ -360,8 +372,9 @@ def refuse(table: LabelTable, column: str, wrong: np.ndarray, expected: str) -> 
     """Raise a ValueError that names file, line and column if a cell of the column is wrong, [N] bool."""
     if wrong.any():
         cell = table.rows[column][wrong].iloc[0]
-        raise ValueError(
-            f"{table.at(wrong)}: column {column!r}: expected {expected}, found {cell!r} ({wrong.sum()} such lines)"
+        raise DataError(
+            f"{table.at(wrong)}: column {column!r}: expected {expected}, found {cell!r} ({wrong.sum()} such lines)",
+            key="xray-cell-unexpected",
         )
 
 
@@ -369,4 +382,7 @@ def refuse_shared(values: pd.Series, where: str | Path, what: str) -> None:
     """Raise a ValueError if a value is in two label files."""
     twice = values[values.duplicated()]
     if len(twice):
-        raise ValueError(f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row of each.")
+        raise DataError(
+            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row of each.",
+            key="xray-rows-twice",
+        )

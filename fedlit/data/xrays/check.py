@@ -48,20 +48,27 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
         ConfigError: There is no such folder, or it looks like none of the data sets or like several.
     """
     if not root.is_dir():
-        raise ConfigError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}")
+        raise ConfigError(
+            f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
+        )
     shipped = readers()
     if source is not None:
         return shipped[source]
     if other := other_than_expected(root):
-        raise ConfigError(other)
+        raise ConfigError(other, key="check-root-of-other-data-set")
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
     if not looks_like:
         looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
-        raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; name one of them with --source")
+        raise ConfigError(
+            f"{root} looks like {' and like '.join(looks_like)}; name one of them with --source",
+            key="data-set-ambiguous",
+        )
     if not looks_like:
         layouts = "\n".join(f"  {name}: {reader.layout}" for name, reader in shipped.items())
-        raise ConfigError(f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}")
+        raise ConfigError(
+            f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}", key="data-set-not-recognised"
+        )
     return shipped[looks_like[0]]
 
 

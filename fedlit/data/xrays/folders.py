@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fedlit.core.errors import DataError
 from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
 
@@ -36,7 +37,10 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
             levels.setdefault(depth, []).append(folder)
     holders = levels[min(levels)] if levels else []
     if len(holders) > 1:
-        raise ValueError(f"{root}: several folders hold the data set: {listed(holders)}. Name one of them as data.root")
+        raise DataError(
+            f"{root}: several folders hold the data set: {listed(holders)}. Name one of them as data.root",
+            key="several-data-set-folders",
+        )
     above = list(root.resolve().parents)[:2] if not holders and _holds_images(root) else []
     return next((folder for folder in [*holders, *above] if recognises(folder)), root)
 

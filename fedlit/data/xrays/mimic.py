@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
@@ -47,7 +48,10 @@ class _MIMICImages(ChestXrays):
     def __init__(self, root: Path | None = None, views: tuple[str, ...] = FRONTAL, **kwargs):
         super().__init__(root, **kwargs)
         if not views:
-            raise ValueError("data.views: expected one or more values of ViewPosition, such as PA and AP, found none")
+            raise DataError(
+                "data.views: expected one or more values of ViewPosition, such as PA and AP, found none",
+                key="mimic-views-empty",
+            )
         self.views = tuple(views)
 
     @classmethod
@@ -83,7 +87,9 @@ class _MIMICImages(ChestXrays):
         """Return the path of a table of the download, compressed or not."""
         packed, plain = (self.root / f"{PREFIX}{kind}{suffix}" for suffix in (".csv.gz", ".csv"))
         if not packed.is_file() and not plain.is_file():
-            raise FileNotFoundError(f"{self.root}: found neither {packed.name} nor {plain.name}; {self.layout}")
+            raise MissingFileError(
+                f"{self.root}: found neither {packed.name} nor {plain.name}; {self.layout}", key="mimic-file-missing"
+            )
         return packed if packed.is_file() else plain
 
     def _metadata(self) -> LabelTable:
@@ -105,7 +111,10 @@ class _MIMICImages(ChestXrays):
         row_of = pd.Index(rows[self._key]).get_indexer(images.rows[self._key])
         here = row_of >= 0
         if not here.any():
-            raise ValueError(f"{files}: no {self._key} is one of the {len(here)} images in {images.path}")
+            raise DataError(
+                f"{files}: no {self._key} is one of the {len(here)} images in {images.path}",
+                key="mimic-labels-of-no-image",
+            )
         if not here.all():
             number, without = f"{(~here).sum()} of {len(here)}", images.rows[self._key][~here].unique()
             reason = f"have no row in {files} and are left out; {self._key} {listed(without, 3)}"
@@ -128,9 +137,10 @@ class _MIMICImages(ChestXrays):
         absent = row_of < 0
         if absent.any():
             image = images.rows["dicom_id"][absent].iloc[0]
-            raise ValueError(
+            raise DataError(
                 f"{images.at(absent)}: image {image!r} is not in {table.path.name} ({absent.sum()} such images). "
-                "Add them, or set data.official_split to false."
+                "Add them, or set data.official_split to false.",
+                key="mimic-image-without-split",
             )
         return table.rows["split"].map(SPLITS).to_numpy(dtype=str)[row_of]
 
@@ -198,7 +208,10 @@ class MIMICCXRLT(_MIMICImages):
         super().__init__(root, **kwargs)
         files = labels_file if isinstance(labels_file, list) else [labels_file]
         if not files or None in files:
-            raise ValueError("data.labels_file is missing: expected the label file of CXR-LT, or a list of them")
+            raise DataError(
+                "data.labels_file is missing: expected the label file of CXR-LT, or a list of them",
+                key="cxr-lt-labels-file-not-given",
+            )
         self.labels_file = [part for file in files for part in _label_files(Path(file).expanduser())]
 
     def _label_files(self) -> list[Path]:
@@ -217,4 +230,6 @@ def _label_files(path: Path) -> list[Path]:
         return files
     inside = f"{CXR_LT_FOLDER}/" if (path / CXR_LT_FOLDER).is_dir() else ""
     hint = f"; name {path / CXR_LT_FOLDER}" if inside else ""
-    raise FileNotFoundError(f"{path}: found {contents(path)}, expected {', '.join(CXR_LT)} of CXR-LT{hint}")
+    raise MissingFileError(
+        f"{path}: found {contents(path)}, expected {', '.join(CXR_LT)} of CXR-LT{hint}", key="cxr-lt-files-missing"
+    )

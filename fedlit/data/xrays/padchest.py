@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import Policy
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
@@ -78,7 +79,10 @@ class PadChest(ChestXrays):
             self.labels = _checked_phrases(findings)
         super().__init__(root, blank=blank, **kwargs)
         if not views:
-            raise ValueError(f"data.views: expected values of Projection such as {listed(FRONTAL)}, found none")
+            raise DataError(
+                f"data.views: expected values of Projection such as {listed(FRONTAL)}, found none",
+                key="padchest-views-empty",
+            )
         self.views, self.physician_only = tuple(views), physician_only
 
     def read(self) -> Reading:
@@ -115,17 +119,24 @@ class PadChest(ChestXrays):
         # An unpacked copy is preferred to the archive that it came from.
         files = next((files for pattern in self.needs if (files := sorted(self.root.glob(pattern)))), [])
         if not files:
-            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
+            raise MissingFileError(
+                f"{self.root}: found {contents(self.root)}; {self.layout}", key="padchest-label-file-missing"
+            )
         if len(files) > 1:
             names = listed(path.name for path in files)
-            raise ValueError(f"{self.root}: expected one label file, found {names}. Keep one of them.")
+            raise DataError(
+                f"{self.root}: expected one label file, found {names}. Keep one of them.",
+                key="padchest-several-label-files",
+            )
         return files[0]
 
 
 def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
     phrases = tuple(" ".join(phrase.split()) for phrase in findings)
     if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
-        raise ValueError(f"data.findings: expected one or more different phrases, found {findings}")
+        raise DataError(
+            f"data.findings: expected one or more different phrases, found {findings}", key="padchest-findings-repeated"
+        )
     return phrases
 
 
@@ -134,7 +145,7 @@ def _by_physician(table: LabelTable, notes: list[str]) -> LabelTable:
     kept = (methods.astype(str).str.strip() == "Physician").to_numpy()
     if not kept.any():
         expected = f"expected 'Physician' in some rows (data.physician_only), found {listed(methods.unique())}"
-        raise ValueError(f"{table.path}: column 'MethodLabel': {expected}")
+        raise DataError(f"{table.path}: column 'MethodLabel': {expected}", key="padchest-method-label")
     notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are not labelled by a physician, left out")
     return table.where(kept)
 
@@ -156,9 +167,10 @@ def _parse_labels(table: LabelTable, phrases: Sequence[str]) -> tuple[np.ndarray
     for row, combination in enumerate(combinations.tolist()):
         labels = _as_list(combination)
         if labels is None:
-            raise ValueError(
+            raise DataError(
                 f"{table.at(row_of == row)}: column 'Labels': expected a list such as "
-                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell."
+                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell.",
+                key="padchest-labels-cell",
             )
         if labels:
             occurs[row] = np.any([phrases_in(label) for label in labels], axis=0)

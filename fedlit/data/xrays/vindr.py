@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.pictures.dicom import SUFFIXES as DICOM
 from fedlit.data.records import contents
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
@@ -68,7 +69,7 @@ class VinDrCXR(ChestXrays):
         super().__init__(root, **kwargs)
         parts = tuple(_FOLDERS) if parts is None else parts
         if not parts:
-            raise ValueError("data.parts: expected train, test or both, found none")
+            raise DataError("data.parts: expected train, test or both, found none", key="vindr-parts-empty")
         self.parts = tuple(part for part in _FOLDERS if part in parts)
         self.vote = vote
 
@@ -77,7 +78,9 @@ class VinDrCXR(ChestXrays):
         annotations = self.root / "annotations"
         sources = {x: file for x in self.parts if (file := annotations / f"image_labels_{x}.csv").is_file()}
         if not sources:
-            raise FileNotFoundError(f"{self.root}: found {contents(self.root)}; {self.layout}")
+            raise MissingFileError(
+                f"{self.root}: found {contents(self.root)}; {self.layout}", key="vindr-label-files-missing"
+            )
         notes = [
             f"{self.source} releases no patient ids: each image counts as a patient of its own, "
             "and images of one person may be in several splits and clients"

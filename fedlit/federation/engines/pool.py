@@ -21,7 +21,7 @@ import torch
 
 from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.checkpoints.stored_states import StateFolder
-from fedlit.core.errors import ConfigError, TrainingError, WorkerError
+from fedlit.core.errors import ConfigError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.system.processes import context, keep_freed_memory, let_go, starting
@@ -101,7 +101,8 @@ class FailureReply:
 
     job: str
     reason: str
-    kind: type[Exception] | None
+    kind: type[FedlitError] | None = None
+    key: str | None = None
 
 
 class ProcessPool:
@@ -234,7 +235,7 @@ class ProcessPool:
                     self._died(w)
                 if isinstance(answer, FailureReply):
                     if answer.kind:
-                        raise answer.kind(answer.reason)
+                        raise answer.kind(answer.reason, key=answer.key)
                     kind = WorkerError if answer.job == START else RuntimeError
                     raise kind(f"{answer.job} failed in a worker process:\n{answer.reason}")
                 yield w, answer
@@ -246,7 +247,7 @@ class ProcessPool:
         code, hint = process.exitcode, ""
         if code in DEATHS:
             hint = f"; {code} usually means {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
-        raise WorkerError(f"worker process {w} died (exit code {code}){hint}")
+        raise WorkerError(f"worker process {w} died (exit code {code}){hint}", key="worker-died")
 
     def _refer(self, client: str | None, state: AnyState | None) -> StateRef:
         if state is None or client is None:
@@ -282,7 +283,8 @@ def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
             raise no_room(error, "the model and the data in shared memory", str(file)) from None
         raise ConfigError(
             f"{_unpicklable(program)} cannot be sent to worker processes: {str(error).splitlines()[0]}; create open "
-            "files, locks and connections only when they are used, or set federation.workers: 1"
+            "files, locks and connections only when they are used, or set federation.workers: 1",
+            key="module-not-picklable",
         ) from error
 
 
@@ -332,9 +334,9 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
         except (ConfigError, TrainingError) as error:
             kind = ConfigError if isinstance(error, ConfigError) else TrainingError
-            answer = FailureReply(_doing(worker), str(error), kind)
+            answer = FailureReply(_doing(worker), str(error), kind, error.key)
         except Exception:
-            answer = FailureReply(_doing(worker), traceback.format_exc(), None)
+            answer = FailureReply(_doing(worker), traceback.format_exc())
         try:
             connection.send_bytes(packed(answer))
         except OSError:

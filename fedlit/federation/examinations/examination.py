@@ -19,6 +19,11 @@ class Examination(Generic[Subject]):
     name: ClassVar[str]
     advice: ClassVar[str]
 
+    @property
+    def key(self) -> str:
+        """Key of the error, such as ``check-shared-memory``."""
+        return f"check-{self.name.replace(' ', '-')}"
+
     def problem(self, subject: Subject) -> str:
         """Return an error message with the advice, or "" if there is no problem; ``subject`` is not changed."""
         raise NotImplementedError
@@ -32,4 +37,4 @@ def examine(subject: Subject, examinations: Sequence[Examination[Subject]]) -> N
     """
     for examination in examinations:
         if problem := examination.problem(subject):
-            raise ConfigError(problem)
+            raise ConfigError(problem, key=examination.key)

@@ -60,7 +60,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     for index in ids[1:]:
         common = common.intersection(index, sort=False)
     if not len(common):
-        raise ConfigError(_nothing_shared(names, ids))
+        raise ConfigError(_nothing_shared(names, ids), key="no-shared-image")
     rows = [index.get_indexer(common) for index in ids]
     classes = _classes(names, predictions, notes)
     columns = [[p.classes.index(name) for name in classes] for p in predictions]
@@ -73,7 +73,8 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     if not same.any():
         raise ConfigError(
             "all images that the runs share by id have other labels or patients in some runs: they are different "
-            "images with the same names; compare runs on the same data"
+            "images with the same names; compare runs on the same data",
+            key="no-shared-label-of-images",
         )
     for name, index in zip(names, ids, strict=True):
         if len(index) > len(common):
@@ -91,7 +92,8 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     labelled = ~np.isnan(together).all(0)
     if not labelled.any():
         raise ConfigError(
-            "the runs share no label: no image has a label and a score of the same class in all runs; compare others"
+            "the runs share no label: no image has a label and a score of the same class in all runs; compare others",
+            key="no-shared-label",
         )
     if not labelled.all():
         without = [name for name, has in zip(classes, labelled, strict=True) if not has]
@@ -103,7 +105,9 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     )
     for name, values in zip(names, scores, strict=True):
         if not np.isfinite(values).all():
-            raise ConfigError(f"{name}: expected finite scores, found NaN or inf; leave the run out")
+            raise ConfigError(
+                f"{name}: expected finite scores, found NaN or inf; leave the run out", key="scores-not-finite"
+            )
     persons = patients[0][same]
     unknown = (persons == "").any()
     if unknown:
@@ -136,7 +140,8 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     classes = [name for name in parts[0].classes if all(name in part.classes for part in parts)]
     if not classes:
         raise ConfigError(
-            "the draws of the data share no class that is labelled and scored in all runs; compare runs of one draw"
+            "the draws of the data share no class that is labelled and scored in all runs; compare runs of one draw",
+            key="no-shared-class-of-draws",
         )
     columns = [[part.classes.index(name) for name in classes] for part in parts]
     known = all(part.patients is not None for part in parts)
@@ -202,7 +207,8 @@ def _ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[pd.In
     name, run = next((n, p) for n, p, joined in zip(names, predictions, ids, strict=True) if not joined.is_unique)
     raise ConfigError(
         f"{name}: expected one name per test image, found {_repeated(run.images)!r} twice, so images cannot be paired "
-        "between runs; leave the run out"
+        "between runs; leave the run out",
+        key="image-name-twice",
     )
 
 
@@ -244,7 +250,9 @@ def _classes(names: Sequence[str], predictions: Sequence[Predictions], notes: No
     shared = [name for name in every if all(name in classes for classes in of_runs)]
     if not shared:
         listed = [f"{run} has {', '.join(classes) or 'none'}" for run, classes in zip(names, of_runs, strict=True)]
-        raise ConfigError(f"the runs share no class: {'; '.join(listed)}; names of classes must be equal")
+        raise ConfigError(
+            f"the runs share no class: {'; '.join(listed)}; names of classes must be equal", key="no-shared-class"
+        )
     for name in every:
         if lacking := [run for run, classes in zip(names, of_runs, strict=True) if name not in classes]:
             notes.append(f"{name}: left out, as it is not labelled, or not learned, in {', '.join(lacking)}.")

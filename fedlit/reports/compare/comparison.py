@@ -56,7 +56,7 @@ def compare_runs(
         ConfigError: If there is no run, no such baseline, test set or metric, or the runs have nothing in common.
     """
     if not runs:
-        raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes))
+        raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes), key="no-finished-run")
     notes = list(notes)
     methods = grouped(runs)
     metric = _metric(runs, metric, notes)
@@ -72,7 +72,10 @@ def compare_runs(
     tested = _of_common_draws(tested, notes)
     by_name = {method.name: method for method in tested}
     if subtracted.name not in by_name and baseline is not None:
-        raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}")
+        raise ConfigError(
+            f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}",
+            key="baseline-without-predictions",
+        )
     subtracted = by_name.get(subtracted.name, tested[0])
     several = {method.name: len(method.runs) > 1 for method in tested}
     names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in tested for run in m.runs]
@@ -94,7 +97,7 @@ def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
     if name is None and len(sets) == 1:
         return sets[0]
     hint = near(wanted, sets) or f"; choose one of {', '.join(sets)}"
-    raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}")
+    raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}", key="compare-set-unknown")
 
 
 def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | None:
@@ -107,7 +110,9 @@ def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | Non
         others = (
             f"; choose one of {', '.join((of_group or shown)[:8])}" if shown else "; the runs have logged no metric"
         )
-        raise ConfigError(f"--metric: no run has logged {key!r}{near(key, logged) or others}")
+        raise ConfigError(
+            f"--metric: no run has logged {key!r}{near(key, logged) or others}", key="compare-metric-unknown"
+        )
     others = f"choose another with --metric: {', '.join(shown[:20])}" if shown else "the runs have logged no metric"
     notes.append(f"No curves are shown: no run has logged {METRIC}; {others}.")
     return None

@@ -39,14 +39,16 @@ class MLflowRuns:
     def __init__(self, uri: str, folder: Path) -> None:
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
-                "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories"
+                "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories",
+                key="compare-without-mlflow",
             )
         for name, value in (ENVIRONMENT | QUIET).items():
             os.environ.setdefault(name, value)
         if missing := absent(uri):
             raise ConfigError(
                 f"--tracking_uri {uri}: {missing}; change to the folder in which the runs were started, name another "
-                "store, or name run directories (runs/EXPERIMENT/RUN)"
+                "store, or name run directories (runs/EXPERIMENT/RUN)",
+                key="compare-store-missing",
             )
         self._uri, self._shown, self._folder = uri, without_credentials(uri), folder
         with self._asking():
@@ -63,7 +65,8 @@ class MLflowRuns:
         if run.info.status != "FINISHED":
             raise ConfigError(
                 f"the run {run.info.run_name!r} ({run_id}) is {run.info.status}; wait for its end, resume it with "
-                "--ckpt_path RUN_DIRECTORY, or leave it out"
+                "--ckpt_path RUN_DIRECTORY, or leave it out",
+                key="mlflow-run-not-finished",
             )
         return self._downloaded(run)
 
@@ -77,19 +80,28 @@ class MLflowRuns:
             ids = {each.name: each.experiment_id for each in self._pages(self._client.search_experiments)}
         if experiment is not None and experiment not in ids:
             hint = near(experiment, ids) or f"; choose one of {', '.join(sorted(ids)[:12])}"
-            raise ConfigError(f"--experiment: MLflow at {self._shown} has no experiment {experiment!r}{hint}")
+            raise ConfigError(
+                f"--experiment: MLflow at {self._shown} has no experiment {experiment!r}{hint}",
+                key="mlflow-experiment-unknown",
+            )
         searched = [ids[experiment]] if experiment is not None else list(ids.values())
         wanted, oldest = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), ["attributes.start_time ASC"]
         with self._asking():
             runs = list(self._pages(self._client.search_runs, searched, filter_string=wanted, order_by=oldest))
         having = f" with the tags {dict(tags)}" if tags else ""
         if not runs:
-            raise ConfigError(f"MLflow at {self._shown} has no run{having} in {experiment or 'any experiment'}")
+            raise ConfigError(
+                f"MLflow at {self._shown} has no run{having} in {experiment or 'any experiment'}",
+                key="mlflow-without-runs",
+            )
         finished = [run for run in runs if run.info.status == "FINISHED"]
         others = [run.info for run in runs if run not in finished]
         notes = [f"{run.run_name} ({run.run_id}) is left out, as its status is {run.status}." for run in others]
         if not finished:
-            raise ConfigError(f"no run{having} in {experiment or 'any experiment'} has finished: {' '.join(notes)}")
+            raise ConfigError(
+                f"no run{having} in {experiment or 'any experiment'} has finished: {' '.join(notes)}",
+                key="mlflow-without-finished-runs",
+            )
         return [self._downloaded(run) for run in finished], notes
 
     def _downloaded(self, run: Any) -> PastRun:
@@ -130,10 +142,11 @@ class MLflowRuns:
             yield
         except Exception as error:
             if otherwise and error_code(error) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise ConfigError(otherwise) from error
+                raise ConfigError(otherwise, key="mlflow-run-unknown") from error
             raise ConfigError(
                 f"MLflow at {self._shown} does not answer ({cause(error, self._uri)}); start it, correct "
-                "--tracking_uri, or compare run directories, which needs no MLflow: fedlit compare runs/EXPERIMENT"
+                "--tracking_uri, or compare run directories, which needs no MLflow: fedlit compare runs/EXPERIMENT",
+                key="mlflow-unreachable",
             ) from error
 
     @staticmethod

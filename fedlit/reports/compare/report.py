@@ -25,7 +25,8 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another"
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
+            key="report-folder-not-created",
         ) from error
     looks = styles([method.name for method in comparison.methods])
     charts = {"progress": _progress(comparison, looks), "drift": _drift(comparison.methods, looks)}

@@ -200,7 +200,8 @@ def statistics(
     if not 0 < level < 1 or draws < 100:
         raise ConfigError(
             f"compare: expected 0 < level < 1 and at least 100 draws, found {level} and {draws}; "
-            "change --level or --draws"
+            "change --level or --draws",
+            key="draws-or-level-out-of-range",
         )
     support = Support.of(shared)
     judged = np.append(support.judged, support.judged.any())

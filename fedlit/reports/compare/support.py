@@ -34,7 +34,8 @@ class Support:
         patients = shared.units
         if len(np.unique(patients)) < 2:
             raise ConfigError(
-                "the runs share test images of a single patient, expected at least two; compare runs on more images"
+                "the runs share test images of a single patient, expected at least two; compare runs on more images",
+                key="shared-images-of-one-patient",
             )
         masks = [shared.labels == value for value in (1, 0)]
         images = [mask.sum(0) for mask in masks]

@@ -103,7 +103,8 @@ class Rates:
         if self.metric.startswith(TEST):
             raise ConfigError(
                 "rates.metric: expected a metric of the validation data, such as val/auroc_macro, "
-                f"found {self.metric!r}: the test set may not choose a rate"
+                f"found {self.metric!r}: the test set may not choose a rate",
+                key="rate-metric-of-test-set",
             )
 
     @property
@@ -172,7 +173,10 @@ class Document:
         files = [home / name for home in dict.fromkeys(self.homes)]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise self.place.error(f"expected a file {' or '.join(map(str, files))}, found none; correct its name")
+            raise self.place.error(
+                f"expected a file {' or '.join(map(str, files))}, found none; correct its name",
+                key="document-file-missing",
+            )
         return file
 
 
@@ -194,14 +198,14 @@ class Place:
         file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
         return f"{file}: {'.'.join(map(str, keys)) or 'document'}"
 
-    def error(self, message: str) -> ConfigError:
+    def error(self, message: str, key: str) -> ConfigError:
         """Return an error that names the place."""
-        return ConfigError(f"{self}: {message}")
+        return ConfigError(f"{self}: {message}", key=key)
 
     def mapping(self, value: Any) -> dict:
         """Return the value if it is a mapping, else raise a ConfigError."""
         if not isinstance(value, dict):
-            raise self.error(f"expected keys and values, found {value!r}")
+            raise self.error(f"expected keys and values, found {value!r}", key="document-not-a-mapping")
         return value
 
     def filled(self, text: str, labels: Mapping[str, Any]) -> str:
@@ -216,7 +220,9 @@ class Place:
             found = f"found {error.args[0]!r}"
         except (ValueError, IndexError, AttributeError, TypeError) as error:
             found = f"found {text!r} ({error})"
-        raise self.error(f"expected labels in braces among {', '.join(labels) or 'none'}, {found}")
+        raise self.error(
+            f"expected labels in braces among {', '.join(labels) or 'none'}, {found}", key="document-label-unknown"
+        )
 
     def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
         """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
@@ -230,7 +236,7 @@ class Place:
         for key in self.mapping(keys):
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
-                raise self.below(key).error(f"there is no such key{hint}")
+                raise self.below(key).error(f"there is no such key{hint}", key="document-field-unknown")
             if key not in others:
                 check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
         values = keys | others
@@ -238,7 +244,10 @@ class Place:
         required = [name for name in every if name not in optional | others.keys()]
         if missing := [name for name in required if name not in keys]:
             found = " and no ".join(missing)
-            raise self.error(f"expected the keys {', '.join(required)}, found no {found}; add the missing ones")
+            raise self.error(
+                f"expected the keys {', '.join(required)}, found no {found}; add the missing ones",
+                key="document-key-missing",
+            )
         for name, each in every.items():
             if of := each.metadata.get("each"):
                 inner = self.below(name).mapping(values[name])
@@ -258,7 +267,7 @@ def find(name: str) -> Path:
         return Path(name)
     if name not in NAMES:
         hint = near(name, NAMES) or f"; expected {', '.join(NAMES)}, or a document of yours such as my_table.yaml"
-        raise ConfigError(f"reproduce: there is no {name!r}{hint}")
+        raise ConfigError(f"reproduce: there is no {name!r}{hint}", key="reproduction-unknown")
     return HOME / name.partition("-")[0] / f"{name}.yaml"
 
 
@@ -276,15 +285,18 @@ def read_document(file: Path) -> Document:
     of_document = {each.name for each in fields(Document)} - {"name", "place"}
     known = of_document | {each.name for each in fields(Scale)}
     for key in whole.keys() - known:
-        raise place.below(key).error(f"there is no such key{near(str(key), known)}")
+        raise place.below(key).error(f"there is no such key{near(str(key), known)}", key="document-key-unknown")
     common = {key: value for key, value in whole.items() if key not in of_document}
     written = place.below("scales").mapping(whole.get("scales", {}))
     if not written.keys() & set(SCALES) or written.keys() - {*SCALES, LINKED}:
         raise place.below("scales").error(
-            f"expected {' or '.join(SCALES)}, and {LINKED} with paper, found {', '.join(map(str, written)) or 'none'}"
+            f"expected {' or '.join(SCALES)}, and {LINKED} with paper, found {', '.join(map(str, written)) or 'none'}",
+            key="document-scales",
         )
     if LINKED in written and "paper" not in written:
-        raise place.below("scales", LINKED).error("expected a scale paper, which it overrides; add one, or rename this")
+        raise place.below("scales", LINKED).error(
+            "expected a scale paper, which it overrides; add one, or rename this", key="linked-scale-without-paper"
+        )
     scales = {}
     for name in SCALES:
         where = place.below("scales", name)
@@ -319,16 +331,22 @@ def _layers(file: Path, derived: tuple[Path, ...]) -> tuple[tuple[Path, dict], .
         layer = documents.load(file)
     except OSError as error:
         of = f", the base of {derived[-1]}" if derived else ""
-        raise ConfigError(f"{file}: expected a YAML document{of}; it cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"{file}: expected a YAML document{of}; it cannot be read: {error.strerror}", key="document-unreadable"
+        ) from error
     place = Place(((file, layer),))
     derived = (*derived, file.resolve())
     if "base" not in place.mapping(layer):
         return ((file, layer),)
     if not isinstance(layer["base"], str):
-        raise place.below("base").error(f"expected the path of a document, found {layer['base']!r}")
+        raise place.below("base").error(
+            f"expected the path of a document, found {layer['base']!r}", key="document-base-not-a-path"
+        )
     base = file.parent / layer["base"]
     if base.resolve() in derived:
-        raise place.below("base").error(f"expected another document, found {base}, whose base this is; remove one")
+        raise place.below("base").error(
+            f"expected another document, found {base}, whose base this is; remove one", key="document-base-circular"
+        )
     return (*_layers(base, derived), (file, layer))
 
 
@@ -367,7 +385,9 @@ def _part(place: Place, name: str, keys: Any, scale: Scale) -> SweepPart:
         where = place.below("cases", block)
         for case, other in _cases(where, block, where.checked(CaseGrid, written), scale):
             if made["cases"].setdefault(case, other) != other:
-                raise where.error(f"two cases are named {case}; put the labels that differ into their names")
+                raise where.error(
+                    f"two cases are named {case}; put the labels that differ into their names", key="case-name-twice"
+                )
     return place.checked(SweepPart, keys, **made)
 
 
@@ -377,11 +397,11 @@ def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[t
         where, several = place.below("labels", label), isinstance(values, list)
         for value in values if several else [values]:
             if isinstance(value, (list, dict)):
-                raise where.error(f"expected a value or a list of values, found {value}")
+                raise where.error(f"expected a value or a list of values, found {value}", key="case-value-invalid")
         try:
             axes.append([(label, v, scale.keys(label, v)) for v in values] if several else [(label, values, {})])
         except KeyError as error:
-            raise where.error(f"values has no {error.args[0]!r} for it") from error
+            raise where.error(f"values has no {error.args[0]!r} for it", key="case-value-missing") from error
     names = set()
     for combination in itertools.product(*axes):
         chosen = {label: value for label, value, _ in combination}
@@ -392,7 +412,9 @@ def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[t
             keys = {key: value for *_, keys in combination for key, value in keys.items()}
             yield case, Case(keys | block.keys, labels)
     if unknown := [case for case in block.leave_out if case not in names]:
-        raise place.below("leave_out").error(f"expected names among {', '.join(names)}, found {unknown[0]!r}")
+        raise place.below("leave_out").error(
+            f"expected names among {', '.join(names)}, found {unknown[0]!r}", key="leave-out-unknown"
+        )
 
 
 def word(value: object) -> str:

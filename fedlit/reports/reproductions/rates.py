@@ -52,7 +52,8 @@ def tries(rates: Rates, value: Any) -> list[Settings]:
         return every
     if rates.tries > len(every):
         raise ConfigError(
-            f"rates.tries: expected at most {len(every)}, the combinations of {value}, found {rates.tries}"
+            f"rates.tries: expected at most {len(every)}, the combinations of {value}, found {rates.tries}",
+            key="rate-tries-too-many",
         )
     drawn = random.Random(f"{rates.seed} {value}").sample(range(len(every)), rates.tries)
     return [every[i] for i in sorted(drawn)]
@@ -116,7 +117,8 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
 def _chosen(part: SweepPart, best: dict[Any, Settings], rates: Rates) -> SweepPart:
     if diverged := [str(value) for value in part.chooses(rates.label) if value not in best]:
         raise ConfigError(
-            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log"
+            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log",
+            key="no-rate-trains",
         )
     cases = {}
     for name, case in part.cases.items():

@@ -40,7 +40,10 @@ def organisations(config: Path) -> dict[str, Any]:
     data_module = documents.load_mapping(config).get("data")
     arguments = data_module.get("init_args") if isinstance(data_module, dict) else None
     if not isinstance(arguments, dict) or not isinstance(arguments.get("sources"), dict):
-        raise ConfigError(f"{config}: data: expected Organisations with sources, found others; name another config")
+        raise ConfigError(
+            f"{config}: data: expected Organisations with sources, found others; name another config",
+            key="config-without-organisations",
+        )
     return arguments
 
 
@@ -69,7 +72,9 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
             yield _read(name, getattr(data, written["class_path"])(**arguments | paths), keys["image_size"])
     if not found:
         wanted = ", ".join(f"{name} in {' and '.join(paths.values())}" for name, paths in folders.items())
-        raise ConfigError(f"--root {root}: expected one or more of {wanted}, found none")
+        raise ConfigError(
+            f"--root {root}: expected one or more of {wanted}, found none", key="organisation-folders-missing"
+        )
 
 
 def _built_in(name: str, arguments: Mapping[str, Any], image_size: int) -> Source:

@@ -52,7 +52,9 @@ class BenchmarkReport:
             ConfigError: The score is unknown.
         """
         if self.score not in SCORES:
-            raise ConfigError(f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}")
+            raise ConfigError(
+                f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}", key="report-score-unknown"
+            )
         published = self._published()
         tests = [column for column in published if column not in ("method", "seed", MEAN)]
         ours = pd.DataFrame(row for run in runs.to_dict("records") for row in self._measured(run, tests))
