@@ -4,7 +4,7 @@ from typing import Literal
 
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.stages import Output, Stages
-from fedlit.core.aggregator import Composition
+from fedlit.core.composition import Composition
 
 
 class CODASCA(Composition):

@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
@@ -11,13 +11,11 @@ from torch import Tensor
 
 from fedlit.core import hooks
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.attributes import AttributeWatch
 from fedlit.core.batches import BatchStream
 from fedlit.core.correction import Correction
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.graphs import CapturedSteps, Steps, capture_obstacle, capture_refused
 from fedlit.core.local_training import LocalTraining
 from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
@@ -29,6 +27,16 @@ from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
 """Options of ``torch.compile``: dropout draws the same numbers as without it."""
+
+
+class Steps(Protocol):
+    """The two halves of a local step, run normally or replayed."""
+
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
+
+    def update(self) -> None:
+        """Take the rest of the step: update the weights along the gradient."""
 
 
 class LocalModel:
@@ -43,9 +51,9 @@ class LocalModel:
     Attributes:
         learns: Whether a step has had a nonzero gradient, as of the last client's round.
         moves: Whether a client's weights have changed in a round yet.
-        watch: Detects state that steps keep in attributes.
         hooks: Calls the training hooks that the module overrides.
-        watched: Whether a whole round has been watched.
+        watched: Whether a whole round has been trained.
+        replayed: Steps that replace this model's own, or None.
     """
 
     def __init__(
@@ -67,13 +75,14 @@ class LocalModel:
         self._parts = list(module.modules())
         self._modes = [part.training for part in self._parts]
         self.flat = FlatModel(module, training.channels_last)
-        self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
+        self.hooks = TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else unchanged
         self.optimizer = FlatOptimizer(module, self.flat)
         optimizer = weakref.ref(self.optimizer)  # a reference cycle would keep the module until the next collection
         module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
         self._clipped = _joined(self.optimizer.segments)
         self.learns = self.moves = self.watched = False
+        self.replayed: Steps | None = None
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
         self.correction = Correction(self.layout, self.flat.w.device)
@@ -96,14 +105,8 @@ class LocalModel:
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
         self._unused = UnusedParameters(self.flat, self.optimizer)
-        self._replayed = self._captured() if training.captured else None
         if training.compiled:
             module.compile(**COMPILING)
-
-    @property
-    def _steps(self) -> Steps:
-        """The steps: this model's own unless they are replayed."""
-        return self._replayed or self
 
     @property
     def layout(self) -> Layout:
@@ -169,10 +172,11 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        loss = self._steps.compute_gradient(contexts, batches, number)
+        steps = self.replayed or self
+        loss = steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
-        self._steps.update()
+        steps.update()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:
@@ -338,29 +342,6 @@ class LocalModel:
             self._unused.after_step()
         for project in self._projections:
             project()
-
-    def _captured(self) -> CapturedSteps:
-        """Make steps that are captured.
-
-        Raises:
-            TrainingError: They cannot be captured.
-        """
-        name = type(self.module).__name__
-        if reason := capture_obstacle(self.flat, self.optimizer, self.aggregators):
-            raise TrainingError(capture_refused(name, reason))
-        self.optimizer.fix_addresses()
-        if self._starting:
-            self.correction.fix_addresses()
-        return CapturedSteps(
-            device=self.flat.w.device,
-            fabric=self.fabric,
-            plain=self,
-            moved=self.moved,
-            ready=lambda: self.learns and self.watched,
-            size=self.training.captured,
-            hooked=bool(self._before),
-            name=name,
-        )
 
     def _clear_gradient(self) -> None:
         """Begin a step's gradient with zero, or with the correction unless it is added at the end."""

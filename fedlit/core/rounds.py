@@ -37,7 +37,6 @@ def client_round(
         payload = measure(local, stream, client, state, down, rnd)
         seconds = time.perf_counter() - began
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
-    local.watch.begin()
     seed_process(rnd.seed, "round", rnd.index, client.name)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
@@ -72,15 +71,14 @@ def client_round(
         metrics=metrics,
         still=still,
     )
-    local.watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
     local.watched = True
     return payload, after, report
 
 
-def _first_loss(
+def first_loss(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> Tensor:
-    """Return the loss of a client's first step, without taking it."""
+    """Return the loss of the first step of a client's round, without taking it."""
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.count(state.batches, stream)

@@ -18,17 +18,17 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
-from fedlit.core.argument_types import check_arguments
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
+from fedlit.core.system.argument_types import check_arguments
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.experiment.as_yaml import described, plain
+from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fingerprints import fingerprints
 from fedlit.experiment.naming import check_names

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule
 
+from fedlit.core.configured_optimizer import single_optimizer
 from fedlit.core.errors import CheckpointError
 from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import single_optimizer
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule

@@ -14,8 +14,8 @@ from jsonargparse import Namespace
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.fetching import without_fetching
 from fedlit.core.system import documents
+from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import CommandLine

@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 
-from fedlit.core.aggregator import composed_name
+from fedlit.core.composition import composed_name
 from fedlit.core.errors import ConfigError
 from fedlit.core.parts import Parts
 from fedlit.federation.federation import Federation

@@ -11,7 +11,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.argument_types import checked
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
@@ -20,6 +19,7 @@ from fedlit.core.local_model import configured
 from fedlit.core.module import copy_of
 from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed
+from fedlit.core.system.argument_types import checked
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalState

@@ -13,9 +13,9 @@ from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fedlit.core.configured_optimizer import optimizer_and_scheduler
 from fedlit.core.errors import ConfigError
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import optimizer_and_scheduler
 from fedlit.core.schedule import Plan, Schedule
 from fedlit.federation.settings import Settings
 

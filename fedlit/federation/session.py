@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.aggregator import composed_name
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
+from fedlit.core.composition import composed_name
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import initial_client_state, state_of

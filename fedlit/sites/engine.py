@@ -8,8 +8,9 @@ import torch
 from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
-from fedlit.core.aggregator import Aggregator, composed_name
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
+from fedlit.core.composition import composed_name
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system.typed import made
+from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
 from fedlit.experiment.run import fit

@@ -9,8 +9,8 @@ import torch
 
 from fedlit.core.batches import ReadAhead
 from fedlit.core.devices import to_device
-from fedlit.core.graphs import CUDARecorder
 from fedlit.federation.devices import free_memory
+from fedlit.federation.engines.captured import CUDARecorder
 
 GPU = torch.device("cuda", 1)
 NAMES = ("current_stream", "get_sync_debug_mode", "graph_pool_handle", "mem_get_info", "set_sync_debug_mode", "stream")

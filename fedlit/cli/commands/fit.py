@@ -11,7 +11,7 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.cli.commands.test import print_results
 from fedlit.cli.tables import seeds_table
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.fetching import without_fetching
+from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment, composed
 from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import experiment_parser, seeds_of

@@ -19,8 +19,8 @@ from torchmetrics import Metric
 
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError
-from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel
+from fedlit.core.local_model import LocalModel
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
 
@@ -170,54 +170,38 @@ class CapturedStep:
         return [("", loss), *((name, value) for name, values in logged.items() for value in values)]
 
 
-class Steps(Protocol):
-    """The two halves of a local step, run normally or replayed."""
-
-    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
-
-    def update(self) -> None:
-        """Take the rest of the step: update the weights along the gradient."""
-
-
 class CapturedSteps:
     """Replayed steps of one model; steps on batches of another size run normally.
 
+    The first steps run normally too, because they reveal more about a module than later ones. If an aggregator reads
+    the gradient before the optimizer, the rest of the step is captured separately.
+
     Args:
-        device: The device.
-        fabric: Collects the values that the module logs.
-        plain: The same steps, run normally.
-        moved: Moves a batch to the device.
-        ready: Returns whether steps may be captured yet; the first ones reveal more about a module than later ones.
-        size: Number of examples in a batch whose step is captured.
-        hooked: Whether an aggregator reads the gradient before the optimizer, so that the rest is captured separately.
-        name: Name of the module's class.
+        local: The model, which gets fixed addresses.
+
+    Raises:
+        TrainingError: Its steps cannot be captured.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        fabric: FederationFabric,
-        plain: Steps,
-        moved: Callable[[Any], Any],
-        ready: Callable[[], bool],
-        size: int,
-        hooked: bool,
-        name: str,
-    ) -> None:
-        self.recorder, self.fabric = RECORDERS[device.type](device), fabric
-        self._plain, self._moved, self._ready = plain, moved, ready
-        self._size, self._hooked, self._name = size, hooked, name
+    def __init__(self, local: LocalModel) -> None:
+        if reason := capture_obstacle(local.flat, local.optimizer, local.aggregators):
+            raise TrainingError(capture_refused(type(local.module).__name__, reason))
+        local.optimizer.fix_addresses()
+        if any(aggregator.implements("on_client_round_start") for aggregator in local.aggregators):
+            local.correction.fix_addresses()
+        device = local.flat.w.device
+        self.recorder, self.fabric, self._local = RECORDERS[device.type](device), local.fabric, local
+        self._hooked = any(aggregator.implements("on_before_optimizer_step") for aggregator in local.aggregators)
         self._captured: dict[Any, CapturedStep] = {}
-        self._rest = Part(self, lambda: plain.update() or [])
+        self._rest = Part(self, lambda: local.update() or [])
         self._replayed = False
 
     def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step up to the hook, or all of it without a hook."""
-        self._replayed = self._ready() and self._has(batches[0])
+        self._replayed = self._local.learns and self._local.watched and self._has(batches[0])
         if not self._replayed:
-            return self._plain.compute_gradient(contexts, batches, number)
-        leaves, tree = tree_flatten(self._moved(batches[0]))
+            return self._local.compute_gradient(contexts, batches, number)
+        leaves, tree = tree_flatten(self._local.moved(batches[0]))
         signature = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if signature not in self._captured:
             self._captured[signature] = CapturedStep(self, leaves, tree)
@@ -226,20 +210,20 @@ class CapturedSteps:
     def update(self) -> None:
         """Take the rest of the step, if any is left."""
         if not self._replayed:
-            self._plain.update()
+            self._local.update()
         elif self._hooked:
             self._rest()
 
     def whole(self, batch: Any) -> Tensor:
         """Take the part of a step that is captured together; return the loss."""
-        loss = self._plain.compute_gradient((), (batch,), 0)
+        loss = self._local.compute_gradient((), (batch,), 0)
         if not self._hooked:
-            self._plain.update()
+            self._local.update()
         return loss
 
     def refused(self, reason: str) -> TrainingError:
         """Return the error of a step that cannot be captured."""
-        return TrainingError(capture_refused(self._name, reason))
+        return TrainingError(capture_refused(type(self._local.module).__name__, reason))
 
     def _has(self, batch: Any) -> bool:
         """Return whether the step on a batch is captured.
@@ -250,7 +234,7 @@ class CapturedSteps:
         leaves, _ = tree_flatten(batch)
         if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
             raise self.refused(f"its batches hold a {type(others[0]).__name__} besides tensors")
-        return bool(leaves) and leaves[0].shape[:1] == (self._size,)
+        return bool(leaves) and leaves[0].shape[:1] == (self._local.training.captured,)
 
 
 def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
