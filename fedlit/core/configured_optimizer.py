@@ -30,7 +30,7 @@ def single_optimizer(module: nn.Module) -> Optimizer:
     optimizer, config = optimizer_and_scheduler(module)
     if config is not None:
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+            group["lr"] = group.get("initial_lr", group["lr"])
     return optimizer
 
 

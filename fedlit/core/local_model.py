@@ -23,7 +23,6 @@ from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
-from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
 """Options of ``torch.compile``: dropout draws the same numbers as without it."""
@@ -53,7 +52,8 @@ class LocalModel:
         moves: Whether a client's weights have changed in a round yet.
         hooks: Calls the training hooks that the module overrides.
         watched: Whether a whole round has been trained.
-        replayed: Steps that replace this model's own, or None.
+        first_steps: Steps that replace this model's own in its first round, or None.
+        replayed: Steps that replace them in later rounds, or None.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class LocalModel:
         module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
         self._clipped = _joined(self.optimizer.segments)
         self.learns = self.moves = self.watched = False
+        self.first_steps: Steps | None = None
         self.replayed: Steps | None = None
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
@@ -104,7 +105,6 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
-        self._unused = UnusedParameters(self.flat, self.optimizer)
         if training.compiled:
             module.compile(**COMPILING)
 
@@ -143,7 +143,6 @@ class LocalModel:
         if [part.training for part in self._parts] != self._modes:  # setting them takes as long as many a small step
             self.train()
         self.fabric.begin()
-        self._unused.begin()
         if self._starting:
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
@@ -172,7 +171,7 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        steps = self.replayed or self
+        steps = self.first_steps or self.replayed or self
         loss = steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
@@ -265,9 +264,6 @@ class LocalModel:
     def gradient(self, batch: Any, step: int) -> Tensor:
         """Run forward and backward on one batch; add to the flat gradient and return the loss."""
         loss = self.loss(batch, step)
-        looking = not (self.watched or self._starting or self._computing)
-        if looking:
-            self._unused.before_backward()
         try:
             loss.backward()
         except RuntimeError as error:
@@ -278,8 +274,6 @@ class LocalModel:
                 f"{name}: its training_step has already called backward, or returned the loss of an earlier step; a "
                 "federation calls loss.backward() itself: return the loss of this batch"
             ) from error
-        if looking:
-            self._unused.after_backward()
         self.flat.gather_gradients()
         return loss.detach()
 
@@ -338,8 +332,6 @@ class LocalModel:
     def update(self) -> None:
         """Take the rest of a step: update the weights along the gradient."""
         self.optimizer.step()
-        if not (self.watched or self._starting or self._computing):
-            self._unused.after_step()
         for project in self._projections:
             project()
 

@@ -139,23 +139,6 @@ def loss_of(module: LightningModule, output: Any) -> Tensor:
     )
 
 
-def scores_of(module: LightningModule, method: str, output: Any, rows: int, classes: int) -> Tensor | None:
-    """Return a step's output as scores [rows, classes]; None if it has no scores, or no classes are declared.
-
-    Raises:
-        TrainingError: The scores have another shape, or are complex.
-    """
-    if not classes or not torch.is_tensor(output) or output.ndim == 0:
-        return None
-    if output.shape == (rows, classes) and not output.is_complex():
-        return output
-    raise TrainingError(
-        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
-        f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
-        "None if there is nothing to score"
-    )
-
-
 @contextmanager
 def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
     """Context manager that explains errors of the module whose own message does not.

@@ -170,8 +170,7 @@ def fit(
 
 
 def _fitted(experiment: Experiment) -> Fitted:
-    console = experiment.console()
-    outcome = fit_experiment(experiment, console.print)
+    outcome, console = fit_experiment(experiment), experiment.console
     if outcome.signum:
         console.print(f"stopped by a signal; to continue: ckpt_path='{outcome.directory}'")
         raise KeyboardInterrupt if outcome.signum == signal.SIGINT else SystemExit(128 + outcome.signum)

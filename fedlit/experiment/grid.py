@@ -20,16 +20,7 @@ from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
-from fedlit.experiment.naming import (
-    OF_RUNS,
-    Names,
-    as_folders,
-    as_option,
-    check_name,
-    check_names,
-    group_name,
-    shortest,
-)
+from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.base import MetricsFile
@@ -328,8 +319,8 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     check_names(args)
     with without_fetching():
         objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
-    method = Names.of(objects.federation, objects.model).method
-    group = args.name or group_name(documents.parse(resolved(args, parser)), method)
+    names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
+    group = args.name or names.group
     runs = []
     data = args.data
     for seed in seeds:

@@ -116,19 +116,22 @@ class Phase:
 
 
 class RunPart:
-    """Consecutive rounds of a run with the same settings: a phase, or the main part (``phase`` None)."""
+    """Consecutive rounds of a run with the same settings: a phase, or the main part.
 
-    def __init__(self, federation: Federation, phase: Phase | None = None) -> None:
+    Args:
+        federation: Settings of the rounds.
+        phase: The phase; None for the main part.
+        seed: Seed of the run.
+
+    Attributes:
+        seed: Seed of the part, derived from that of the run.
+        title: A line for the terminal, or "" for the main part.
+    """
+
+    def __init__(self, federation: Federation, phase: Phase | None = None, seed: int = 0) -> None:
         self.federation, self.phase = federation, phase
-
-    @property
-    def title(self) -> str:
-        """A line for the terminal, or "" for the main part."""
-        return f"phase {self.phase.name!r}, before the main part" if self.phase else ""
-
-    def seed(self, seed: int) -> int:
-        """Return the seed of the part, derived from that of the run."""
-        return derive_seed(seed, "phase", self.phase.name) if self.phase else seed
+        self.seed = derive_seed(seed, "phase", phase.name) if phase else seed
+        self.title = f"phase {phase.name!r}, before the main part" if phase else ""
 
     def model(self, main: LightningModule) -> LightningModule:
         """Return the model that is trained in this part: a copy for a phase, the model itself for the main part.

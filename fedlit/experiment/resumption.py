@@ -100,7 +100,7 @@ class Resumption:
         directory, messages = self.directory, ()
         if directory is None:
             created = experiment.fabric.is_global_zero and new_directory(
-                experiment.run_dir, experiment.experiment, experiment.run_name
+                experiment.run_dir, experiment.experiment, experiment.name or experiment.names.run
             )
             directory = experiment.fabric.broadcast(created)
             if experiment.name not in (None, directory.name):

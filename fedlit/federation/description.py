@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.filesize import decimal
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.composition import governed
+from fedlit.core.governing import governed
 from fedlit.core.messages import Payload
 from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning

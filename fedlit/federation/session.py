@@ -16,9 +16,9 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
-from fedlit.core.composition import composed_name
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.governing import composed_name
 from fedlit.core.hooks import initial_client_state, state_of
 from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState

@@ -13,8 +13,8 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.cadence import Cadence
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import in_bytes
-from fedlit.core.composition import governed_twice
 from fedlit.core.errors import ConfigError
+from fedlit.core.governing import governed_twice
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.system.argument_types import checked
 from fedlit.metrics.direction import better

@@ -10,10 +10,10 @@ from rich.filesize import decimal
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.composition import composed_name
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.governing import composed_name
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
 from fedlit.federation.engines.scores import Scores, View

@@ -258,7 +258,7 @@ class Hosted:
 
     def _fit(self, experiment: Experiment) -> Ending:
         self._roster = experiment.away
-        outcome = fit(experiment, print)
+        outcome = fit(experiment)
         heads = (f"{site} {head}" for site, head in sorted(self._roster.ledgers.heads.items()))
         print(f"heads of the sites' ledgers (lines, hash of the last): {', '.join(heads)}")
         told = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}

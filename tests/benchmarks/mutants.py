@@ -63,7 +63,7 @@ MUTANTS = (
     Mutant("a scheduler may change momentum", "federation/scheduler.py", "before.get(key) != now[key]", "False",
            "hostile/test_schedulers.py"),
     Mutant("the first rate of a scheduler is the base rate", "core/configured_optimizer.py",
-           'group["lr"] = group["initial_lr"]', "...", "hostile/test_schedulers.py"),
+           'group["lr"] = group.get("initial_lr", group["lr"])', "...", "hostile/test_schedulers.py"),
     Mutant("labels of a batch are not checked", "core/batches.py", "check_batch(self._client, batch, self._classes)",
            "...", "hostile/test_fetched_labels.py"),
     Mutant("bytes count what is not sent", "core/rounds.py", "payload.nbytes_sent(local.mask(client), local.layout)",

@@ -3,7 +3,7 @@
 import pytest
 
 from fedlit.aggregators import CODASCA, FedAvg, FedProx, Scaffold
-from fedlit.core.composition import governed
+from fedlit.core.governing import governed
 from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
+from fedlit.core.batches import BatchStream, columns, fetch
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
@@ -22,12 +22,14 @@ from fedlit.core.labels import has_all_labels, labelled_classes
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
-from fedlit.core.module import copy_of, overrides, readable_errors, scores_of, step_of
+from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round, first_loss
 from fedlit.federation.engines.captured import CapturedSteps
-from fedlit.federation.engines.scores import Scores, View
+from fedlit.federation.engines.read_ahead import ReadAhead
+from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.examinations.attributes import AttributeWatch
+from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 
@@ -102,6 +104,9 @@ class Worker:
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._watch = AttributeWatch(self.local.module)
+        corrected = ("on_client_round_start", "compute_gradient")  # whose gradients are never missing
+        if not any(aggregator.implements(hook) for aggregator in program.aggregators for hook in corrected):
+            UnusedParameters(self.local)
         if program.training.captured:
             self.local.replayed = CapturedSteps(self.local)
         self._streams: dict[str, BatchStream] = {}
@@ -144,6 +149,8 @@ class Worker:
                 payload, new, report = client_round(*part, into)
                 if rnd.window:
                     self._watch.check(partial(first_loss, *part))
+                    if self.local.first_steps is not None:
+                        self.local.first_steps.end()
             total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained

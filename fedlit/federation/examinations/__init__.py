@@ -24,6 +24,7 @@ from fedlit.federation.examinations.modules import (
     RequiredMethods,
 )
 from fedlit.federation.examinations.optimizer import ElementwiseOptimizer, FreshOptimizer, is_foreign
+from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
@@ -52,7 +53,7 @@ OF_OPTIMIZERS: tuple[Examination[LightningModule], ...] = (ElementwiseOptimizer(
 OF_MACHINES = (StepCapture(), Compiler())
 """Checks of the machine, for settings that need special support."""
 
-IN_ROUNDS = (AttributeWatch, StalledTraining)
+IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
 EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_CONFIGURED, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedlit.core.composition import governed
+from fedlit.core.governing import governed
 from fedlit.experiment.choices import shipped
 from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method

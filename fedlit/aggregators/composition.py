@@ -1,4 +1,4 @@
-"""Lists of aggregators: an algorithm that is a list, what only one of a list may do, and the name of a list."""
+"""Algorithms that are a list of others."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
-from fedlit.core.flat import SLICES, Layout
+from fedlit.core.flat import Layout
+from fedlit.core.governing import governed, governed_twice
 from fedlit.core.hooks import mask_of, numbers_of, replaced_change, state_of
 from fedlit.core.messages import Client, Mask, Payload, Round, ServerState, State
 
@@ -125,39 +126,3 @@ class Composition(Aggregator, ABC):
 
     def _having(self, hook: str) -> list[Aggregator]:
         return [part for part in self.parts if part.implements(hook)]
-
-
-ALONE = {"compute_gradient": "compute the gradient", "reduce": "reduce the replies"}
-"""Hooks that only one aggregator of a list may have, and their effect."""
-
-
-def governed(aggregator: Aggregator) -> tuple[str, ...]:
-    """Return all that only this aggregator of a list may decide."""
-    things = aggregator.governs or ()
-    return (things,) if isinstance(things, str) else tuple(things)
-
-
-def governed_twice(aggregators: Sequence[Aggregator]) -> str:
-    """Return which aggregators of a list govern the same thing or have a hook that only one may have; "" if none do."""
-    for hook, what in ALONE.items():
-        having = [type(a).__name__ for a in aggregators if a.implements(hook)]
-        if len(having) > 1:
-            return f"{' and '.join(having)} each {what}; keep one"
-    owners: dict[str, str] = {}
-    for aggregator in aggregators:
-        name = type(aggregator).__name__
-        for thing in governed(aggregator):
-            if thing in owners:
-                what = (
-                    f"decide how the {thing} is shared"
-                    if thing in SLICES
-                    else f"bring the {thing}, which would act twice"
-                )
-                return f"{owners[thing]} and {name} each {what}; keep one"
-            owners[thing] = name
-    return ""
-
-
-def composed_name(aggregators: Sequence[Aggregator]) -> str:
-    """Return the name of a list of aggregators; an empty list is federated averaging."""
-    return "+".join(type(a).__name__ for a in aggregators) or "FedAvg"
