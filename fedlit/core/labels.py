@@ -35,15 +35,6 @@ def has_all_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
     return getattr(stored_labels(dataset), "shape", None) == (len(dataset), len(classes))
 
 
-def wrong_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> str:
-    """Return what is wrong with a client's training labels [N, C], if the data set holds them; "" if nothing is."""
-    return (
-        _problem(client, torch.as_tensor(stored_labels(dataset)), classes)
-        if classes and has_all_labels(dataset, classes)
-        else ""
-    )
-
-
 def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
     """Check the labels [B, C] of a fetched batch, if it consists of images and labels.
 
@@ -61,11 +52,11 @@ def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: st
     Raises:
         ConfigError: Names the first wrong one.
     """
-    if problem := _problem(client, labels, classes, images):
+    if problem := wrong_labels(client, labels, classes, images):
         raise ConfigError(problem)
 
 
-def _problem(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
+def wrong_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
     """Describe the first label [N, C] that is not 0, 1 or NaN; "" if there is none."""
     wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
     if not wrong.any():

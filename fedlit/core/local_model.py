@@ -185,15 +185,6 @@ class LocalModel:
             self.flat.gather_statistics()
         return loss
 
-    def first_loss(self, batch: Any) -> Tensor:
-        """Return the loss of a round's first step, with the hooks around it, without taking the step."""
-        batch = self.moved(batch)
-        self.hooks.call("on_train_epoch_start")
-        self.hooks.start_batch(batch, 0)
-        loss = self.loss(batch, 0)
-        self.hooks.end_batch(batch, 0)
-        return loss
-
     def train(self) -> None:
         """Set all layers to training mode, except those that the module itself has put into evaluation mode."""
         self.module.train()

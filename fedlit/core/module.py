@@ -23,6 +23,9 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import key_of
 
+NUMBERS = (int, float, np.floating, np.integer, np.bool_)
+"""Types of logged numbers, besides tensors."""
+
 SIGNALS = 128
 """Exit codes above this mean that a signal ended the process."""
 
@@ -173,7 +176,8 @@ def _number(module: str, name: Any, value: Any) -> Any:
     Raises:
         TrainingError: It is something else, or has no name.
     """
-    if isinstance(name, str) and _is_number(value):
+    one = value.numel() == 1 and not value.is_complex() if torch.is_tensor(value) else isinstance(value, NUMBERS)
+    if isinstance(name, str) and one:
         return value
     if not isinstance(name, str):
         raise TrainingError(f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}")
@@ -182,9 +186,3 @@ def _number(module: str, name: Any, value: Any) -> Any:
         f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a "
         "tensor with one element"
     )
-
-
-def _is_number(value: Any) -> bool:
-    if torch.is_tensor(value):
-        return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, (int, float, np.floating, np.integer, np.bool_))

@@ -18,10 +18,6 @@ from fedlit.core.messages import State, stripped
 FUSED = {"cuda"}
 """Devices on which a step is one kernel if the optimizer has a fused form; its results differ by rounding."""
 
-RECORDED = ("SGD", "Adam", "AdamW")
-"""Optimizers whose step can be captured: their state starts at zero, and their kernels read the rate from the
-device."""
-
 OF_TORCH = frozenset(("defaults", "state", "param_groups", "step"))
 """Attributes of every optimizer of torch."""
 
@@ -77,17 +73,6 @@ class FlatOptimizer:
         self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
         self._groups = copy.deepcopy(self._groups)
         self._fixed = False
-
-    def capture_obstacle(self) -> str:
-        """Return why its step cannot be captured, or ""."""
-        if self.name not in RECORDED:
-            return f"{self.name} computes its step on the host; {', '.join(RECORDED)} can"
-        for group in self._optimizer.param_groups:
-            if group.get("dampening"):
-                return "the optimizer's first step differs from the others (dampening)"
-            if options := [option for option in ("foreach", "differentiable") if group.get(option)]:
-                return f"the optimizer computes with {options[0]}: true; leave it out"
-        return ""
 
     def fix_addresses(self) -> None:
         """Keep the state and the rates as tensors at fixed addresses, as a captured step needs them.

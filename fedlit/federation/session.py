@@ -20,7 +20,7 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.governing import composed_name
 from fedlit.core.hooks import initial_client_state, state_of
-from fedlit.core.measuring import conclude, objective_of
+from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
 from fedlit.core.randomness import generator
@@ -29,6 +29,7 @@ from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.restoring import changed_clients, check_place, check_states
+from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
 
 

@@ -28,6 +28,10 @@ WARM = 3
 """Number of steps per batch signature that run normally before one is captured: libraries initialise themselves in the
 first."""
 
+RECORDED = ("SGD", "Adam", "AdamW")
+"""Optimizers whose step can be captured: their state starts at zero, and their kernels read the rate from the
+device."""
+
 Values = list[tuple[str, Any]]
 """Results of a step: its loss under the name "", and the values that the module has logged."""
 
@@ -249,7 +253,14 @@ def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Se
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:
         return f"its buffer {model.own.names[0]} is not a statistic: every client has its own"
-    return optimizer.capture_obstacle()
+    if optimizer.name not in RECORDED:
+        return f"{optimizer.name} computes its step on the host; {', '.join(RECORDED)} can"
+    for group in optimizer.configured.param_groups:
+        if group.get("dampening"):
+            return "the optimizer's first step differs from the others (dampening)"
+        if options := [option for option in ("foreach", "differentiable") if group.get(option)]:
+            return f"the optimizer computes with {options[0]}: true; leave it out"
+    return ""
 
 
 def capture_refused(name: str, reason: str) -> str:
