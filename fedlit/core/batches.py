@@ -111,8 +111,6 @@ class Draws:
         drawn: Number of batches drawn so far.
 
     Args:
-        stream: The stream.
-        position: Position of the first batch.
         expected: Expected number of draws; more are allowed.
     """
 

@@ -12,11 +12,6 @@ class OwnBuffers:
     Statistics are the floating-point buffers: they lie in the flat vector, and the federation averages them. All other
     buffers, persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm
     layer, ``num_batches_tracked``, has no effect and stays with the module.
-
-    Args:
-        module: The module.
-        statistics: Names of the buffers in the flat vector.
-        device: The module's device.
     """
 
     def __init__(self, module: nn.Module, statistics: set[str], device: torch.device) -> None:

@@ -41,12 +41,6 @@ class Steps(Protocol):
 class LocalModel:
     """One model instance that clients take turns to train.
 
-    Args:
-        fabric: Gives the device and the precision.
-        module: A LightningModule with ``training_step`` and ``configure_optimizers``.
-        aggregators: The federation's algorithms.
-        training: Settings of the local loop.
-
     Attributes:
         learns: Whether a step has had a nonzero gradient, as of the last client's round.
         moves: Whether a client's weights have changed in a round yet.

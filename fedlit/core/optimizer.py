@@ -29,10 +29,6 @@ class FlatOptimizer:
     group become one. Elementwise optimizers (SGD, Adam and similar) do the same arithmetic in a few operations instead
     of hundreds.
 
-    Args:
-        module: A LightningModule.
-        model: Its flat model.
-
     Attributes:
         name: Name of the optimizer's class.
         rates: Learning rate of each group.

@@ -58,11 +58,7 @@ class Parts:
 
 
 def class_names(where: str, classes: Any) -> tuple[str, ...]:
-    """Return names of classes as a tuple.
-
-    Args:
-        where: Their place, for the error.
-        classes: The names, in their order.
+    """Return names of classes as a tuple; an error begins with their place, ``where``.
 
     Raises:
         ConfigError: They are not names, or not all different.

@@ -38,7 +38,7 @@ from fedlit.experiment.run import fit as fit_experiment
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
-from fedlit.federation.settings import Options, Settings
+from fedlit.federation.settings import Options, RoundSettings, Settings
 from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.loggers import LoggerSetting
@@ -55,7 +55,8 @@ def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
     function.__signature__ = declared.replace(parameters=[model, clients, *shown, *others])
     function.__annotations__ = {**Options.__annotations__, **function.__annotations__}
-    texts = re.split(r"\n {8}(?=\w+: )", (Settings.__doc__ or "").partition("Args:")[2].partition("\n\n")[0])
+    docs = [cls.__doc__.partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)]
+    texts = [text for each in docs for text in re.split(r"\n {8}(?=\w+: )", each)]
     described = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
     line = "\n        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
     function.__doc__ = (function.__doc__ or "").replace(line, described)

@@ -78,13 +78,7 @@ class Experiment:
 
     @classmethod
     def of(cls, config: str, options: Mapping[str, Any], **objects: Any) -> "Experiment":
-        """Make an experiment.
-
-        Args:
-            config: The resolved configuration as YAML.
-            options: Its values by key, with objects as logger, phases and callbacks.
-            objects: The fabric, the data, the model, the federation, and the fingerprints, if any.
-        """
+        """Make an experiment of a resolved configuration: as YAML, as values by key, and the objects made of it."""
         return cls(
             config=config,
             settings=documents.parse(config),

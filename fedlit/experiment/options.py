@@ -130,12 +130,7 @@ def seeds_of(args: Namespace) -> list[int]:
 
 @contextmanager
 def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
-    """Context manager that makes the objects of a configuration; the files of a trial run are deleted at the end.
-
-    Args:
-        args: The values of the configuration.
-        parser: The parser that read them.
-        tracked: Whether the command makes a run, which has a name and a logger.
+    """Context manager that makes the objects of a configuration; ``tracked`` if the command makes a run.
 
     Raises:
         ConfigError: There are several seeds, a name cannot be that of a folder, or credentials are missing.

@@ -46,12 +46,7 @@ class Fitted:
 
     @classmethod
     def of(cls, outcome: Outcome, start: LightningModule) -> Fitted:
-        """Collect the results of a run.
-
-        Args:
-            outcome: Its outcome.
-            start: A model with the same layers.
-        """
+        """Collect the results of a run; ``start`` is a model with the same layers."""
         session = outcome.session
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
         loaded = checkpoint.load(outcome.best, session.layout, names)

@@ -9,12 +9,7 @@ ADAPTIVE = frozenset(
 
 
 def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
-    """Return a warning if control variates do not fit an optimizer, otherwise "".
-
-    Args:
-        aggregators: Names of the aggregators that add control variates to the gradient.
-        optimizer: Name of the optimizer's class.
-    """
+    """Return a warning if the aggregators that add control variates do not fit an optimizer, otherwise ""."""
     if not aggregators or optimizer not in ADAPTIVE:
         return ""
     return (

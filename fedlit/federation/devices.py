@@ -28,11 +28,6 @@ def resolve_memory_format(
     if at most half of the convolution weights must be reordered at every step (DenseNet, ResNet-50, MobileNet;
     ResNet-18 gains nothing).
 
-    Args:
-        wanted: The setting; None for the default.
-        fabric: Device and precision.
-        module: The module that is trained.
-
     Returns:
         The format; "" for a model without 2-D convolutions.
 

@@ -28,13 +28,7 @@ KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plate
 
 
 class FollowsScheduler(Schedule):
-    """A schedule whose learning rates follow a scheduler.
-
-    Args:
-        schedule: Schedule of stages and windows.
-        factors: Learning-rate factor of each round; later rounds use the last one.
-        scheduler: Name of the scheduler's class.
-    """
+    """A schedule whose learning rates follow a scheduler; after the last of the factors it stays."""
 
     def __init__(self, schedule: Schedule, factors: Sequence[float], scheduler: str) -> None:
         self._schedule, self._factors = schedule, factors
@@ -127,11 +121,6 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
     Algorithms compute with one learning rate per round. A scheduler is therefore supported if its rate depends only on
     the number of epochs or steps, all groups have the same factor, and the rate is constant within each round. Each
     client then trains as it would with its own scheduler.
-
-    Args:
-        settings: Settings of the rounds.
-        module: The model.
-        away: Whether clients are at sites, which plan their rounds from the configuration.
 
     Raises:
         ConfigError: The scheduler is not supported; gives the reason and the fix.

@@ -76,7 +76,7 @@ def _scaled(vector: Tensor, spans: Sequence[tuple[int, int, float]]) -> Tensor:
 
 
 def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, clients: int) -> dict[str, float]:
-    """Compute the metrics ``drift/...`` of a round.
+    """Compute the metrics ``drift/...`` of a round of K clients, from the sum of their payloads and of their squares.
 
     With equal weights and a fully shared model they are
 
@@ -87,13 +87,6 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
 
     With other weights pi_k the first is the weighted variance, and the second uses pi_k delta_k. An element's mean is
     over its owners.
-
-    Args:
-        layout: Layout of the vectors.
-        total: Sum of the cohort's payloads.
-        sums: Sum of their :func:`fedlit.core.diagnostics.squares`.
-        mean: mean delta [P].
-        clients: K, size of the cohort.
     """
     each, weighted = sums.double().chunk(2)
     owners, norms = total.mask_weight, squared_norms(layout, mean).double()

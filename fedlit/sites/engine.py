@@ -186,7 +186,7 @@ class SiteEngine(Engine):
         aggregators: Sequence[Aggregator],
     ) -> None:
         """Ask clients to begin with what they kept at their sites in an earlier phase."""
-        self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
+        self._start(list(clients), parts.phase, checkpoint.manifest_of(parts.path).at_sites, server)
 
     def start_afresh(self, server: ServerState) -> None:
         """Ask clients to start the phase again, with only their own part of the model."""

@@ -59,9 +59,6 @@ class RunLock:
 
     The operating system releases the lock of a process that exits for any reason, and the next process takes over its
     files. Processes on other machines are not visible, so their files count as a lock until they are deleted.
-
-    Args:
-        directory: The existing directory of the run.
     """
 
     def __init__(self, directory: Path) -> None:

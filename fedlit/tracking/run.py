@@ -85,8 +85,6 @@ class Run:
     """One run of one experiment.
 
     Args:
-        directory: The run's directory, ``runs/<experiment>/<run>``.
-        tracker: The tracker, which also receives metrics and artifacts.
         resumed: Whether the directory contains an earlier part of the run.
         main: Whether this process writes; other ranks of a run only read.
     """

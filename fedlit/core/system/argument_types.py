@@ -61,12 +61,7 @@ def checked(cls: Made) -> Made:
 
 
 def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: str = "") -> None:
-    """Check arguments against the annotations of a function.
-
-    Args:
-        function: The function.
-        arguments: Its arguments by name.
-        prefix: Text before the name of an argument in the error.
+    """Check arguments by the annotations of a function; an error begins with ``prefix`` and the argument's name.
 
     Raises:
         ConfigError: Names the argument, what was expected and what was found.

@@ -126,16 +126,7 @@ class Worker:
         following: tuple[str, AnyState | None] | None = None,
         into: Tensor | None = None,
     ) -> Reply:
-        """Run several clients' part of a round, one after another.
-
-        Args:
-            clients: Names and states of the clients.
-            down: Message from the server.
-            rnd: The round.
-            folder: Folder for new states; by default they remain in memory.
-            following: Name and state of the next client, if known, whose first batch is read ahead.
-            into: Memory [P] for the sum of the clients' ``w``.
-        """
+        """Run several clients' part of a round, one after another, and read ahead the first batch of the next."""
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
             if self._ahead is not None:
@@ -256,9 +247,6 @@ class Engine:
         folder: Folder of the clients' states; None if they remain in memory.
         keeps_states: Whether clients' states are on this machine and in checkpoints; otherwise they are at sites.
         reduce: Function that combines the single payloads of a round; if None, they are added as they arrive.
-
-    Args:
-        pool: An :class:`InProcessPool` or an object with the same methods.
     """
 
     where: str

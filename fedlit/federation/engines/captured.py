@@ -47,11 +47,7 @@ class Recorder(Protocol):
 
 
 class CUDARecorder:
-    """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it.
-
-    Args:
-        device: The GPU.
-    """
+    """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
@@ -86,12 +82,7 @@ RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": CUDARecorder
 
 
 class Part:
-    """Part of a step: run normally at first, then captured, then replayed.
-
-    Args:
-        steps: The steps that it belongs to.
-        run: Runs it; returns the loss and logged values, if any.
-    """
+    """Part of a step: run normally at first, then captured, then replayed."""
 
     def __init__(self, steps: "CapturedSteps", run: Callable[[], Values]) -> None:
         self._steps, self._run, self._taken = steps, run, 0
@@ -146,13 +137,7 @@ class Part:
 
 
 class CapturedStep:
-    """The step on batches of one signature, whose tensors are copied to fixed addresses.
-
-    Args:
-        steps: The steps that it belongs to.
-        leaves: Tensors of one of these batches, on the device.
-        tree: Structure of the batch.
-    """
+    """The step on batches of one signature, whose tensors are copied to fixed addresses."""
 
     def __init__(self, steps: "CapturedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
         self._places = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in leaves]
@@ -179,9 +164,6 @@ class CapturedSteps:
 
     The first steps run normally too, because they reveal more about a module than later ones. If an aggregator reads
     the gradient before the optimizer, the rest of the step is captured separately.
-
-    Args:
-        local: The model, which gets fixed addresses.
 
     Raises:
         TrainingError: Its steps cannot be captured.
