@@ -77,11 +77,7 @@ class BatchStream:
         self.ahead = ahead if hasattr(dataset, "take") else None
 
     def __getitem__(self, position: int) -> Any:
-        """Return a batch.
-
-        Raises:
-            ConfigError: A label is not 0, 1 or NaN.
-        """
+        """Return a batch, with checked labels."""
         batch = fetch(self.dataset, self._indices(position))
         if self._classes:
             check_batch(self._client, batch, self._classes)

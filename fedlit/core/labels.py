@@ -36,22 +36,14 @@ def has_all_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
 
 
 def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
-    """Check the labels [B, C] of a fetched batch, if it consists of images and labels.
-
-    Raises:
-        ConfigError: A label is not 0, 1 or NaN.
-    """
+    """Refuse labels [B, C] of a fetched batch other than 0, 1 and NaN, if it consists of images and labels."""
     labels = batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None
     if torch.is_tensor(labels) and labels.ndim == 2 and labels.shape[1] == len(classes):
         check_labels(client, labels, classes, "images of a batch")
 
 
 def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
-    """Refuse labels [N, C] other than 0, 1 and NaN.
-
-    Raises:
-        ConfigError: Names the first wrong one.
-    """
+    """Refuse labels [N, C] other than 0, 1 and NaN."""
     if problem := wrong_labels(client, labels, classes, images):
         raise ConfigError(problem)
 

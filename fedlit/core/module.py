@@ -171,11 +171,7 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
 
 
 def _number(module: str, name: Any, value: Any) -> Any:
-    """Return a logged value as a number or a tensor with one element.
-
-    Raises:
-        TrainingError: It is something else, or has no name.
-    """
+    """Return a logged value as a number or a tensor with one element; refuse anything else."""
     one = value.numel() == 1 and not value.is_complex() if torch.is_tensor(value) else isinstance(value, NUMBERS)
     if isinstance(name, str) and one:
         return value

@@ -132,11 +132,7 @@ class FlatOptimizer:
         return self.configured
 
     def _take_back(self) -> None:
-        """Take over what a hook has set in the groups.
-
-        Raises:
-            TrainingError: It has replaced a part of the state.
-        """
+        """Take over what a hook has set in the groups; refuse a replaced part of the state."""
         if not self._shown:
             return
         for group, flat in self._group_pairs():
@@ -159,11 +155,7 @@ class FlatOptimizer:
                     yield parameter, entry, flat
 
     def check_rates(self, lr_factor: float) -> None:
-        """Refuse rates that a module changed during a round: algorithms compute with those of its start.
-
-        Raises:
-            TrainingError: Names both rates.
-        """
+        """Refuse rates that a module changed during a round: algorithms compute with those of its start."""
         self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             if not self._fixed and group["lr"] != rate * lr_factor:

@@ -37,11 +37,7 @@ class Parts:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Parts":
-        """Read the parts of a module; an attribute that is not a module is ignored.
-
-        Raises:
-            ConfigError: ``classes`` are not names, or not all different.
-        """
+        """Read the parts of a module; an attribute that is not a module is ignored."""
 
         def layers(name: str) -> nn.Module | None:
             part = getattr(module, name, None)

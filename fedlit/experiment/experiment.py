@@ -116,17 +116,9 @@ class Experiment:
         model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
         tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
         return assemble(
-            part.federation,
-            part.model(model),
-            self.data,
-            self.fabric,
-            part.seed,
-            tags=tags,
-            limit_eval_batches=self.eval_batches,
-            personal_state=personal_state,
-            away=self.away,
-            phase=part.phase.name if part.phase else "",
-        )
+            part.federation, part.model(model), self.data, self.fabric, part.seed, tags=tags, away=self.away,
+            limit_eval_batches=self.eval_batches, personal_state=personal_state, phase=part.name,
+        )  # fmt: skip
 
     def pending(self, run: Path | None) -> list[RunPart]:
         """Return the unfinished parts; the main part is always among them, because it ends with the test."""

@@ -44,11 +44,7 @@ def write_fingerprints(directory: Path, prints: Mapping[str, str]) -> None:
 
 
 def check_same(directory: Path, prints: Mapping[str, str]) -> None:
-    """Check that a run is resumed with the objects with which it began.
-
-    Raises:
-        CheckpointError: A fingerprint differs; names the object.
-    """
+    """Refuse to resume a run with other objects than those with which it began."""
     file = directory / FILE
     before = json.loads(file.read_text()) if file.exists() else {}
     for name, now in prints.items():

@@ -122,6 +122,18 @@ class PlannedRun:
     credentials: tuple[str, ...] = ()  # Options with credentials.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
 
+    @classmethod
+    def of(
+        cls, args: Namespace, parser: Parser, group: str, rounds: int, point: "_Point | None" = None
+    ) -> "PlannedRun":
+        """Return the run of a configuration that has a name and a seed, of a sweep at a point."""
+        case, shown = (point.case, point.shown) if point else ("", {})
+        return cls(
+            args.name, group, case, shown, args.seed, Path(args.run_dir) / args.experiment / args.name,
+            config=resolved(args, parser), rounds=rounds, credentials=as_words(args),
+            data_seed=args.get("data.init_args.seed"),
+        )  # fmt: skip
+
     @property
     def has_checkpoint(self) -> bool:
         """True if an earlier call has left a checkpoint of the run."""
@@ -255,7 +267,6 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
             complete(args.clone())  # missing credentials are found now
-            credentials = as_words(args)
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 with without_fetching():  # mistakes that constructors refuse are found now
@@ -276,19 +287,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
             if (same := names.setdefault(resolved(args, parser), name)) != name:
                 raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
             args.name, args.tags = name, tags
-            run = PlannedRun(
-                name=name,
-                group=point.group,
-                case=point.case,
-                point=point.shown,
-                seed=seed,
-                directory=sweep.directory / name,
-                config=resolved(args, parser),
-                rounds=rounds[parts["federation"]],
-                credentials=credentials,
-                data_seed=args.get("data.init_args.seed"),
-            )
-            runs.append(run)
+            runs.append(PlannedRun.of(args, parser, point.group, rounds[parts["federation"]], point))
     return runs
 
 
@@ -321,24 +320,11 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
         objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
     names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
     group = args.name or names.group
-    runs = []
-    data = args.data
+    runs, data = [], args.data
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"
-        run = PlannedRun(
-            name=args.name,
-            group=group,
-            case="",
-            point={},
-            seed=seed,
-            directory=Path(args.run_dir) / args.experiment / args.name,
-            config=resolved(args, parser),
-            rounds=objects.federation.rounds,
-            credentials=as_words(args),
-            data_seed=args.get("data.init_args.seed"),
-        )
-        runs.append(run)
+        runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds))
     return runs
 
 

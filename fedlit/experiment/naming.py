@@ -74,11 +74,7 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
 
 
 def check_names(args: Namespace) -> None:
-    """Check the names of an experiment and a run.
-
-    Raises:
-        ConfigError: One cannot be the name of a folder.
-    """
+    """Refuse names of an experiment and a run that cannot be those of folders."""
     check_name("experiment", args.experiment, OF_RUNS)
     if args.name is not None:
         check_name("name", args.name, OF_RUNS)

@@ -96,11 +96,7 @@ def classes_of(data: FederatedDataModule) -> tuple[str, ...]:
 
 
 def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
-    """Check that the data name classes if the model takes some.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Refuse data that name no classes if the model takes some."""
     if "classes" in signature(type(model).__init__).parameters and not data.classes:
         name = type(data).__name__
         raise ConfigError(

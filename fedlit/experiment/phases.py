@@ -88,6 +88,7 @@ class RunPart:
     """Consecutive rounds of a run with the same settings: a phase, or the main part.
 
     Attributes:
+        name: Name of the phase; "" for the main part.
         seed: Seed of the part, derived from that of the run.
         title: A line for the terminal, or "" for the main part.
     """
@@ -95,6 +96,7 @@ class RunPart:
     def __init__(self, federation: Federation, phase: Phase | None = None, seed: int = 0) -> None:
         self.federation, self.phase = federation, phase
         self.seed = derive_seed(seed, "phase", phase.name) if phase else seed
+        self.name = phase.name if phase else ""
         self.title = f"phase {phase.name!r}, before the main part" if phase else ""
 
     def model(self, main: LightningModule) -> LightningModule:

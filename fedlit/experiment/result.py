@@ -51,15 +51,7 @@ class Fitted:
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
         loaded = checkpoint.load(outcome.best, session.layout, names)
         logged = list(MetricsFile(outcome.directory / "metrics.csv").rows())
-        return cls(
-            directory=outcome.directory,
-            test=outcome.metrics,
-            best_round=outcome.rounds,
-            _session=session,
-            _loaded=loaded,
-            _start=start,
-            _logged=logged,
-        )
+        return cls(outcome.directory, outcome.metrics, outcome.rounds, session, loaded, _start=start, _logged=logged)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -56,11 +56,7 @@ def required_checkpoint(experiment: Experiment) -> Path:
 
 @contextmanager
 def locked(experiment: Experiment, run: Path) -> Iterator[None]:
-    """Context manager that locks a run's directory; the first rank does so for all ranks.
-
-    Raises:
-        ConfigError: Another process is using the directory.
-    """
+    """Context manager that locks a run's directory against other processes; the first rank does so for all ranks."""
     lock, refusal = RunLock(run), ""
     if experiment.fabric.is_global_zero:
         try:

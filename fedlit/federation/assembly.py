@@ -111,19 +111,10 @@ def assemble(
         compiled=bool(settings.compile),
     )
     program = Program(
-        module=module,
-        aggregators=aggregators,
-        clients=clients,
-        data=datasets,
-        test_sets=test_sets,
-        training=training,
-        batch_size=data.batch_size,
-        eval_batch_size=data.eval_batch_size,
-        seed=seed,
-        threads=settings.threads,
-        limit_eval_batches=limit_eval_batches,
-        pictures=placement.name,
-    )
+        module=module, aggregators=aggregators, clients=clients, data=datasets, test_sets=test_sets, training=training,
+        batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
+        limit_eval_batches=limit_eval_batches, pictures=placement.name,
+    )  # fmt: skip
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
     stored = away is None and _are_stored(state_bytes * len(clients), settings, fabric)
     engine: Engine
@@ -135,27 +126,11 @@ def assemble(
         engine.reduce = partial(reduced, reducing, layout)
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
-        federation=settings,
-        fabric=fabric,
-        seed=seed,
-        tags=dict(tags or {}),
-        everyone=everyone,
-        data=data,
-        clients=clients,
-        masks=masks,
-        personal=personal,
-        rates=optimizer.rates,
-        optimizer=optimizer.name,
-        memory_format=memory_format,
-        placement=placement,
-        stored=stored,
-        state_bytes=state_bytes,
-        engine=engine,
-        program=program,
-        server_model=model,
-        initial=initial,
-        personal_state=personal_state,
-    )
+        federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
+        clients=clients, masks=masks, personal=personal, rates=optimizer.rates, optimizer=optimizer.name,
+        memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
+        program=program, server_model=model, initial=initial, personal_state=personal_state,
+    )  # fmt: skip
 
 
 def _initial_model(module: LightningModule, fabric: FederationFabric, settings: Settings) -> FlatModel:

@@ -12,11 +12,7 @@ from fedlit.federation.settings import Settings
 
 
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
-    """Check that the clients' states are where this federation expects them.
-
-    Raises:
-        CheckpointError: The states are at sites but this federation has no sites, or the reverse.
-    """
+    """Refuse a checkpoint whose states are at sites if this federation has no sites, or the reverse."""
     if loaded.at_sites and keeps_states and needed:
         raise CheckpointError(f"{path}: the clients' states are at their sites; pass the --sites of the original run")
     if not loaded.at_sites and not keeps_states:
@@ -26,11 +22,7 @@ def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) 
 
 
 def check_states(path: Path, loaded: Contents, settings: Settings, initial: ServerState, names: Sequence[str]) -> None:
-    """Check that a checkpoint has all states of algorithms and optimizer, and the same order of clients.
-
-    Raises:
-        CheckpointError: Something is missing or the order differs; names the file.
-    """
+    """Refuse a checkpoint that lacks a state of an algorithm or optimizer, or has another order of clients."""
     if sorted(loaded.names) == sorted(names) and list(loaded.names) != list(names):
         raise CheckpointError(
             f"{path}/manifest.json: expected the clients in the order of the data, {', '.join(names)}, found "

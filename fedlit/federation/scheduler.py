@@ -172,11 +172,7 @@ def _others(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
-    """Return the factor of a round, common to all its epochs or steps and all groups.
-
-    Raises:
-        ValueError: The factors differ.
-    """
+    """Return the factor of a round; refuse different ones for its epochs or steps, or for the groups."""
     if len(set(seen)) > 1:
         raise ValueError(
             f"its rate changes within a round of {len(seen)} {interval}s, but a round has only one rate; set the "

@@ -116,11 +116,7 @@ def is_held(directory: Path) -> bool:
 
 
 def refuse_held(directory: Path) -> None:
-    """Check that no other process is using a run directory.
-
-    Raises:
-        ConfigError: A process is using it; names the process.
-    """
+    """Refuse a run directory that another process is using."""
     if (directory / LOCK).exists() or (directory / HOLDER).exists():
         lock = RunLock(directory)
         lock.acquire()

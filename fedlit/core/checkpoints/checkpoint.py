@@ -274,11 +274,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
-    """Yield the names and states of the clients in a checkpoint, one after the other.
-
-    Raises:
-        CheckpointError: As for :func:`load`.
-    """
+    """Yield the names and states of the clients in a checkpoint, one after the other; see :func:`load`."""
     with _reading(path):
         for name, _, state in client_states(path, _checked_manifest(path, layout, aggregators)):
             yield name, state

@@ -114,11 +114,7 @@ class Part:
         return values
 
     def _check(self, values: Values, waits: Sequence[str], counts: bool, draws: bool) -> None:
-        """Refuse a step that would give other results when replayed.
-
-        Raises:
-            TrainingError: Names the reason.
-        """
+        """Refuse a step that would give other results when replayed."""
         numbers = [name for name, value in values if not torch.is_tensor(value)]
         others = [name for name, _ in values] != [name for name, _ in self._values]
         reasons = {
@@ -212,11 +208,7 @@ class CapturedSteps:
         return TrainingError(capture_refused(type(self._local.module).__name__, reason))
 
     def _has(self, batch: Any) -> bool:
-        """Return whether the step on a batch is captured.
-
-        Raises:
-            TrainingError: The batch holds something other than tensors.
-        """
+        """Return whether the step on a batch is captured; refuse a batch of anything but tensors."""
         leaves, _ = tree_flatten(batch)
         if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
             raise self.refused(f"its batches hold a {type(others[0]).__name__} besides tensors")

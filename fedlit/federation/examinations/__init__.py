@@ -60,20 +60,7 @@ EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_CONFIGURED, *OF_OPTIMIZERS, *OF_DATA, 
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY",
-    "IN_ROUNDS",
-    "OF_ALGORITHMS",
-    "OF_CONFIGURED",
-    "OF_DATA",
-    "OF_MACHINES",
-    "OF_MODULES",
-    "OF_OPTIMIZERS",
-    "CaptureRequest",
-    "Compiler",
-    "Examination",
-    "ModuleWithAggregators",
-    "StepCapture",
-    "examine",
-    "examine_clients",
+    "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_CONFIGURED", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS",
+    "CaptureRequest", "Compiler", "Examination", "ModuleWithAggregators", "StepCapture", "examine", "examine_clients",
     "is_foreign",
-]
+]  # fmt: skip

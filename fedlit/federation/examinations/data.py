@@ -71,10 +71,6 @@ OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), SameExamples())
 
 
 def examine_clients(clients: Mapping[str, ClientData], classes: Sequence[str]) -> None:
-    """Check the labels of all clients, and a few examples of the first ones.
-
-    Raises:
-        ConfigError: An examination found a problem.
-    """
+    """Refuse wrong labels of a client, or examples of the first ones that differ when they are fetched again."""
     for number, (name, client) in enumerate(clients.items()):
         examine(TrainingData(name, client.train, classes), OF_DATA if number < FETCHED else OF_DATA[:1])
