@@ -310,11 +310,7 @@ class FlatModel:
                 buffers[leaf] = view
 
     def check_parameters(self) -> None:
-        """Check that no trainable parameter was replaced or frozen.
-
-        Raises:
-            TrainingError: Names the parameter.
-        """
+        """Refuse a trainable parameter that was replaced or frozen."""
         for entry, parameter, (owner, leaf) in zip(self.layout.parameters, self.parameters, self._homes, strict=True):
             address = self.w.data_ptr() + entry.offset * self.w.element_size()
             if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.messages import State
+from fedlit.core.system.argument_types import Checked
 
 
 class Loss(Checked, nn.Module):

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.errors import DataError
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler

@@ -14,22 +14,13 @@ from jsonargparse import Namespace
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, key_of
-from fedlit.core.fetching import without_fetching
 from fedlit.core.system import documents
+from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
-from fedlit.experiment.naming import (
-    OF_RUNS,
-    Names,
-    as_folders,
-    as_option,
-    check_name,
-    check_names,
-    group_name,
-    shortest,
-)
+from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.base import MetricsFile
@@ -134,6 +125,18 @@ class PlannedRun:
     rounds: int  # Number of rounds.
     credentials: tuple[str, ...] = ()  # Options with credentials.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
+
+    @classmethod
+    def of(
+        cls, args: Namespace, parser: Parser, group: str, rounds: int, point: "_Point | None" = None
+    ) -> "PlannedRun":
+        """Return the run of a configuration that has a name and a seed, of a sweep at a point."""
+        case, shown = (point.case, point.shown) if point else ("", {})
+        return cls(
+            args.name, group, case, shown, args.seed, Path(args.run_dir) / args.experiment / args.name,
+            config=resolved(args, parser), rounds=rounds, credentials=as_words(args),
+            data_seed=args.get("data.init_args.seed"),
+        )  # fmt: skip
 
     @property
     def has_checkpoint(self) -> bool:
@@ -277,7 +280,6 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
             complete(args.clone())  # missing credentials are found now
-            credentials = as_words(args)
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 with without_fetching():  # mistakes that constructors refuse are found now
@@ -303,19 +305,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     f"runs {same} and {name} have the same configuration; remove one of them", key="sweep-runs-equal"
                 )
             args.name, args.tags = name, tags
-            run = PlannedRun(
-                name=name,
-                group=point.group,
-                case=point.case,
-                point=point.shown,
-                seed=seed,
-                directory=sweep.directory / name,
-                config=resolved(args, parser),
-                rounds=rounds[parts["federation"]],
-                credentials=credentials,
-                data_seed=args.get("data.init_args.seed"),
-            )
-            runs.append(run)
+            runs.append(PlannedRun.of(args, parser, point.group, rounds[parts["federation"]], point))
     return runs
 
 
@@ -347,26 +337,13 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     check_names(args)
     with without_fetching():
         objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
-    method = Names.of(objects.federation, objects.model).method
-    group = args.name or group_name(documents.parse(resolved(args, parser)), method)
-    runs = []
-    data = args.data
+    names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
+    group = args.name or names.group
+    runs, data = [], args.data
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"
-        run = PlannedRun(
-            name=args.name,
-            group=group,
-            case="",
-            point={},
-            seed=seed,
-            directory=Path(args.run_dir) / args.experiment / args.name,
-            config=resolved(args, parser),
-            rounds=objects.federation.rounds,
-            credentials=as_words(args),
-            data_seed=args.get("data.init_args.seed"),
-        )
-        runs.append(run)
+        runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds))
     return runs
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from fedlit.core.custom import custom_code
 from fedlit.core.system import documents
 from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
+from fedlit.experiment.custom import custom_code
 from fedlit.tracking.addresses import scalars
 
 KEY = re.compile(r'Parser key "([^"]+)"')

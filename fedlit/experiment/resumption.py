@@ -63,12 +63,8 @@ def required_checkpoint(experiment: Experiment) -> Path:
 
 @contextmanager
 def locked(experiment: Experiment, run: Path) -> Iterator[None]:
-    """Context manager that locks a run's directory; the first rank does so for all ranks.
-
-    Raises:
-        ConfigError: Another process is using the directory.
-    """
-    lock, refusal = RunLock(run), None
+    """Context manager that locks a run's directory against other processes; the first rank does so for all ranks."""
+    lock, refusal = RunLock(run), ""
     if experiment.fabric.is_global_zero:
         try:
             lock.acquire()
@@ -107,7 +103,7 @@ class Resumption:
         directory, messages = self.directory, ()
         if directory is None:
             created = experiment.fabric.is_global_zero and new_directory(
-                experiment.run_dir, experiment.experiment, experiment.run_name
+                experiment.run_dir, experiment.experiment, experiment.name or experiment.names.run
             )
             directory = experiment.fabric.broadcast(created)
             if experiment.name not in (None, directory.name):

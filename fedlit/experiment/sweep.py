@@ -173,11 +173,7 @@ def _last_lines(log: Path, count: int = 15) -> str:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Context manager that locks the runs of a table; the system releases the lock when the process dies.
-
-    Raises:
-        ConfigError: Another process has the lock.
-    """
+    """Context manager that locks the runs of a table; the system releases the lock when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(file.with_name(f".{file.stem}.lock")).acquire(blocking=False)

@@ -16,17 +16,19 @@ from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
+from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.clients import participating_clients, select_clients
+from fedlit.federation.control_variates import ADAPTIVE
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.examinations import (
     OF_ALGORITHMS,
+    OF_CONFIGURED,
     OF_MODULES,
     OF_OPTIMIZERS,
     CaptureRequest,
@@ -34,6 +36,7 @@ from fedlit.federation.examinations import (
     StepCapture,
     examine,
     examine_clients,
+    is_foreign,
 )
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.scheduler import following_scheduler
@@ -74,9 +77,10 @@ def assemble(
     examine(module, OF_MODULES)
     examine((module, settings.aggregators), OF_ALGORITHMS)
     model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
+    examine(model, OF_CONFIGURED)
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
-    if optimizer.foreign:
+    if is_foreign(optimizer.configured):
         examine(module, OF_OPTIMIZERS)
     if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
@@ -107,19 +111,10 @@ def assemble(
         compiled=bool(settings.compile),
     )
     program = Program(
-        module=module,
-        aggregators=aggregators,
-        clients=clients,
-        data=datasets,
-        test_sets=test_sets,
-        training=training,
-        batch_size=data.batch_size,
-        eval_batch_size=data.eval_batch_size,
-        seed=seed,
-        threads=settings.threads,
-        limit_eval_batches=limit_eval_batches,
-        pictures=placement.name,
-    )
+        module=module, aggregators=aggregators, clients=clients, data=datasets, test_sets=test_sets, training=training,
+        batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
+        limit_eval_batches=limit_eval_batches, pictures=placement.name,
+    )  # fmt: skip
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
     stored = away is None and _are_stored(state_bytes * len(clients), settings, fabric)
     engine: Engine
@@ -131,27 +126,11 @@ def assemble(
         engine.reduce = partial(reduced, reducing, layout)
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
-        federation=settings,
-        fabric=fabric,
-        seed=seed,
-        tags=dict(tags or {}),
-        everyone=everyone,
-        data=data,
-        clients=clients,
-        masks=masks,
-        personal=personal,
-        rates=optimizer.rates,
-        optimizer=optimizer.name,
-        memory_format=memory_format,
-        placement=placement,
-        stored=stored,
-        state_bytes=state_bytes,
-        engine=engine,
-        program=program,
-        server_model=model,
-        initial=initial,
-        personal_state=personal_state,
-    )
+        federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
+        clients=clients, masks=masks, personal=personal, rates=optimizer.rates, optimizer=optimizer.name,
+        memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
+        program=program, server_model=model, initial=initial, personal_state=personal_state,
+    )  # fmt: skip
 
 
 def _initial_model(module: LightningModule, fabric: FederationFabric, settings: Settings) -> FlatModel:

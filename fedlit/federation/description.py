@@ -4,10 +4,11 @@ from collections.abc import Sequence
 
 from rich.filesize import decimal
 
-from fedlit.core.aggregator import Aggregator, governed
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.governing import governed
 from fedlit.core.messages import Payload
-from fedlit.core.optimizer import control_variates_warning
 from fedlit.data.pictures.cached import note_use
+from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.run import Run

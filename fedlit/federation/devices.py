@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.memory_format import converted_weights, convolutions
+from fedlit.core.memory_format import either_order
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.images import LabelledImages
@@ -28,18 +28,14 @@ def resolve_memory_format(
     if at most half of the convolution weights must be reordered at every step (DenseNet, ResNet-50, MobileNet;
     ResNet-18 gains nothing).
 
-    Args:
-        wanted: The setting; None for the default.
-        fabric: Device and precision.
-        module: The module that is trained.
-
     Returns:
         The format; "" for a model without 2-D convolutions.
 
     Raises:
         ConfigError: The setting is ``channels_last``, and the model has no 2-D convolution.
     """
-    if not convolutions(module):
+    layers = _convolutions(module)
+    if not layers:
         if wanted != "channels_last":
             return ""
         raise ConfigError(
@@ -49,10 +45,16 @@ def resolve_memory_format(
         )
     if wanted is not None:
         return wanted
-    turning, weights = converted_weights(module)
+    weights = sum(layer.weight.numel() for layer in layers)
+    turning = sum(layer.weight.numel() for layer in layers if not either_order(layer.weight))
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
     pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"
+
+
+def _convolutions(module: nn.Module) -> list[nn.Module]:
+    """Return the 2-D convolutions, the only layers for which the format matters."""
+    return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
 
 
 def _fast(fabric: FederationFabric, module: nn.Module) -> bool:

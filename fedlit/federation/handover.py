@@ -46,16 +46,9 @@ class PersonalState:
         aggregators: Sequence[Aggregator],
         kept: Iterable[tuple[str, ClientState]],
     ) -> Iterator[tuple[str, ClientState]]:
-        """Yield names and initial states of clients in the next part.
+        """Yield names and initial states of the clients of the next part that keep a part of the model there.
 
         Elements that a client keeps in both parts are taken from its old state, all others from the server.
-
-        Args:
-            clients: Clients of the next part that keep a part of the model there.
-            module: Model of the next part.
-            server: Initial server state of the next part.
-            aggregators: Algorithms of the next part.
-            kept: Names and states of clients in the completed phase.
         """
         fresh, common = initial_client_state(aggregators, server.layout), _common_buffers(module)
         w, stats = server.w.clone(), server.stats.clone()

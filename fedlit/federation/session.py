@@ -12,15 +12,15 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.aggregator import composed_name
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.governing import composed_name
 from fedlit.core.hooks import initial_client_state, state_of
-from fedlit.core.measuring import conclude, objective_of
+from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
 from fedlit.core.randomness import generator
@@ -29,6 +29,7 @@ from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.restoring import changed_clients, check_place, check_states
+from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
 
 
@@ -111,6 +112,11 @@ class Session:
         return sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
 
     @property
+    def _aggregators(self) -> list[str]:
+        """Class names of the aggregators."""
+        return [type(aggregator).__name__ for aggregator in self.federation.aggregators]
+
+    @property
     def algorithm(self) -> str:
         """Name of the list of aggregators."""
         return composed_name(self.federation.aggregators)
@@ -130,8 +136,7 @@ class Session:
                 self.engine.roll_back({}, 0)
             self._load_personal_state(self.initial)
             return self.initial, 0, Best()
-        names = [type(a).__name__ for a in self.federation.aggregators]
-        loaded = checkpoint.load(path, self.layout, names, self.stored)
+        loaded = checkpoint.load(path, self.layout, self._aggregators, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
@@ -164,23 +169,12 @@ class Session:
         later: bool = False,
     ) -> None:
         """Save the state after ``rounds`` rounds; ``later`` is that of :meth:`Checkpoints.save`."""
-        names = [type(a).__name__ for a in self.federation.aggregators]
         states, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites delete states that no checkpoint needs
-        contents = Contents(
-            round=rounds,
-            server=server,
-            clients=states,
-            best=best,
-            names=list(self.clients),
-            aggregators=names,
-            files={},
-            at_sites=at_sites,
-            callbacks=callbacks or {},
-        )
-        saver.save(contents, later)
+        kept = {"at_sites": at_sites, "callbacks": callbacks or {}}
+        saver.save(Contents(rounds, server, states, best, list(self.clients), self._aggregators, **kept), later)
         if at_sites:
-            self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
+            self.engine.saved([checkpoint.manifest_of(path).at_sites for path in saver.kept])
 
     def initialise_objective(self, server: ServerState) -> None:
         """Measure the constants of the objective, and its variables at the initial weights."""
@@ -192,11 +186,6 @@ class Session:
 
     def change_clients(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
         """Adapt a resumed run to its clients if others took part before; only sites may leave and join.
-
-        Args:
-            server: State after the completed rounds, which may be changed.
-            done: Number of completed rounds.
-            before: Names of the clients that took part in them.
 
         Returns:
             Whether the clients changed.

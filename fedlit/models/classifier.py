@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.fetching import may_fetch
+from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.models.steps import Classifier
 

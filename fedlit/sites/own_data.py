@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
+from fedlit.experiment.custom import named_errors
 from fedlit.federation.examinations import examine_clients
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings

@@ -9,13 +9,13 @@ from torch import Tensor
 from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
-from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
+from fedlit.federation.engines.captured import RECORDERS
 from fedlit.federation.examinations import Compiler, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import Unfit

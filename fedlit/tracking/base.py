@@ -38,9 +38,6 @@ class MetricsFile:
 
     Trackers are synchronised from this file. Values are read back as the float64 that was written, with NaN as ``nan``.
     A key that was last written at the same step is not written again, so evaluating a finished run again adds no rows.
-
-    Args:
-        path: The file, which the first `append` creates.
     """
 
     header = "step,key,value\n"

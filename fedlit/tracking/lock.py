@@ -59,9 +59,6 @@ class RunLock:
 
     The operating system releases the lock of a process that exits for any reason, and the next process takes over its
     files. Processes on other machines are not visible, so their files count as a lock until they are deleted.
-
-    Args:
-        directory: The existing directory of the run.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -123,11 +120,7 @@ def is_held(directory: Path) -> bool:
 
 
 def refuse_held(directory: Path) -> None:
-    """Check that no other process is using a run directory.
-
-    Raises:
-        ConfigError: A process is using it; names the process.
-    """
+    """Refuse a run directory that another process is using."""
     if (directory / LOCK).exists() or (directory / HOLDER).exists():
         lock = RunLock(directory)
         lock.acquire()

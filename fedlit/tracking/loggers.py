@@ -42,11 +42,7 @@ def tracker_of(setting: LoggerSetting) -> Tracker:
 
 
 class Trackers(Tracker):
-    """Several trackers as one.
-
-    Args:
-        trackers: Trackers that all receive everything that the run logs.
-    """
+    """Several trackers as one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)

@@ -86,8 +86,6 @@ class Run:
     """One run of one experiment.
 
     Args:
-        directory: The run's directory, ``runs/<experiment>/<run>``.
-        tracker: The tracker, which also receives metrics and artifacts.
         resumed: Whether the directory contains an earlier part of the run.
         main: Whether this process writes; other ranks of a run only read.
     """
@@ -125,22 +123,14 @@ class Run:
         self.artifact(self.directory / "config.yaml")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics of a round to ``metrics.csv`` and to the tracker.
-
-        Raises:
-            TrainingError: The directory was renamed or deleted.
-        """
+        """Write metrics of a round to ``metrics.csv`` and to the tracker, if the directory is still in place."""
         if self.main:
             self.check_in_place()
             self.metrics.append(metrics, step)
             self.tracker.log_metrics(metrics, step)
 
     def check_in_place(self) -> None:
-        """Check that the directory was not renamed or deleted, because the run would be split over two directories.
-
-        Raises:
-            TrainingError: The directory was renamed or deleted.
-        """
+        """Refuse a directory that was renamed or deleted, because the run would be split over two directories."""
         if self._started and not self._in_place:
             raise TrainingError(
                 f"{self.directory} was renamed or deleted while its run trained. If it was renamed, resume it under "
@@ -214,11 +204,7 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
 
 
 def check_writable(root: Path, experiment: str) -> None:
-    """Check before training that a run can be written to a folder.
-
-    Raises:
-        ConfigError: The folder cannot be created or is not writable.
-    """
+    """Refuse, before training, a folder that cannot be created or is not writable."""
     existing = next(
         (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
     )
@@ -332,12 +318,7 @@ def read_config(directory: Path) -> dict:
 
 
 def check_same_config(directory: Path, config: str) -> None:
-    """Check that a resumed run has the same configuration.
-
-    Raises:
-        CheckpointError: Something other than rounds, workers, devices, callbacks and logger differs; lists the
-            differences.
-    """
+    """Refuse to resume a run with another configuration, except for rounds, workers, devices, callbacks and logger."""
     if differences := config_difference(directory, config):
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(

@@ -54,15 +54,7 @@ class _RefusedError(Exception):
 
 
 class Sender(threading.Thread):
-    """Thread that sends data to a store until it is closed, and then until all data are sent or time has run out.
-
-    Args:
-        store: The MLflow run.
-        metrics: The file of metrics; its existing rows are from earlier sessions.
-        params: Parameters of the run.
-        tags: Tags of the run.
-        flush_seconds: Seconds between batches of metrics.
-    """
+    """Thread that sends data to a store until it is closed, and then until all data are sent or time has run out."""
 
     def __init__(
         self,

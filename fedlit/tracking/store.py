@@ -39,9 +39,7 @@ class MLflowStore:
     """A run in MLflow. Each method sends one or a few requests, raises their errors, and may be called again.
 
     Args:
-        tracking_uri: Address of MLflow's store.
         artifact_location: Folder or URI of the artifacts of a new experiment; None is the default of the store.
-        run: The run, whose directory contains the id of the MLflow run.
     """
 
     def __init__(self, tracking_uri: str, artifact_location: str | None, run: RunInfo):

@@ -25,7 +25,7 @@ from fedlit.aggregators import (
     SurgicalHeads,
     TrimmedMean,
 )
-from fedlit.core.aggregator import Composition
+from fedlit.aggregators.composition import Composition
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask

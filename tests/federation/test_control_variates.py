@@ -3,8 +3,8 @@
 import pytest
 
 from fedlit.aggregators import CODASCA, FedAvg, FedProx, Scaffold
-from fedlit.core.aggregator import governed
-from fedlit.core.optimizer import ADAPTIVE, control_variates_warning
+from fedlit.core.governing import governed
+from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 
 
 @pytest.mark.parametrize("optimizer", sorted(ADAPTIVE))

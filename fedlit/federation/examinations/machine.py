@@ -7,8 +7,8 @@ import torch
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import FlatModel
-from fedlit.core.graphs import RECORDERS, capture_obstacle, capture_refused
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.federation.engines.captured import RECORDERS, capture_obstacle, capture_refused
 from fedlit.federation.examinations.examination import Examination
 
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from fedlit.core.aggregator import governed
-from fedlit.core.optimizer import ADAPTIVE, control_variates_warning
+from fedlit.core.governing import governed
 from fedlit.experiment.choices import shipped
+from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.past_run import Notes
 

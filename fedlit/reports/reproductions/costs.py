@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from fedlit.core.fabric import FederationFabric, make_fabric
-from fedlit.core.fetching import without_fetching
 from fedlit.core.hooks import initial_client_state
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
 from fedlit.core.system import documents
+from fedlit.core.system.fetching import without_fetching
 from fedlit.data import FederatedDataModule, PhantomCXR
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.options import experiment_parser

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from fedlit.aggregators import FedAvg
-from fedlit.core.custom import custom_code, named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.data import ByOrganisation, Partition
+from fedlit.experiment.custom import custom_code, named_errors
 
 
 class Rule(Partition):
