@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.fabric.utilities import registry
+from matplotlib.figure import Figure
 from runs import PRELOADED
 
 from fedlit.cli.main import main
+from fedlit.tracking import figures
 
 torch.set_num_threads(1)
 
@@ -41,6 +43,15 @@ def _one_fork_server() -> Iterator[None]:
     preload = forkserver.set_forkserver_preload
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blank_figures() -> Iterator[None]:
+    """Leave the figures of runs empty, which took a quarter of a run. Tests of figures have imported the real ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("roc_figure", "partition_figure"):
+            patch.setattr(figures, name, lambda *_: Figure(figsize=(1, 1)))
         yield
 
 
