@@ -107,7 +107,8 @@ class GroupColumn:
         """Return the label of a number's band, such as ``18-39``."""
         if not np.isfinite(number):
             return ""
-        place, edges = bisect_right(self.edges, number), self.edges
+        edges = (0.0, *self.edges) if self.name == "age" else self.edges
+        place = bisect_right(edges, number)
         if place == 0:
             return f"<{edges[0]:g}"
         if place == len(edges):
@@ -124,14 +125,14 @@ class GroupColumn:
             warnings.warn(
                 f"{where}: expected several groups for {self.name!r}, found only {different[0]!r}: these data alone "
                 "allow no comparison",
-                stacklevel=6,
+                stacklevel=4,
             )
         outside = [edge for edge in self.edges if self.stated and not min(numbers) < edge <= max(numbers)]
         if outside:
             warnings.warn(
                 f"{where}: expected edges of data.bands between {min(numbers):g} and {max(numbers):g}, found "
                 f"{', '.join(f'{edge:g}' for edge in outside)} for {self.name!r}: some bands have no image here",
-                stacklevel=6,
+                stacklevel=4,
             )
 
 

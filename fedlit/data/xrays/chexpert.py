@@ -167,7 +167,7 @@ class CheXpert(ChestXrays):
         """Return the cells of a group's column; a view is ``AP/PA`` or else lateral, and an age of 0 is unknown."""
         cells, file = super().group_cells(group, reading)
         if group.name == "view":
-            cells = cells.fillna(reading.table[VIEW])
+            cells = cells.fillna(reading.table[VIEW].str.lower())
         return cells.mask(cells == 0) if group.name == "age" else cells, file
 
     def _batches(self) -> dict[str, Path]:
