@@ -376,8 +376,10 @@ class FederatedDataModule(Checked):
         from fedlit.data.pictures.images import LabelledImages
 
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
+        groups = {name: values[rows] for name, values in records.groups.items()}
         looks = {"in_chans": self.in_chans, "augment": augment, "mean": self.mean, "std": self.std}
-        return LabelledImages(records.store, rows, labels[rows], names, sites=sites, patients=patients, **looks)
+        rows_of = {"sites": sites, "patients": patients, "groups": groups}
+        return LabelledImages(records.store, rows, labels[rows], names, **rows_of, **looks)
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)

@@ -7,6 +7,7 @@ from rich.filesize import decimal
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.governing import governed
 from fedlit.core.messages import Payload
+from fedlit.data.clients import group_counts
 from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
@@ -112,5 +113,8 @@ def save_partition(session: Session, run: Run) -> None:
     partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
+    if len(groups := group_counts(session.data.clients, session.data.test_sets)):
+        groups.to_csv(run.directory / "groups.csv", index=False)
+        listed.append("groups.csv")
     for name in ("partition.csv", "partition.png", "classes.csv", *listed):
         run.artifact(run.directory / name)
