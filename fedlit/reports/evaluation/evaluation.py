@@ -118,19 +118,32 @@ def evaluate_runs(
                 f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`"
             )
         thresholds = choose(request.points, validation, notes)
-    kinds = _kinds(sets, request, notes)
-    cells: list[Cell] = []
-    for images in sets:
-        progress(f"evaluating {images.name}")
-        cells += _cells(images, kinds, thresholds, request, notes)
     if len(method.runs) == 1:
         notes.append(
             "There is one run, so trainings were not varied: intervals and gaps describe this model on other patients, "
             "and do not say how another training would do."
         )
+    return evaluate_images(method, sets, _kinds(sets, request, notes), thresholds, request, notes, progress)
+
+
+def evaluate_images(
+    method: Method,
+    sets: Sequence[Images],
+    kinds: Sequence[str],
+    thresholds: Sequence[Threshold],
+    request: Request,
+    notes: Notes,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Evaluate a method on sets of images, by kinds of groups and with thresholds; add notes to ``notes``."""
+    cells: list[Cell] = []
+    for images in sets:
+        progress(f"evaluating {images.name}")
+        cells += _cells(images, kinds, thresholds, request, notes)
     estimates = pd.DataFrame([row for cell in cells for row in _rows(cell, request)])
     points = pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)])
-    return Evaluation(method, request, tuple(sets), kinds, estimates, points, _gaps(cells, kinds, request), notes)
+    gaps = _gaps(cells, kinds, request)
+    return Evaluation(method, request, tuple(sets), tuple(kinds), estimates, points, gaps, notes)
 
 
 def _objective(method: Method) -> str:

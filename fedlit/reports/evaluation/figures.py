@@ -79,7 +79,7 @@ def _figure(
     across = min(len(images.classes), ACROSS)
     down = math.ceil(len(images.classes) / across)
     panel = min(PAGE / across - 0.1, 2.2)
-    figure = method_figure(looks, 0.45 + down * (panel + 0.35))
+    figure = method_figure(looks, 0.45 + down * (panel + 0.35), "compressed")
     panels = figure.subplots(down, across, squeeze=False)
     for column, (axes, name) in enumerate(zip(panels.flat, images.classes, strict=False)):
         tidy(axes, "both")

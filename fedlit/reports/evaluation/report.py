@@ -81,7 +81,7 @@ def _shortened(evaluation: Evaluation) -> Iterator[Table]:
             table.caption, tuple(table.head[i] for i in kept), [tuple(row[i] for i in kept) for row in table.rows]
         )
     for table in sections["points"][:1]:
-        rows = [(row[0], row[1], row[2], row[3], *(cell.partition(" (")[0] for cell in row[5:7])) for row in table.rows]
+        rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
         yield Table(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
 
 

@@ -30,7 +30,7 @@ class Table:
 def tables(evaluation: Evaluation) -> dict[str, list[Table]]:
     """Return the tables of each section of the page."""
     found: dict[str, list[Table]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
-    level = f"{100 * evaluation.request.level:g}% intervals in parentheses"
+    level = f"{100 * evaluation.request.level:g}% intervals below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
         everyone, where = ours[ours["by"] == ALL], f"Test set {images.name}"
@@ -102,7 +102,7 @@ def _title(name: str, evaluation: Evaluation) -> str:
 
 def _cell(row: pd.Series) -> str:
     spread = f" ± {short(row['sd_over_seeds'])}" if row["sd_over_seeds"] == row["sd_over_seeds"] else ""
-    ends = f" ({interval_text(row['low'], row['high'])})" if row["low"] == row["low"] else ""
+    ends = f"\n{interval_text(row['low'], row['high'])}" if row["low"] == row["low"] else ""
     return f"{short(row['value'])}{spread}{ends}"
 
 
