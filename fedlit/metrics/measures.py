@@ -21,25 +21,30 @@ class Measure:
 
     Attributes:
         title: Name in tables.
-        scale: ``logit`` or ``plain``: Student's or the normal interval on this scale; ``score``: Wilson's interval with
+        scale: ``logit`` or ``plain``: an interval that is symmetric on this scale; ``score``: Wilson's interval with
             the effective number of images; ``auroc``: :func:`fedlit.metrics.intervals.logit_intervals`; None for a
             measure without an interval.
         side: Patients that determine the degrees of freedom: ``positives``, ``negatives``, or ``rarer`` of both.
-        student: Whether Student's distribution is used even if each patient has one image. If patients have several, it
-            always is: then the variance does not follow from the value and the number of images.
+        student: When Student's distribution is used instead of the normal one: ``always``, ``never``, or if patients
+            have several images (``clustered``), because the variance then does not follow from the value.
     """
 
     title: str
     scale: str | None = "plain"
     side: str = "rarer"
-    student: bool = False
+    student: str = "clustered"
+
+    def freedom(self, support: "Support") -> float:
+        """Return the degrees of freedom of the measure's standard error; infinite for the normal distribution."""
+        student = self.student == "always" or (self.student == "clustered" and support.clustered)
+        return support.patients(self.side) - 1.0 if student else np.inf
 
 
 MEASURES = {
     "auroc": Measure("AUROC", "auroc"),
-    "auprc": Measure("AUPRC", "logit", student=True),
+    "auprc": Measure("AUPRC", "logit", student="always"),
     "sensitivity": Measure("sensitivity", "plain", "positives"),
-    "specificity": Measure("specificity", "logit", student=True),
+    "specificity": Measure("specificity", "logit", student="always"),
     "ppv": Measure("PPV", None),
     "npv": Measure("NPV", None),
     "brier": Measure("Brier score", "logit"),
@@ -47,7 +52,7 @@ MEASURES = {
     "resolution": Measure("resolution", None),
     "uncertainty": Measure("uncertainty", None),
     "ece": Measure("ECE", None),
-    "intercept": Measure("calibration intercept"),
+    "intercept": Measure("calibration intercept", student="never"),
     "slope": Measure("calibration slope"),
     "net_benefit": Measure("net benefit"),
 }
@@ -107,8 +112,7 @@ def interval(measure: Measure, value: float, error: float, support: Support, lev
         images = support.n_pos if support.patients_pos <= support.patients_neg else support.n_neg
         numbers = (np.array([each]) for each in (value, error**2, patients, images))
         return logit_intervals(*numbers, level)[0]
-    student = measure.student or support.clustered
-    reach = stats.t.ppf((1 + level) / 2, patients - 1) if student else stats.norm.ppf((1 + level) / 2)
+    reach = stats.t.ppf((1 + level) / 2, measure.freedom(support))
     if measure.scale == "plain":
         return Interval(value - reach * error, value + reach * error, level)
     if not 0 < value < 1:
@@ -148,35 +152,48 @@ class Gap:
         return self.p_holm < ALPHA
 
 
-def tested_gap(
-    ours: np.ndarray, theirs: np.ndarray, draws: np.ndarray, supports: tuple[Support, Support], side: str, level: float
-) -> Gap:
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """A measure in one group of patients.
+
+    Attributes:
+        values: ``[S]`` values by seed.
+        draws: ``[B]`` draws of the mean over seeds.
+        support: Images and patients.
+    """
+
+    values: np.ndarray
+    draws: np.ndarray
+    support: Support
+
+
+def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float) -> Gap:
     """Test the gap between two groups of patients, in the same runs.
 
     The standard error under test-set noise comes from draws of all patients, so patients in both groups are no problem.
     With several seeds, the variance is the sum of that of the images and of that over seeds.
-
-    Args:
-        ours: ``[S]`` measure in the group, by seed.
-        theirs: ``[S]`` measure in the reference group, by seed.
-        draws: ``[B]`` draws of the gap of the means over seeds.
-        supports: Images and patients of both groups.
-        side: Patients that determine the degrees of freedom.
-        level: Level of the interval.
     """
-    changes = ours - theirs
-    value, fewest = float(changes.mean()), min(support.patients(side) for support in supports)
-    error = standard_error(draws, fewest)
-    if min(support.fewest for support in supports) < SUPPORT or not error > 0 or not np.isfinite(value):
+    changes, both = group.values - reference.values, (group, reference)
+    value, fewest = float(changes.mean()), min(each.support.patients(measure.side) for each in both)
+    error = standard_error(group.draws - reference.draws, fewest)
+    if min(each.support.fewest for each in both) < SUPPORT or not error > 0 or not np.isfinite(value):
         return Gap(value, Interval(np.nan, np.nan, level), np.nan, np.nan, np.nan)
-    freedom, p_seeds, seeds = float(fewest - 1), float("nan"), len(changes)
-    p = p_images = float(2 * stats.t.sf(abs(value) / error, freedom))
+    # Welch and Satterthwaite, here and below.
+    parts = [(np.nanvar(each.draws), measure.freedom(each.support)) for each in both]
+    inverse = sum(part**2 / freedom for part, freedom in parts) / sum(part for part, _ in parts) ** 2
+    p = p_images = _two_sided(value / error, inverse)
+    p_seeds, seeds = float("nan"), len(changes)
     if seeds > 1:
         variance = changes.var(ddof=1) / seeds
+        p_seeds = _two_sided(value / max(variance, 1e-24) ** 0.5, 1 / (seeds - 1))
         total = variance + error**2
-        freedom = total**2 / (variance**2 / (seeds - 1) + error**4 / freedom)
-        p_seeds = float(2 * stats.t.sf(abs(value) / max(variance, 1e-24) ** 0.5, seeds - 1))
+        inverse = (variance**2 / (seeds - 1) + error**4 * inverse) / total**2
         error = total**0.5
-        p = max(p_seeds, float(2 * stats.t.sf(abs(value) / error, freedom)))
-    reach = float(stats.t.ppf((1 + level) / 2, freedom) * error)
+        p = max(p_seeds, _two_sided(value / error, inverse))
+    reach = float(stats.t.ppf((1 + level) / 2, 1 / inverse if inverse else np.inf) * error)
     return Gap(value, Interval(value - reach, value + reach, level), p_images, p_seeds, p)
+
+
+def _two_sided(statistic: float, inverse: float) -> float:
+    """Return the two-sided p of Student's t, given the inverse of its degrees of freedom."""
+    return float(2 * stats.t.sf(abs(statistic), 1 / inverse if inverse else np.inf))

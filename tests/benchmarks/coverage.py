@@ -5,8 +5,8 @@
     python tests/benchmarks/coverage.py speed          # 100,000 predictions, 14 classes, 3 groups, 2,000 draws
 
 Scores are binormal, with logits that are calibrated or too extreme by a half. A tenth of the patients are positive, and
-their number varies between data sets. With five images per patient, half of the variance of an image's score is common to
-the patient's images. Every rate is printed with its standard error. `--support 0` also measures the data sets for which
+their number varies between data sets. With five images per patient, half of the variance of an image's score is common
+to the patient's images. Every rate is printed with its standard error. `--support 0` also measures data sets for which
 fedlit shows no interval because they have too few patients.
 """
 
@@ -14,7 +14,7 @@ import argparse
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +23,7 @@ from scipy.special import expit, logit, ndtri
 from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges, bin_of
 from fedlit.metrics.intervals import resampled
-from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, Support, interval, standard_error, tested_gap
+from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, Sample, Support, compare_groups, interval, standard_error
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
@@ -35,10 +35,10 @@ DRAWS = 200
 LARGE = 1_000_000  # images of the sample that gives the true values
 TAIL = 0.2  # of the positives score below the fixed threshold
 
-Sample = tuple[np.ndarray, np.ndarray, np.ndarray]
+Data = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
-def sample(rng: np.random.Generator, patients: int, each: int, area: float, stretch: float, shift: float = 0) -> Sample:
+def sample(rng: np.random.Generator, patients: int, each: int, area: float, stretch: float, shift: float = 0) -> Data:
     """Draw logits, labels and patients; the logits are calibrated at a stretch of 1 and a shift of 0."""
     apart, positive = 2**0.5 * ndtri(area), rng.random(patients) < SHARE
     noise = rng.normal(size=(patients, each))
@@ -49,13 +49,13 @@ def sample(rng: np.random.Generator, patients: int, each: int, area: float, stre
     return (stretch * scores + shift).ravel(), positive[rows], rows
 
 
-def performance(data: Sample, thresholds: list[float]) -> Performance:
+def performance(data: Data, thresholds: list[float]) -> Performance:
     """Return the performance of a sample, all of whose images are labelled."""
     scores, positive, rows = data
     return Performance(scores, positive, rows, rows[-1] + 1, Stated(prevalence=SHARE), thresholds)
 
 
-def measured(data: Sample, thresholds: list[float], seed: int) -> tuple[dict, dict, Support]:
+def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict, Support]:
     """Return values, draws and support of a sample."""
     part, patients = performance(data, thresholds), data[2][-1] + 1
     (counts,) = resampled(patients, DRAWS, seed, DRAWS)
@@ -63,20 +63,17 @@ def measured(data: Sample, thresholds: list[float], seed: int) -> tuple[dict, di
     return values, part.values(counts.astype(np.float32)), part.support
 
 
-def cases(quick: bool) -> Iterator[tuple[int, int, float, float]]:
-    """Yield expected positive patients, images per patient, AUROC and stretch."""
-    for positives in (30, 50, 200):
-        for each in (1, 5):
-            for area, stretch in ((0.75, 1.0), (0.9, 1.5))[: 1 if quick else 2]:
-                yield positives, each, area, stretch
+def cases(positives: Sequence[int]) -> Iterator[tuple[int, int, float, float]]:
+    """Return expected positive patients, images per patient, AUROC and stretch of each case."""
+    return ((n, each, *kind) for n in positives for each in (1, 5) for kind in ((0.75, 1.0), (0.9, 1.5)))
 
 
-def intervals(trials: int, quick: bool) -> None:
+def intervals(trials: int, positives: Sequence[int]) -> None:
     """Print the share of data sets with an interval, and the coverage of these intervals."""
     keys = [*(key for key in MEASURES if MEASURES[key].scale), *(f"{key}@0" for key in AT_THRESHOLD), "bin"]
     print(f"% of {trials} data sets with an interval / % of these that cover the true value, of a level of 95%")
-    for positives, each, area, stretch in cases(quick):
-        rng, patients = np.random.default_rng((positives, each)), int(positives / SHARE)
+    for expected, each, area, stretch in cases(positives):
+        rng, patients = np.random.default_rng((expected, each)), int(expected / SHARE)
         large = sample(rng, LARGE, 1, area, stretch)
         thresholds = [float(expit(np.quantile(large[0][large[1]], TAIL)))]
         part = performance(large, thresholds)
@@ -94,14 +91,14 @@ def intervals(trials: int, quick: bool) -> None:
                 ends = interval(measure, values[key], error, support, 0.95)
                 hits[key].append(np.nan if ends.low != ends.low else float(ends.low <= truth[key] <= ends.high))
             hits["bin"] += covered_bins(data, stretch)
-        print(f"\n{positives} positive patients x {each}, AUROC {area}, logits x {stretch}")
+        print(f"\n{expected} positive patients x {each}, AUROC {area}, logits x {stretch}")
         for key, values in hits.items():
             shown = [value for value in values if value == value]
             print(f"    {key:16}{100 * len(shown) / len(values):8.1f} {rate(shown) if shown else '-':>14}", flush=True)
 
 
-def covered_bins(data: Sample, stretch: float) -> list[float]:
-    """Return 1 for each bin of a reliability diagram whose interval covers the mean of the true probabilities, else 0."""
+def covered_bins(data: Data, stretch: float) -> list[float]:
+    """Return 1 for each bin of a reliability diagram whose interval covers the mean true probability, else 0."""
     scores, positive, rows = data
     probability, truth = expit(scores), expit(scores / stretch)
     place = bin_of(probability, bin_edges(probability))
@@ -117,27 +114,27 @@ def rate(hits: list[float]) -> str:
     return f"{100 * values.mean():5.1f} ± {100 * values.std() / len(values) ** 0.5:.1f}"
 
 
-def gaps(trials: int, quick: bool) -> None:
+def gaps(trials: int, positives: Sequence[int], several: Sequence[int]) -> None:
     """Print how often a gap between two groups has p below 0.05, if there is none and if there is one."""
     print(f"% of {trials} data sets with p < 0.05: without a gap / with AUROC 0.8 and 0.7 and an intercept of 0.5")
-    for seeds in (1, 3):
-        for positives in (30, 50, 200):
-            for each in (1, 5)[: 1 if quick else 2]:
+    for seeds in several:
+        for expected in positives:
+            for each in (1, 5):
                 found = {key: ([], []) for key in ("auroc", "intercept", "sensitivity@0", "specificity@0")}
                 for place, (area, shift) in enumerate(((0.8, 0.0), (0.7, -0.5))):
-                    rng = np.random.default_rng((positives, each, seeds))
+                    rng = np.random.default_rng((expected, each, seeds))
                     large = sample(rng, LARGE // 10, 1, 0.8, 1.0)
                     thresholds = [float(expit(np.quantile(large[0][large[1]], TAIL)))]
                     for trial in range(trials):
                         groups = [
-                            _of_seeds(rng, positives, each, seeds, *truth, thresholds, 2 * trial + number)
+                            _of_seeds(rng, expected, each, seeds, *truth, thresholds, 2 * trial + number)
                             for number, truth in enumerate(((0.8, 0.0), (area, shift)))
                         ]
                         for key, hits in found.items():
                             gap = _tested(groups, key)
                             if gap.p == gap.p:
                                 hits[place].append(float(gap.p < 0.05))
-                print(f"\n{positives} positive patients x {each} in each group, {seeds} seeds")
+                print(f"\n{expected} positive patients x {each} in each group, {seeds} seeds")
                 for key, (null, power) in found.items():
                     print(f"    {key:16}{rate(null):>14} /{rate(power):>14}", flush=True)
 
@@ -164,10 +161,9 @@ def _of_seeds(
 
 
 def _tested(groups: list[tuple[dict, dict, Support]], key: str) -> measures.Gap:
-    (ours, our_draws, support), (theirs, their_draws, other) = groups
     name, _, at = key.partition("@")
-    side = (AT_THRESHOLD if at else MEASURES)[name].side
-    return tested_gap(ours[key], theirs[key], our_draws[key] - their_draws[key], (support, other), side, 0.95)
+    samples = [Sample(values[key], draws[key], support) for values, draws, support in groups]
+    return compare_groups((AT_THRESHOLD if at else MEASURES)[name], *samples, 0.95)
 
 
 def speed(images: int, classes: int) -> None:
@@ -198,14 +194,17 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--images", type=int, default=100_000)
     parser.add_argument("--classes", type=int, default=14)
-    parser.add_argument("--quick", action="store_true", help="fewer cases")
+    parser.add_argument("--positives", type=int, nargs="+", default=[30, 200], help="expected positive patients")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 3], help="runs of a method, for gaps")
     parser.add_argument("--support", type=int, default=measures.SUPPORT, help="patients on each side for an interval")
     args = parser.parse_args()
     measures.SUPPORT = args.support
     if args.what == "speed":
         speed(args.images, args.classes)
+    elif args.what == "intervals":
+        intervals(args.trials, args.positives)
     else:
-        {"intervals": intervals, "gaps": gaps}[args.what](args.trials, args.quick)
+        gaps(args.trials, args.positives, args.seeds)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,17 @@ from scipy.special import expit
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.calibration import Reliability, bin_edges
 from fedlit.metrics.intervals import DRAWS, LEVEL, Interval, patient_codes, resampled
-from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, TESTED, Gap, Support, interval, standard_error, tested_gap
+from fedlit.metrics.measures import (
+    AT_THRESHOLD,
+    MEASURES,
+    TESTED,
+    Gap,
+    Sample,
+    Support,
+    compare_groups,
+    interval,
+    standard_error,
+)
 from fedlit.metrics.paired import holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
@@ -330,10 +340,8 @@ AT_RATES = ("sensitivity", "specificity")
 
 def _gap(cell: Cell, reference: Cell, key: str, level: float) -> Gap:
     name, _, number = key.partition("@")
-    side = (AT_THRESHOLD if number else MEASURES)[name].side
-    supports = cell.support, reference.support
-    draws = cell.draws[key] - reference.draws[key]
-    return tested_gap(cell.runs[key], reference.runs[key], draws, supports, side, level)
+    samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
+    return compare_groups((AT_THRESHOLD if number else MEASURES)[name], *samples, level)
 
 
 def _gap_row(where: Mapping[str, object], gap: Gap) -> dict[str, object]:
