@@ -64,9 +64,15 @@ def execute(args: Namespace, parser: Parser) -> int:
 
     for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
         if args[name] is not None and not 0 < args[name] < 1:
-            raise ConfigError(f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it")
+            raise ConfigError(
+                f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it",
+                key="evaluate-share-out-of-range",
+            )
     if args.draws < 100:
-        raise ConfigError(f"--draws: expected at least 100, found {args.draws}; the default is {DRAWS}")
+        raise ConfigError(
+            f"--draws: expected at least 100, found {args.draws}; the default is {DRAWS}",
+            key="evaluate-draws-below-100",
+        )
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = Request(
         None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),

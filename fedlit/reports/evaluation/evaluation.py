@@ -103,13 +103,14 @@ def evaluate_runs(
         ConfigError: There is no run, there are several methods, or predictions, groups or thresholds are missing.
     """
     if not runs:
-        raise ConfigError("evaluate: expected finished runs, found none: " + " ".join(notes))
+        raise ConfigError("evaluate: expected finished runs, found none: " + " ".join(notes), key="evaluate-no-runs")
     notes, methods = list(notes), grouped(runs)
     if len(methods) > 1:
         named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
         raise ConfigError(
             f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
-            f"({named}); evaluate each by itself, and compare methods with `fedlit compare`"
+            f"({named}); evaluate each by itself, and compare methods with `fedlit compare`",
+            key="evaluate-several-methods",
         )
     method = methods[0]
     objective = _objective(method)
@@ -125,7 +126,8 @@ def evaluate_runs(
         if validation.round != sets[0].round:
             raise ConfigError(
                 f"{validation.file}: expected predictions of the model of {sets[0].file}, after {sets[0].round[0]} "
-                f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`"
+                f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`",
+                key="validation-of-another-round",
             )
         thresholds = choose(request.points, validation, notes)
     if len(method.runs) == 1:
@@ -190,7 +192,8 @@ def _groups(images: Images, kind: str, notes: Notes) -> dict[str, np.ndarray]:
     if len(names) > MOST_GROUPS and kind not in COLUMNS:
         raise ConfigError(
             f"{images.file}: column {column}: expected at most {MOST_GROUPS} groups, found {len(names)}, such as "
-            f"{names[0]!r}; put numbers into bands in the data, or leave {kind} out of --by"
+            f"{names[0]!r}; put numbers into bands in the data, or leave {kind} out of --by",
+            key="evaluate-groups-too-many",
         )
     if len(names) == 1:
         notes.append(

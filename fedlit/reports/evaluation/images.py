@@ -10,7 +10,7 @@ import torch
 from scipy.special import logit
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, key_of
 from fedlit.predictions.table import AGAIN, FOLDER, GROUP, Predictions, read
 from fedlit.reports.compare.past_run import Notes, PastRun
 
@@ -99,7 +99,9 @@ def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes
         wanted = "predictions of a test set" if only is None else f"predictions of the test set {only!r}"
         others = f"those of {', '.join(names)}; choose one of them with --set" if names else "none"
         advice = "" if names else "; `fedlit test --output RUN/predictions` writes them"
-        raise ConfigError(f"{runs[0].where}/{FOLDER}: expected {wanted}, found {others}{advice}")
+        raise ConfigError(
+            f"{runs[0].where}/{FOLDER}: expected {wanted}, found {others}{advice}", key="evaluate-no-predictions"
+        )
     chosen.sort(key=lambda name: name != "federation")
     folders = [run.directory / FOLDER for run in runs]
     return [read_images(runs, [folder / f"{name}.parquet" for folder in folders], objective, notes) for name in chosen]
@@ -133,7 +135,8 @@ def grouping(images: Images, kind: str) -> np.ndarray:
         columns = [f"{GROUP}{name}" for name in images.groups if name not in COLUMNS] + list(COLUMNS)
         raise ConfigError(
             f"{images.file}: column {GROUP}{kind}: expected the group of each image, found only the columns "
-            f"{', '.join(columns)}; name {kind} in `groups` of the data and write the file again with `fedlit test`"
+            f"{', '.join(columns)}; name {kind} in `groups` of the data and write the file again with `fedlit test`",
+            key="predictions-without-group",
         )
     return images.groups[kind]
 
@@ -142,14 +145,17 @@ def _read(file: Path) -> Predictions:
     try:
         return read(file)
     except ValueError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(str(error), key=key_of(error, "proposal-failed")) from error
 
 
 def _keys(part: Predictions, file: Path) -> pd.MultiIndex:
     index = pd.MultiIndex.from_arrays([part.clients, part.sites, part.images])
     if not index.is_unique:
         twice = index[index.duplicated()][0][-1]
-        raise ConfigError(f"{file}: column image: expected one name per image, found {twice!r} twice; leave it out")
+        raise ConfigError(
+            f"{file}: column image: expected one name per image, found {twice!r} twice; leave it out",
+            key="predictions-image-twice",
+        )
     return index
 
 

@@ -40,7 +40,8 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another"
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
+            key="report-folder-not-created",
         ) from error
     drawn = charts(evaluation)
     for chart in (chart for section in drawn.values() for chart in section):
