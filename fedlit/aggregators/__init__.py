@@ -1,5 +1,6 @@
 """Algorithms: one file each, with its client side and its server side."""
 
+from fedlit.aggregators.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
@@ -11,11 +12,13 @@ from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
 from fedlit.aggregators.personal import PersonalHeads
 from fedlit.aggregators.robust import CoordinateMedian, NormBound, TrimmedMean
 from fedlit.aggregators.scaffold import Scaffold
+from fedlit.aggregators.server_optimizer import FedAvgM, ServerOptimizer
 from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN",
-    "FedBNPlus", "FedProx", "GradientDissimilarity", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
-    "PersonalHeads", "Scaffold", "SurgicalHeads", "TrimmedMean",
+    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAdagrad", "FedAdam",
+    "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedProx", "FedYogi", "GradientDissimilarity", "LocalSCGDAM",
+    "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads",
+    "TrimmedMean",
 ]  # fmt: skip

@@ -247,9 +247,8 @@ class Session:
 
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
         """Return, per element, the weight of the owners in the cohort divided by the weight of all owners."""
-        if len(cohort) == len(self.clients):
-            return torch.tensor(1.0, dtype=self.layout.dtype)
-        present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
+        everyone = len(cohort) == len(self.clients)
+        present = self._owners if everyone else sum(self.weights[n] * self.masks[n].owned.double() for n in cohort)
         return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
