@@ -1,6 +1,6 @@
 """Parts of algorithms written by hand: dictionaries of tensors, loops over names and rows, no flat vectors.
 
-A batch is a client's whole training set, so there is no order to agree on; everything is float64.
+Only the batches are fedlit's; everything is float64.
 """
 
 import copy
@@ -18,13 +18,6 @@ from fedlit.testing import OwnRows
 Tensors = dict[str, torch.Tensor]
 
 
-class WholeSets(ToyData):
-    """Toy data in which a batch is a client's whole training set."""
-
-    def __init__(self, **options) -> None:
-        super().__init__(batch_size=1000, **options)
-
-
 class ByHand:
     """A federation whose clients label different classes and share only their own rows.
 
@@ -35,12 +28,14 @@ class ByHand:
         owns: By client and name, 1 where the client shares an element and 0 elsewhere.
     """
 
-    def __init__(self, done: Simulation, module: ToyNet, lr: float, steps: int) -> None:
-        self.module, self.lr, self.steps = copy.deepcopy(module), lr, steps
+    def __init__(self, done: Simulation, module: ToyNet, lr: float) -> None:
+        self.module, self.lr = copy.deepcopy(module), lr
+        self.plan, worker = done.federation.schedule.plan(0), done.session.engine._pool.worker
+        self.streams = {name: worker.stream(name) for name in done.session.clients}
+        self.drawn = dict.fromkeys(self.streams, 0)
         self.x = state(module)
         self.trained = [name for name, _ in module.named_parameters()]
         self.pi = {name: client.weight for name, client in done.session.clients.items()}
-        self.data = {n: tuple(t.double() for t in d.train.tensors) for n, d in done.session.data.clients.items()}
         self.owns: dict[str, Tensors] = {}
         for name, client in done.session.clients.items():
             rows = torch.tensor([float(c in client.classes) for c in module.classes], dtype=torch.float64)
@@ -52,10 +47,14 @@ class ByHand:
     def zeros(self) -> Tensors:
         return {n: torch.zeros_like(self.x[n]) for n in self.trained}
 
-    def gradients(self, module: ToyNet, k: str, batch_loss: Callable | None = None) -> Tensors:
-        """Gradients of a client's loss; updates the module's running statistics."""
-        loss = module.training_step(self.data[k], 0) if batch_loss is None else batch_loss(module, self.data[k])
-        return dict(zip(self.trained, torch.autograd.grad(loss, list(module.parameters())), strict=True))
+    def steps(self, k: str) -> int:
+        return self.plan.window * (self.streams[k].steps_per_epoch if self.plan.unit == "epochs" else 1)
+
+    def batch(self, k: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """The next batch of a client."""
+        images, labels = self.streams[k][self.drawn[k]]
+        self.drawn[k] += 1
+        return images.double(), labels.double()
 
     def local(
         self,
@@ -63,15 +62,15 @@ class ByHand:
         start: Tensors,
         change: Callable[[str, torch.Tensor, torch.Tensor], torch.Tensor] = lambda name, g, y: g,
         momentum: float = 0.0,
-        batch_loss: Callable | None = None,
+        loss: Callable = lambda module, batch: module.training_step(batch, 0),
     ) -> Tensors:
         """A client's steps of SGD from ``start`` along ``change(name, gradient, weights)``; weights and statistics."""
         module, buffers = self.at(start), self.zeros()
-        for _ in range(self.steps):
-            gradients = self.gradients(module, k, batch_loss)
+        for _ in range(self.steps(k)):
+            gradients = torch.autograd.grad(loss(module, self.batch(k)), list(module.parameters()))
             with torch.no_grad():
-                for name, y in module.named_parameters():
-                    buffers[name] = momentum * buffers[name] + change(name, gradients[name], y)
+                for (name, y), g in zip(module.named_parameters(), gradients, strict=True):
+                    buffers[name] = momentum * buffers[name] + change(name, g, y)
                     y -= self.lr * buffers[name]
         return state(module)
 
@@ -99,19 +98,14 @@ class ByHand:
 
 
 def trained_by_fedlit(
-    aggregators: Sequence[Aggregator],
-    rounds: int = 3,
-    steps: int = 3,
-    lr: float = 0.2,
-    momentum: float = 0.0,
-    **options,
+    aggregators: Sequence[Aggregator], lr: float = 0.2, momentum: float = 0.0, **options
 ) -> tuple[Simulation, ByHand]:
     """Three rounds of half of four clients, which label one class each; and the same by hand, untrained."""
     torch.manual_seed(3)
     module = ToyNet(drop=0.0, lr=lr, momentum=momentum).double()
-    settings = {"participation": 0.5, "rounds": rounds, "schedule": ConstantSchedule(steps, "steps")} | options
-    done = simulate(module, WholeSets(clients=4, labelled=1), Federation([*aggregators, OwnRows()], **settings))
-    return done, ByHand(done, module, lr, steps)
+    settings = {"participation": 0.5, "rounds": 3, "schedule": ConstantSchedule(3, "steps")} | options
+    done = simulate(module, ToyData(clients=4, labelled=1), Federation([*aggregators, OwnRows()], **settings))
+    return done, ByHand(done, module, lr)
 
 
 def assert_equal(done: Simulation, hand: ByHand) -> None:
