@@ -7,6 +7,7 @@ from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.compositional import LocalSCGDAM
 from fedlit.aggregators.dissimilarity import GradientDissimilarity
 from fedlit.aggregators.fedavg import FedAvg
+from fedlit.aggregators.feddyn import FedDyn
 from fedlit.aggregators.fednova import FedNova
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
@@ -19,7 +20,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
     "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAdagrad", "FedAdam",
-    "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedNova", "FedProx", "FedYogi", "GradientDissimilarity", "LocalSCGDAM",
-    "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads",
-    "TrimmedMean",
+    "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedProx", "FedYogi", "GradientDissimilarity",
+    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer",
+    "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip
