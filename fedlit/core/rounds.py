@@ -10,7 +10,7 @@ from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.diagnostics import squares
 from fedlit.core.errors import TrainingError
 from fedlit.core.local_model import LocalModel
-from fedlit.core.measuring import measure
+from fedlit.core.measuring import measure, settle_client
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
 from fedlit.core.randomness import seed_process
 
@@ -44,6 +44,7 @@ def client_round(
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
+    settle_client(local, stream, client, state)
     losses = []
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
@@ -83,6 +84,7 @@ def _first_loss(
     """Return the loss of a client's first step, without taking it."""
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
+    settle_client(local, stream, client, state)
     local.count(state.batches, stream)
     return local.first_loss(stream[state.batches])
 

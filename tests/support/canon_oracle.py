@@ -98,11 +98,11 @@ class ByHand:
 
 
 def trained_by_fedlit(
-    aggregators: Sequence[Aggregator], lr: float = 0.2, momentum: float = 0.0, **options
+    aggregators: Sequence[Aggregator], lr: float = 0.2, momentum: float = 0.0, module: ToyNet | None = None, **options
 ) -> tuple[Simulation, ByHand]:
     """Three rounds of half of four clients, which label one class each; and the same by hand, untrained."""
     torch.manual_seed(3)
-    module = ToyNet(drop=0.0, lr=lr, momentum=momentum).double()
+    module = (module or ToyNet(drop=0.0, lr=lr, momentum=momentum)).double()
     settings = {"participation": 0.5, "rounds": 3, "schedule": ConstantSchedule(3, "steps")} | options
     done = simulate(module, ToyData(clients=4, labelled=1), Federation([*aggregators, OwnRows()], **settings))
     return done, ByHand(done, module, lr)
