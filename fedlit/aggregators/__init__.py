@@ -11,6 +11,7 @@ from fedlit.aggregators.feddyn import FedDyn
 from fedlit.aggregators.fednova import FedNova
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
+from fedlit.aggregators.moon import MOON
 from fedlit.aggregators.personal import PersonalHeads
 from fedlit.aggregators.robust import CoordinateMedian, NormBound, TrimmedMean
 from fedlit.aggregators.scaffold import Scaffold
@@ -19,8 +20,8 @@ from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAdagrad", "FedAdam",
-    "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedProx", "FedYogi", "GradientDissimilarity",
-    "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer",
-    "SurgicalHeads", "TrimmedMean",
+    "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAdagrad",
+    "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedProx", "FedYogi",
+    "GradientDissimilarity", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound", "PersonalHeads", "Scaffold",
+    "ServerOptimizer", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip
