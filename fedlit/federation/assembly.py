@@ -91,7 +91,7 @@ def assemble(
         aggregator.check_cohort(settings.cohort_size(len(clients)))
     examine_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
-    personal = _keeping(masks, layout)
+    personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)

@@ -19,7 +19,7 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import initial_client_state, state_of
+from fedlit.core.hooks import initial_client_state, personalise, state_of
 from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
@@ -272,6 +272,7 @@ class Session:
         if client is not None:
             state = state or initial_client_state(self.federation.aggregators, self.layout)
             state.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
+            personalise(self.federation.aggregators, state, self.server_model.w, self.server_model.stats)
             self.server_model.own.load(state.buffers)
         return self.server_model.module
 

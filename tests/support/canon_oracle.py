@@ -98,13 +98,18 @@ class ByHand:
 
 
 def trained_by_fedlit(
-    aggregators: Sequence[Aggregator], lr: float = 0.2, momentum: float = 0.0, module: ToyNet | None = None, **options
+    aggregators: Sequence[Aggregator],
+    lr: float = 0.2,
+    momentum: float = 0.0,
+    module: ToyNet | None = None,
+    others: Sequence[Aggregator] = (OwnRows(),),
+    **options,
 ) -> tuple[Simulation, ByHand]:
     """Three rounds of half of four clients, which label one class each; and the same by hand, untrained."""
     torch.manual_seed(3)
     module = (module or ToyNet(drop=0.0, lr=lr, momentum=momentum)).double()
     settings = {"participation": 0.5, "rounds": 3, "schedule": ConstantSchedule(3, "steps")} | options
-    done = simulate(module, ToyData(clients=4, labelled=1), Federation([*aggregators, OwnRows()], **settings))
+    done = simulate(module, ToyData(clients=4, labelled=1), Federation([*aggregators, *others], **settings))
     return done, ByHand(done, module, lr)
 
 
