@@ -23,6 +23,7 @@ from fedlit.core.seeds import derive_seed
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.participation import Participation
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 from fedlit.schedules import Schedule
@@ -60,7 +61,7 @@ class Phase:
         patience: Number of rounds without a better model after which the phase ends. By default it never ends early.
         patience_margin: Difference from the best metric below which a worse round does not count for patience. By
             default every round counts that is not better.
-        participation: Share of the clients that train in a round. By default as in the main part.
+        participation: Share of the clients that train in a round, or a plan. By default as in the main part.
         weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as in the main part, or
             else as the phase's aggregators define.
         lr_factors: Factors of the learning rates of single clients by name. By default all are 1, also if the main part
@@ -89,7 +90,7 @@ class Phase:
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
     patience_margin: float | None = None
-    participation: float | None = None
+    participation: float | Participation | None = None
     weights: Literal["examples", "uniform"] | None = None
     lr_factors: dict[str, float] | None = None
     gradient_clip: float | None = None

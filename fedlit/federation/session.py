@@ -23,7 +23,6 @@ from fedlit.core.hooks import initial_client_state, personalise, state_of
 from fedlit.core.measuring import conclude, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
-from fedlit.core.randomness import generator
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
@@ -152,7 +151,7 @@ class Session:
         rank_folder = folder.absolute() / str(self.fabric.global_rank)
         rank_folder.mkdir(parents=True)
         self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
-        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohort_size(len(self.clients)))
+        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohorts.sizes([*self.clients])[1])
 
     def save(
         self,
@@ -218,12 +217,7 @@ class Session:
     def round(self, index: int) -> Round:
         """Return the plan and the cohort of a round."""
         plan, names = self.federation.schedule.plan(index), list(self.clients)
-        cohort = names
-        if self.federation.participation < 1:
-            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[
-                : self.federation.cohort_size(len(self.clients))
-            ]
-            cohort = [names[i] for i in sorted(drawn.tolist())]
+        cohort = self.federation.cohorts.cohort(names, index, self.seed)
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
 

@@ -16,6 +16,7 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
 from fedlit.core.local_model import LocalTraining
+from fedlit.federation.participation import Participation, Share
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
@@ -30,7 +31,8 @@ class Settings:
         rounds: Number of rounds. By default the number that the schedule describes, or 10 if it has no end.
         schedule: Window, unit and learning rate of each round. By default one epoch per round.
         clients: Names of the clients in the federation. By default all clients of the data.
-        participation: Share of the clients that train in a round, in (0, 1]. A new cohort is drawn for each round.
+        participation: Share of the clients that train in a round, in (0, 1], of whom a new cohort is drawn for each
+            round; or a plan: ``Cyclic``, ``Timetable`` or ``Availability``.
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default the
             aggregators decide, and ``examples`` is used if they do not.
         optimizer_state: Optimizer state of a client between its rounds: ``reset`` or ``keep``.
@@ -81,7 +83,7 @@ class Settings:
     rounds: int | None = None
     schedule: Schedule | None = None
     clients: list[str] | None = None
-    participation: float = 1.0
+    participation: float | Participation = 1.0
     weights: Literal["examples", "uniform"] | None = None
     optimizer_state: Literal["reset", "keep"] = "reset"
     lr_factors: dict[str, float] | None = None
@@ -117,8 +119,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"federation.{name}: expected a value above 0, found {value}")
-        if not 0 < self.participation <= 1:
-            raise ConfigError(f"federation.participation: expected a share in (0, 1], found {self.participation}")
+        plan = self.participation
+        self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
@@ -152,10 +154,6 @@ class Settings:
             raise ConfigError(f"federation.aggregators: {twice}")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
-
-    def cohort_size(self, clients: int) -> int:
-        """Return the number of clients that train in a round."""
-        return max(1, round(self.participation * clients))
 
     def over(self, done: int, best: Best) -> bool:
         """Check if ``done`` is the number of rounds, or if patience has run out."""

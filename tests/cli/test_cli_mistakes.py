@@ -16,7 +16,7 @@ def write(name: str, text: str) -> None:
 MISTAKES = {
     "unknown aggregator": (
         "fit --federation.aggregators+=FedAvgg",
-        "federation.aggregators (command line): Expected a dot import path string: FedAvgg; did you mean FedAvg?",
+        "federation.aggregators (command line): Expected a dot import path string: FedAvgg; did you mean FedAvg or FedAvgM?",
     ),
     "one where a list is expected": (
         "fit --federation.aggregators FedProx",
