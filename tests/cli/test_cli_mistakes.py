@@ -16,7 +16,8 @@ def write(name: str, text: str) -> None:
 MISTAKES = {
     "unknown aggregator": (
         "fit --federation.aggregators+=SurgicalHead",
-        "federation.aggregators (command line): Expected a dot import path string: SurgicalHead; did you mean SurgicalHeads?",
+        "federation.aggregators (command line): Expected a dot import path string: SurgicalHead; did you mean "
+        "SurgicalHeads?",
     ),
     "one where a list is expected": (
         "fit --federation.aggregators FedProx",
