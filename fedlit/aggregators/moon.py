@@ -19,10 +19,9 @@ from fedlit.core.parts import Parts
 class MOON(Aggregator):
     """MOON (Li et al., CVPR 2021, arXiv:2103.16257): model-contrastive learning, Algorithm 1.
 
-    A client's loss gets a term that draws its features to those of the global model, away from those of its own model
-    at the end of its last round::
+    A client's loss draws its features to those of the global model, and away from those of its own last model::
 
-        z, z_glob, z_prev = features of an image by the weights now, at the start of the round, and of its last round
+        z, z_glob, z_prev = features of an image by the weights now, at the start of the round, and of the last round
         l_con  = - log ( exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T)) )
         loss   = l_sup + mu l_con,       sim(a, b) = a . b / (|a| |b|)
 
@@ -30,8 +29,6 @@ class MOON(Aggregator):
     layer classifies: ``model.projection: 256``. z is that of the training step itself. z_glob and z_prev are computed
     in evaluation mode, with the BatchNorm statistics of their own models and without dropout, as in the released code:
     two more forward passes per step. A client keeps its last weights and statistics; in its first round it has no term.
-
-    Deviations: client weights, local steps and the sharing of a part of the model are the federation's.
 
     Args:
         mu: Weight of the contrastive term, at least 0; 0 is FedAvg. 0.1 to 10 in the paper.
@@ -44,10 +41,10 @@ class MOON(Aggregator):
     governs = "contrastive term"
 
     def __init__(self, mu: float = 1.0, temperature: float = 0.5) -> None:
-        if not 0 <= mu < inf:
-            raise ConfigError(f"MOON.mu: expected at least 0 and finite, found {mu}")
-        if not 0 < temperature < inf:
-            raise ConfigError(f"MOON.temperature: expected a value above 0, found {temperature}")
+        if not (0 <= mu < inf and 0 < temperature < inf):
+            raise ConfigError(
+                f"MOON: expected mu of at least 0 and a temperature above 0, found {mu} and {temperature}"
+            )
         self.mu, self.temperature = mu, temperature
 
     def configure_model(self, module: nn.Module) -> None:
@@ -60,18 +57,14 @@ class MOON(Aggregator):
 
     def client_state(self, layout: Layout) -> State:
         """Keep the weights [P] and statistics [S] of the last round, and whether there was one."""
-        return {
-            "w": layout.zeros(),
-            "stats": torch.zeros(layout.stats_size, dtype=layout.dtype),
-            "trained": torch.tensor(0),
-        }
+        stats = torch.zeros(layout.stats_size, dtype=layout.dtype)
+        return {"w": layout.zeros(), "stats": stats, "trained": torch.tensor(0)}
 
     def on_client_round_start(self, ctx: ClientContext) -> None:
         """Catch the input of the head from now on, unless this is the client's first round."""
         if ctx.state["trained"]:
-            ctx.scratch["stats"] = ctx.stats.clone()
-            head = ctx.model.module.head
-            ctx.scratch["hook"] = head.register_forward_pre_hook(lambda _, inputs: ctx.scratch.update(z=inputs[0]))
+            hook = ctx.model.module.head.register_forward_pre_hook(lambda _, seen: ctx.scratch.update(z=seen[0]))
+            ctx.scratch |= {"hook": hook, "stats": ctx.stats.clone()}
 
     def extra_loss(self, ctx: ClientContext, batch: Any) -> Tensor:
         """Return the contrastive term of the batch on which the training step has just computed."""
@@ -96,9 +89,8 @@ class MOON(Aggregator):
         ctx.state |= {"w": ctx.w.clone(), "stats": ctx.stats.clone(), "trained": torch.tensor(1)}
         return {}
 
-    @torch.no_grad()
     def _features(self, ctx: ClientContext, batch: Any, w: Tensor, stats: Tensor) -> Tensor:
-        with _evaluating(ctx.model.module), ctx.model.at(w, stats):
+        with torch.no_grad(), _evaluating(ctx.model.module), ctx.model.at(w, stats):
             ctx.model.module(batch[0])
         return ctx.scratch.pop("z")
 
@@ -106,11 +98,11 @@ class MOON(Aggregator):
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
     """Context manager in which all layers are in evaluation mode."""
-    modes = [(part, part.training) for part in module.modules()]
+    training = [part for part in module.modules() if part.training]
     try:
-        for part, _ in modes:
+        for part in training:
             part.training = False
         yield
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for part in training:
+            part.training = True
