@@ -255,6 +255,13 @@ class Aggregator(Checked):
     def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
         """Called on the server after a stage's last round; may set ``server.w`` [P], where the next stage starts."""
 
+    def personalise(self, state: State, w: Tensor, stats: Tensor) -> None:
+        """Called where a client's model is scored or exported: write its personal model into ``w`` and ``stats``.
+
+        For an algorithm that trains a whole model per client besides the federation's. ``state`` is the client's;
+        ``w`` [P] and ``stats`` [S] hold the federation's model with the parts that the client keeps.
+        """
+
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
         """Called on the server after each round: return metrics to log, ``drift/...``."""
         return {}

@@ -71,6 +71,12 @@ def initial_client_state(aggregators: Sequence[Any], layout: Layout) -> ClientSt
     return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
 
 
+def personalise(aggregators: Sequence[Any], state: ClientState, w: Tensor, stats: Tensor) -> None:
+    """Write a client's personal model into weights [P] and statistics [S], if an aggregator trains one."""
+    for aggregator, kept in zip(aggregators, state.aggregators, strict=True):
+        aggregator.personalise(kept, w, stats)
+
+
 def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:
     """Let an aggregator compute the gradient; return the loss."""
     loss = aggregator.compute_gradient(ctx, batches)

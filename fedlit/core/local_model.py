@@ -119,6 +119,11 @@ class LocalModel:
         self.flat.own.load(state.buffers)
         state.write(mask, self.layout, self.flat.w, self.flat.stats)
 
+    def adopt_personal(self, client: Client, state: ClientState, down: Broadcast) -> None:
+        """Become the model that a client uses: its own, if an aggregator trains one."""
+        self.adopt(self.mask(client), state, down)
+        hooks.personalise(self.aggregators, state, self.flat.w, self.flat.stats)
+
     def begin(
         self,
         client: Client,

@@ -69,6 +69,21 @@ def measure(
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
 
 
+@torch.no_grad()
+def settle_client(local: LocalModel, stream: BatchStream, client: Client, state: ClientState) -> None:
+    """Set the objective's constants of a client that has not trained before; later it has them in its state.
+
+    Raises:
+        ConfigError: A label is not 0, 1 or NaN.
+    """
+    objective = objective_of(local.module)
+    if objective is None or state.batches or type(objective).settle_client is Objective.settle_client:
+        return
+    labels = _all_labels(stream.dataset, stream.batch_size, len(local.layout.classes))
+    check_labels(client.name, labels, local.layout.classes)
+    objective.settle_client(labels.to(local.flat.w.device))
+
+
 def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:
     """Return logits and labels [B, C] of a batch; None if the module gives no scores per class."""
     classes = len(local.layout.classes)

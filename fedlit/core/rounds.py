@@ -10,7 +10,7 @@ from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.diagnostics import squares
 from fedlit.core.errors import TrainingError
 from fedlit.core.local_model import LocalModel
-from fedlit.core.measuring import measure
+from fedlit.core.measuring import measure, settle_client
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
 from fedlit.core.randomness import seed_process
 
@@ -43,6 +43,7 @@ def client_round(
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
+    settle_client(local, stream, client, state)
     losses = []
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
@@ -72,6 +73,7 @@ def first_loss(
     """Return the loss of the first step of a client's round, with the hooks around it, without taking the step."""
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
+    settle_client(local, stream, client, state)
     local.count(state.batches, stream)
     batch = local.moved(stream[state.batches])
     local.hooks.call("on_train_epoch_start")

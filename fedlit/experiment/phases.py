@@ -23,6 +23,7 @@ from fedlit.core.system.argument_types import checked
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.participation import Participation
 from fedlit.federation.session import Session
 from fedlit.federation.settings import RoundSettings, Settings
 from fedlit.tracking.run import Run
@@ -62,7 +63,7 @@ class Phase(RoundSettings):
     trainable: Literal["all", "head"] | None = None
     keep: Literal["body", "all"] = "body"
     optimizer_state: Literal["reset", "keep"] = "keep"
-    participation: float | None = None
+    participation: float | Participation | None = None
     eval_every: int | None = None
     checkpoint_every: int | str | None = None
 

@@ -91,18 +91,20 @@ def assemble(
     data = select_clients(everyone, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
     _check_classes(data, layout.classes)
+    settings.cohorts.check([*clients], settings.rounds)
+    smallest, largest = settings.cohorts.sizes([*clients])
     for aggregator in aggregators:
-        aggregator.check_cohort(settings.cohort_size(len(clients)))
+        aggregator.check_cohort(smallest)
     examine_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
-    personal = _keeping(masks, layout)
+    personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
     memory_format = devices.resolve_memory_format(settings.memory_format, fabric, module)
     workers = 1
     if fabric.world_size == 1:
-        workers = min(wanted_workers(settings.workers, fabric), settings.cohort_size(len(clients)))
+        workers = min(wanted_workers(settings.workers, fabric), largest)
     placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
         settings.training,

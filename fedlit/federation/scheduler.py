@@ -136,7 +136,7 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
         reason = "sites plan their rounds only from the configuration"
     elif any(plan.lr_factor != 1 for plan in plans):
         reason = f"{type(schedule).__name__} also changes the learning rate"
-    elif settings.participation < 1:
+    elif settings.participation != 1:
         reason = "with participation below 1 clients have trained for different numbers of epochs"
     elif units != f"{lr_scheduler.interval}s":
         reason = f"its interval is one {lr_scheduler.interval}, but the window of federation.schedule counts {units}"

@@ -19,11 +19,10 @@ from fedlit.core.checkpoints.stored_states import StateFolder, check_room
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.governing import composed_name
-from fedlit.core.hooks import initial_client_state, state_of
+from fedlit.core.hooks import initial_client_state, personalise, state_of
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
-from fedlit.core.randomness import generator
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
@@ -157,7 +156,7 @@ class Session:
         rank_folder = folder.absolute() / str(self.fabric.global_rank)
         rank_folder.mkdir(parents=True)
         self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
-        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohort_size(len(self.clients)))
+        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohorts.sizes([*self.clients])[1])
 
     def save(
         self,
@@ -207,12 +206,7 @@ class Session:
     def round(self, index: int) -> Round:
         """Return the plan and the cohort of a round."""
         plan, names = self.federation.schedule.plan(index), list(self.clients)
-        cohort = names
-        if self.federation.participation < 1:
-            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[
-                : self.federation.cohort_size(len(self.clients))
-            ]
-            cohort = [names[i] for i in sorted(drawn.tolist())]
+        cohort = self.federation.cohorts.cohort(names, index, self.seed)
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
 
@@ -236,9 +230,8 @@ class Session:
 
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
         """Return, per element, the weight of the owners in the cohort divided by the weight of all owners."""
-        if len(cohort) == len(self.clients):
-            return torch.tensor(1.0, dtype=self.layout.dtype)
-        present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
+        everyone = len(cohort) == len(self.clients)
+        present = self._owners if everyone else sum(self.weights[n] * self.masks[n].owned.double() for n in cohort)
         return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
@@ -262,6 +255,7 @@ class Session:
         if client is not None:
             state = state or initial_client_state(self.federation.aggregators, self.layout)
             state.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
+            personalise(self.federation.aggregators, state, self.server_model.w, self.server_model.stats)
             self.server_model.own.load(state.buffers)
         return self.server_model.module
 

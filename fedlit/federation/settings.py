@@ -17,6 +17,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.governing import governed_twice
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.system.argument_types import checked
+from fedlit.federation.participation import Participation, Share
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
@@ -30,7 +31,8 @@ class RoundSettings:
         rounds: Number of rounds. By default the number that the schedule describes, or 10 if it has no end.
         schedule: Window, unit and learning rate of each round. By default one epoch per round.
         clients: Names of the clients in the federation. By default all clients of the data.
-        participation: Share of the clients that train in a round, in (0, 1]. A new cohort is drawn for each round.
+        participation: Share of the clients that train in a round, in (0, 1], of whom a new cohort is drawn for each
+            round; or a plan: ``Cyclic``, ``Timetable`` or ``Availability``.
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default the
             aggregators decide, and ``examples`` is used if they do not.
         optimizer_state: Optimizer state of a client between its rounds: ``reset`` or ``keep``.
@@ -55,7 +57,7 @@ class RoundSettings:
     rounds: int | None = None
     schedule: Schedule | None = None
     clients: list[str] | None = None
-    participation: float = 1.0
+    participation: float | Participation = 1.0
     weights: Literal["examples", "uniform"] | None = None
     optimizer_state: Literal["reset", "keep"] = "reset"
     lr_factors: dict[str, float] | None = None
@@ -133,11 +135,8 @@ class Settings(RoundSettings):
                 raise ConfigError(
                     f"federation.{name}: expected a value above 0, found {value}", key="federation-number-not-positive"
                 )
-        if not 0 < self.participation <= 1:
-            raise ConfigError(
-                f"federation.participation: expected a share in (0, 1], found {self.participation}",
-                key="participation-out-of-range",
-            )
+        plan = self.participation
+        self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
@@ -181,10 +180,6 @@ class Settings(RoundSettings):
             raise ConfigError(f"federation.aggregators: {twice}", key="aggregators-govern-twice")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
-
-    def cohort_size(self, clients: int) -> int:
-        """Return the number of clients that train in a round."""
-        return max(1, round(self.participation * clients))
 
     def over(self, done: int, best: Best) -> bool:
         """Check if ``done`` is the number of rounds, or if patience has run out."""

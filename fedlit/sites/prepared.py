@@ -152,10 +152,11 @@ class PreparedPhase:
         """
         local, layout = self.worker.local, self.layout
         if task.client is not None:
-            local.adopt(local.mask(self.client(task.client)), self.state(task), down)
+            local.adopt_personal(self.client(task.client), self.state(task), down)
             return
         masks = [local.mask(client) for client in self.clients.values()]
-        if any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
+        personal = any(aggregator.implements("personalise") for aggregator in local.aggregators)
+        if personal or any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
             raise InvalidMessageError(
                 "model: clients keep a part of the model; expected the name of a client, found none",
                 key="model-client-missing",

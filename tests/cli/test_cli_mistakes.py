@@ -15,8 +15,9 @@ def write(name: str, text: str) -> None:
 
 MISTAKES = {
     "unknown aggregator": (
-        "fit --federation.aggregators+=FedAvgg",
-        "federation.aggregators (command line): Expected a dot import path string: FedAvgg; did you mean FedAvg?",
+        "fit --federation.aggregators+=SurgicalHead",
+        "federation.aggregators (command line): Expected a dot import path string: SurgicalHead; did you mean "
+        "SurgicalHeads?",
     ),
     "one where a list is expected": (
         "fit --federation.aggregators FedProx",
@@ -60,9 +61,9 @@ MISTAKES = {
 
 MISTAKES_IN_YAML = {
     "unknown aggregator in a list": (
-        "federation:\n  aggregators:\n  - FedBN\n  - class_path: FedProxx\n",
-        "federation.aggregators (mine.yaml, line 4): Expected a dot import path string: FedProxx; did you mean "
-        "FedProx?",
+        "federation:\n  aggregators:\n  - FedBN\n  - class_path: Scafold\n",
+        "federation.aggregators (mine.yaml, line 4): Expected a dot import path string: Scafold; did you mean "
+        "Scaffold?",
     ),
     "unknown argument in a list": (
         "federation:\n  aggregators:\n  - class_path: FedProx\n    init_args:\n      muu: 0.1\n",

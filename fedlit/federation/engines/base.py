@@ -176,7 +176,7 @@ class Worker:
             local.flat.load(down.w, down.stats)
             local.flat.own.load({})
         else:
-            local.adopt(local.mask(program.clients[view.client]), state, down)
+            local.adopt_personal(program.clients[view.client], state, down)
             local.count(state.batches, self.stream(view.client))
         seed_process(program.seed, "evaluate", view.holder or "", view.part)
         module.eval()

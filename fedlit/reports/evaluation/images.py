@@ -55,21 +55,27 @@ def read_images(runs: Sequence[PastRun], files: Sequence[Path], objective: str, 
             absent = first.images[rows < 0] if (rows < 0).any() else part.images[keys[0].get_indexer(key) < 0]
             raise ConfigError(
                 f"{other}: column image: expected the {len(keys[0]):,} images of {file}, found {len(key):,}, and only "
-                f"one of the files has {absent[0]!r}; evaluate runs on one draw of the data, with one data.seed"
+                f"one of the files has {absent[0]!r}; evaluate runs on one draw of the data, with one data.seed",
+                key="predictions-of-other-images",
             )
         if part.classes != first.classes:
-            raise ConfigError(f"{other}: expected the classes of {file}, found others; evaluate runs of one method")
+            raise ConfigError(
+                f"{other}: expected the classes of {file}, found others; evaluate runs of one method",
+                key="predictions-of-other-classes",
+            )
         theirs, ours = _columns(part), _columns(first)
         for column in dict.fromkeys([*ours, *theirs]):
             if column not in theirs or column not in ours:
                 lacking = file if column in theirs else other
                 raise ConfigError(
-                    f"{lacking}: expected the column {column}, which other runs have, found none; {AGAIN}"
+                    f"{lacking}: expected the column {column}, which other runs have, found none; {AGAIN}",
+                    key="evaluate-column-missing",
                 )
             if not np.array_equal(theirs[column][rows], ours[column], equal_nan=ours[column].dtype.kind == "f"):
                 raise ConfigError(
                     f"{other}: column {column}: expected the values of {file}, found others for the same images; "
-                    "evaluate runs on one draw of the data, with one data.seed"
+                    "evaluate runs on one draw of the data, with one data.seed",
+                    key="predictions-of-other-values",
                 )
         logits.append(_logits(part, other, objective)[rows])
     known = not (first.patients == "").any()
@@ -120,7 +126,8 @@ def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> 
             best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last") or "CHECKPOINT"
             raise ConfigError(
                 f"{file}: expected predictions of validation images, on which a threshold is chosen, found no file; "
-                f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it"
+                f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it",
+                key="no-validation-predictions",
             )
     return read_images(runs, files, objective, notes)
 
@@ -174,9 +181,15 @@ def _logits(part: Predictions, file: Path, objective: str) -> np.ndarray:
         outside = labelled & ~((scores >= 0) & (scores <= 1))
         if outside.any():
             name = part.classes[int(outside.any(0).nonzero()[0])]
-            raise ConfigError(f"{file}: column score/{name}: expected probabilities, found others; write it again")
+            raise ConfigError(
+                f"{file}: column score/{name}: expected probabilities, found others; write it again",
+                key="predictions-not-probabilities",
+            )
         scores = torch.from_numpy(logit(scores.numpy()))
     elif not torch.isfinite(scores[labelled]).all():
         name = part.classes[int((labelled & ~scores.isfinite()).any(0).nonzero()[0])]
-        raise ConfigError(f"{file}: column score/{name}: expected finite scores, found others; leave the run out")
+        raise ConfigError(
+            f"{file}: column score/{name}: expected finite scores, found others; leave the run out",
+            key="predictions-not-finite",
+        )
     return scores.clamp(-100, 100).numpy()

@@ -146,7 +146,7 @@ class Estimate:
 def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
     """Return the local steps of all clients together over the rounds of a part of the run."""
     clients = _clients(data, federation, images)
-    share = federation.participation or 1.0
+    share = federation.cohorts.share([*clients])
     total = 0.0
     for index in range(federation.rounds):
         plan = federation.schedule.plan(index)
