@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.configured_optimizer import NOT_ELEMENTWISE
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.optimizer import NOT_ELEMENTWISE
 
 DECAYS = ("weight_decay", "lambd")
 """Options of optimizers whose step depends on the weights themselves, not only on gradients."""

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.errors import ConfigError
 from fedlit.core.randomness import generator
+from fedlit.core.system.argument_types import Checked
 
 WHERE = "federation.participation"
 
