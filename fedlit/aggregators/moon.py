@@ -25,10 +25,10 @@ class MOON(Aggregator):
         l_con  = - log ( exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T)) )
         loss   = l_sup + mu l_con,       sim(a, b) = a . b / (|a| |b|)
 
-    Features are the input of ``head``. The paper has a projection head before it, two layers whose output the last
-    layer classifies: ``model.projection: 256``. z is that of the training step itself. z_glob and z_prev are computed
-    in evaluation mode, with the BatchNorm statistics of their own models and without dropout, as in the released code:
-    two more forward passes per step. A client keeps its last weights and statistics; in its first round it has no term.
+    Features are the input of ``head``; the paper's projection head before it is ``model.projection: 256``. z is that of
+    the training step itself. z_glob and z_prev take two more forward passes, in evaluation mode, with the BatchNorm
+    statistics of their own models and without dropout, as in the released code. A client has no term in its first
+    round; weights and statistics of its last one are its state.
 
     Args:
         mu: Weight of the contrastive term, at least 0; 0 is FedAvg. 0.1 to 10 in the paper.
@@ -50,10 +50,8 @@ class MOON(Aggregator):
     def configure_model(self, module: nn.Module) -> None:
         """Refuse a model without a head, whose input are the features."""
         if Parts.of(module).head is None:
-            raise ConfigError(
-                f"MOON: expected {type(module).__name__} to have layers named head, whose input are its features, "
-                "found none; name its last layers head"
-            )
+            name = type(module).__name__
+            raise ConfigError(f"MOON: expected {name} to have layers named head, found none; their input are features")
 
     def client_state(self, layout: Layout) -> State:
         """Keep the weights [P] and statistics [S] of the last round, and whether there was one."""
@@ -72,10 +70,7 @@ class MOON(Aggregator):
             return torch.zeros((), dtype=ctx.w.dtype, device=ctx.w.device)
         z = ctx.scratch.pop("z")
         if not z.requires_grad:
-            raise ConfigError(
-                "MOON: expected features that are trained, found those of a frozen body; leave it out of this phase, "
-                "or set model.trainable: all"
-            )
+            raise ConfigError("MOON: expected features that are trained, found a frozen body; leave MOON out here")
         similar = [
             F.cosine_similarity(z.flatten(1), self._features(ctx, batch, w, stats).flatten(1)) / self.temperature
             for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"]))
