@@ -25,10 +25,10 @@ class MOON(Aggregator):
         l_con  = - log ( exp(sim(z, z_glob) / T) / (exp(sim(z, z_glob) / T) + exp(sim(z, z_prev) / T)) )
         loss   = l_sup + mu l_con,       sim(a, b) = a . b / (|a| |b|)
 
-    Features are the input of ``head``. The paper has a projection head before it, two layers whose output the last
-    layer classifies: ``model.projection: 256``. z is that of the training step itself. z_glob and z_prev are computed
-    in evaluation mode, with the BatchNorm statistics of their own models and without dropout, as in the released code:
-    two more forward passes per step. A client keeps its last weights and statistics; in its first round it has no term.
+    Features are the input of ``head``; the paper's projection head before it is ``model.projection: 256``. z is that of
+    the training step itself. z_glob and z_prev take two more forward passes, in evaluation mode, with the BatchNorm
+    statistics of their own models and without dropout, as in the released code. A client has no term in its first
+    round; weights and statistics of its last one are its state.
 
     Args:
         mu: Weight of the contrastive term, at least 0; 0 is FedAvg. 0.1 to 10 in the paper.
@@ -51,9 +51,9 @@ class MOON(Aggregator):
     def configure_model(self, module: nn.Module) -> None:
         """Refuse a model without a head, whose input are the features."""
         if Parts.of(module).head is None:
+            name = type(module).__name__
             raise ConfigError(
-                f"MOON: expected {type(module).__name__} to have layers named head, whose input are its features, "
-                "found none; name its last layers head",
+                f"MOON: expected {name} to have layers named head, found none; their input are features",
                 key="moon-without-head",
             )
 
@@ -75,8 +75,7 @@ class MOON(Aggregator):
         z = ctx.scratch.pop("z")
         if not z.requires_grad:
             raise ConfigError(
-                "MOON: expected features that are trained, found those of a frozen body; leave it out of this phase, "
-                "or set model.trainable: all",
+                "MOON: expected features that are trained, found a frozen body; leave MOON out here",
                 key="moon-frozen-body",
             )
         similar = [

@@ -164,7 +164,7 @@ class Frozen(ToyNet):
         (lambda: simulate(Quadratic(), ToyData(2), Federation([MOON()], rounds=1)), "Quadratic to have layers named"),
         (
             lambda: simulate(Frozen(), ToyData(2), Federation([MOON()], rounds=2)),
-            "MOON: expected features that are trained, found those of a frozen body",
+            "MOON: expected features that are trained, found a frozen body",
         ),
     ],
     ids=["mu", "temperature", "no head", "frozen body"],
