@@ -1,6 +1,5 @@
-"""Plans of sweeps: the YAML of a sweep, and its runs."""
+"""Plans of sweeps: their settings, and their runs."""
 
-import copy
 import itertools
 import shutil
 from argparse import ArgumentError
@@ -68,6 +67,8 @@ class Sweep:
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
         starts: Weights from which the runs of a seed start, by seed.
+        points: Combinations of the grid's values that are run; None for all.
+        tags: Tags of all runs, besides those of their case and values.
 
     Raises:
         ConfigError: A list is empty, a name cannot be that of a folder, or a key is one that the sweep sets.
@@ -83,6 +84,8 @@ class Sweep:
     run_dir: str = "runs"
     file: Path | None = None
     starts: dict[int, str] = field(default_factory=dict)
+    points: Sequence[Mapping[str, Any]] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
@@ -214,32 +217,6 @@ class _Point:
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
 
-def load_sweep(path: str | Path) -> Sweep:
-    """Read a sweep's YAML.
-
-    Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
-    """
-    path = Path(path)
-    sources = Sources(("sweep", "--config", str(path)))
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(Sweep, skip={"file", "starts"})
-    try:
-        content = documents.load_mapping(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    try:
-        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
-        sections = {key: content[key] for key in ("set", "cases", "grid") if content.get(key)}
-        keys = parser.parse_object(copy.deepcopy(content)).as_dict() | sections
-        files = [str(path.parent / name) for name in keys["config"]]
-        return Sweep(**keys | {"config": files, "file": path})
-    except ArgumentError as error:
-        raise ConfigError(f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
 def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     """Return the runs of a sweep in order, with complete configurations whose objects have been made once.
 
@@ -271,7 +248,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
-        tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
+        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **sweep.tags}, {}
         data = args.data
         for seed in sweep.seeds:
             args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
@@ -303,12 +280,15 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
 
 def _points(sweep: Sweep) -> Iterator[_Point]:
     short = shortest(list(sweep.grid))
-    values = [[(value, word) for value, word in zip(v, as_folders(v), strict=True)] for v in sweep.grid.values()]
-    for case, *combination in itertools.product(sweep.cases or [""], *values):
-        chosen = dict(zip(sweep.grid, combination, strict=True))
+    words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in sweep.grid.items()}
+    points = sweep.points
+    if points is None:
+        points = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
+    for case, point in itertools.product(sweep.cases or [""], points):
+        chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
         settings = _options(sweep.set) | _options(sweep.cases.get(case, {}))
-        yield _Point(group, case, chosen, settings | _options({key: value for key, (value, _) in chosen.items()}))
+        yield _Point(group, case, chosen, settings | _options(point))
 
 
 def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:
