@@ -33,7 +33,7 @@ from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolv
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
-from fedlit.tracking.names import TEST
+from fedlit.tracking.names import PARENT, TEST
 from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
 
 RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
@@ -248,7 +248,8 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
-        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **sweep.tags}, {}
+        grouped = {PARENT: point.group or sweep.experiment} if len(sweep.seeds) > 1 else {}
+        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **grouped, **sweep.tags}, {}
         data = args.data
         for seed in sweep.seeds:
             args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
@@ -312,6 +313,7 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     group = args.name or group_name(documents.parse(resolved(args, parser)), method)
     runs = []
     data = args.data
+    args.tags = {**args.tags, PARENT: group}
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"

@@ -51,6 +51,7 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
         files = [str(path.parent / name) for name in keys["config"]]
         return kind(**keys | {"config": files, "file": path})
     except ArgumentError as error:
-        raise ConfigError(f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}") from error
+        options = [name for key in parser.get_defaults().keys(branches=True) for name in (key, key.rpartition(".")[2])]
+        raise ConfigError(f"{path}: {explain(error, sources, options)}") from error
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error

@@ -21,13 +21,7 @@ from fedlit.experiment.sweep import run_all
 from fedlit.experiment.sweep_file import load_planned
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import TEST
-
-STAGE, TRIES, SEEDS = "fedlit.tune", "fedlit.tune_tries", "fedlit.tune_seeds"
-"""Tags of the runs: ``try`` or ``final``, and the budget of their method, by which `fedlit compare` finds them."""
-
-PARENT = "fedlit.parent"
-"""Tag with the name of the MLflow run under which a run is shown."""
+from fedlit.tracking.names import BUDGET, PARENT, STAGE, TEST
 
 
 @dataclass(frozen=True)
@@ -174,7 +168,8 @@ class Tuning:
         return {case: plan(self._sweep(case, stage, points[case], seeds), parser) for case in self.cases}
 
     def _sweep(self, case: str, stage: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Sweep:
-        budget = {TRIES: str(len(self.points[case])), SEEDS: str(len(self.rule.seeds))}
+        tries, number = len(self.points[case]), len(self.rule.seeds)
+        budget = f"{tries} tries" + (f" with {number} seeds each" if number > 1 else "")
         return Sweep(
             self.experiment,
             self.config,
@@ -186,7 +181,7 @@ class Tuning:
             run_dir=self.run_dir,
             file=self.file,
             points=points,
-            tags={STAGE: stage, PARENT: case, **budget},
+            tags={STAGE: stage, PARENT: case, BUDGET: budget},
         )
 
 

@@ -121,8 +121,8 @@ def _page(
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
-        f"Tries are from {search}. The {best} {rule.metric} wins, at the round of each run's best model and averaged "
-        f"over the seeds {_listed(rule.seeds)}. The final seeds are {_listed(tuning.seeds)}, {draws_of(finals)}.",
+        f"Tries are from {search}. The {best} {rule.metric} wins, at the round of each run's best model, as the mean "
+        f"over {_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
         "",
         "## Chosen settings",
         "",
@@ -157,7 +157,7 @@ def _page(
 
 
 def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
 
 
 def _chosen(tuned: Tuned) -> list[str]:

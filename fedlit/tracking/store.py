@@ -12,12 +12,17 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import yaml
+from filelock import FileLock
 
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
+from fedlit.tracking.names import IS_PARENT, PARENT
 
 logger = logging.getLogger(__name__)
+
+PARENT_ID = "mlflow.parentRunId"
+"""MLflow's tag with the id of the run above."""
 
 TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions accept more
 WEB_SERVERS = ("http://", "https://")
@@ -167,8 +172,25 @@ class MLflowStore:
                     self.run_id = candidate.info.run_id
                     return
         self._asked_for_run = True
-        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": _user()}}
+        parent = self._parent()
+        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": _user(), **parent}}
         self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
+
+    def _parent(self) -> dict[str, str]:
+        """Return the tag that shows the run below its parent in MLflow, which the first run of a group creates."""
+        name = self.run.tags.get(PARENT)
+        if name is None:
+            return {}
+        wanted = f"tags.`{IS_PARENT}` = 'true' and attributes.run_name = '{name}'"
+        with FileLock(self.run.directory.parent / ".parents.lock"):  # runs that start at the same time share one
+            for parent in self._client.search_runs([self.experiment_id], filter_string=wanted, max_results=1):
+                return {PARENT_ID: parent.info.run_id}
+            tags = {IS_PARENT: "true", "mlflow.user": _user(), "mlflow.source.name": "fedlit"}
+            parent = self._client.create_run(
+                self.experiment_id, start_time=self.started_ms, run_name=name, tags=tags
+            ).info.run_id
+            self._client.set_terminated(parent)
+        return {PARENT_ID: parent}
 
     def _find_or_create_experiment(self) -> str:
         name, options = self.run.experiment, {"artifact_location": self._artifact_location}
