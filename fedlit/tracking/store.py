@@ -4,16 +4,20 @@ import getpass
 import json
 import logging
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import yaml
 from filelock import FileLock
 
+from fedlit.core.checkpoints.stored_states import link
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
@@ -27,6 +31,9 @@ PARENT_ID = "mlflow.parentRunId"
 TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions accept more
 WEB_SERVERS = ("http://", "https://")
 SERVERS = (*WEB_SERVERS, "databricks", "uc:")
+
+WEIGHTS = (".pt", ".safetensors")
+"""Suffixes of files with weights or states of clients."""
 
 _IMPORTING = threading.Lock()
 
@@ -109,10 +116,18 @@ class MLflowStore:
         self._client.log_batch(self.run_id, tags=entities, synchronous=True)
 
     def log_artifact(self, path: Path, folder: str) -> None:
-        """Log a file or a directory; a model is added to the list of the run's models."""
+        """Log a file or a directory; a model is added to the list of the run's models.
+
+        In a folder of this machine, weights are links, which take no space.
+        """
         if not path.exists():
             raise FileNotFoundError(f"{path} no longer exists")
-        self._client.log_artifact(self.run_id, str(path), folder or None)
+        artifacts = self._client.get_run(self.run_id).info.artifact_uri if path.is_dir() else ""
+        if artifacts.startswith("file:"):
+            target = Path(url2pathname(urlparse(artifacts).path)) / folder / path.name
+            shutil.copytree(path, target, copy_function=_linked, dirs_exist_ok=True)
+        else:
+            self._client.log_artifact(self.run_id, str(path), folder or None)
         if (path / "MLmodel").is_file():
             self._list_model(path)
 
@@ -318,6 +333,15 @@ def cut(value: Any, length: int) -> str:
     """Return a value as text, with ``...`` at the end if it is too long."""
     text = str(value)
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _linked(source: str, target: str) -> None:
+    """Copy a file, or link it if it holds weights; checkpoints and models are replaced and never written again."""
+    Path(target).unlink(missing_ok=True)
+    if Path(source).suffix in WEIGHTS:
+        link(Path(source), Path(target))
+    else:
+        shutil.copy2(source, target)
 
 
 def _user() -> str:

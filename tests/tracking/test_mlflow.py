@@ -1,6 +1,7 @@
 """A run in MLflow whose store works, and what it costs."""
 
 import math
+import shutil
 import socket
 import subprocess
 import sys
@@ -56,6 +57,35 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     assert [e.path for e in client.list_artifacts(session.run_id, "figures/curves")] == ["figures/curves/roc.svg"]
     assert run.info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
     assert warnings_in(caplog) == []
+
+
+def test_runs_that_start_together_share_a_parent(uri, tmp_path):
+    started = [Session(tmp_path / str(i), uri, tags={"fedlit.parent": "fedavg,lr=0.1"}) for i in range(3)]
+    other = Session(tmp_path / "other", uri, tags={"fedlit.parent": "scaffold"})
+    for session in (*started, other):
+        session.tracker.finish("FINISHED")
+    runs = {run.info.run_id: run for run in runs_of(uri)}
+    parents = {runs[session.run_id].data.tags["mlflow.parentRunId"] for session in started}
+    parents |= {runs[other.run_id].data.tags["mlflow.parentRunId"]}
+    assert sorted(runs[parent].info.run_name for parent in parents) == ["fedavg,lr=0.1", "scaffold"]
+    assert {runs[parent].info.status for parent in parents} == {"FINISHED"}
+    assert len(runs) == 6
+
+
+def test_weights_in_a_local_folder_are_links_that_outlive_the_run_s_own(uri, tmp_path):
+    session = Session(tmp_path, uri)
+    folder = tmp_path / "round-000001"
+    folder.mkdir()
+    (folder / "server.pt").write_bytes(b"weights")
+    (folder / "manifest.json").write_text("{}")
+    session.tracker.log_artifact(folder, "best")
+    session.tracker.log_artifact(folder, "best")
+    session.tracker.finish("FINISHED")
+    kept = Path(client_of(uri).get_run(session.run_id).info.artifact_uri.removeprefix("file://")) / "best" / folder.name
+    assert (kept / "server.pt").samefile(folder / "server.pt")
+    assert not (kept / "manifest.json").samefile(folder / "manifest.json")
+    shutil.rmtree(folder)
+    assert (kept / "server.pt").read_bytes() == b"weights"
 
 
 def test_tags_and_the_artifact_location_are_options(uri, tmp_path):
