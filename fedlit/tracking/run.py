@@ -16,7 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
-from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.counts import write_counts
 
 MAY_DIFFER = (
@@ -103,7 +103,12 @@ class Run:
         return self.directory / "checkpoints"
 
     def start(
-        self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
+        self,
+        config: str,
+        params: Mapping[str, str | int | float | bool],
+        tags: Mapping[str, str],
+        rounds: int,
+        data: DataInfo | None = None,
     ) -> None:
         """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed.
 
@@ -119,7 +124,8 @@ class Run:
             draft.write_text(config)
         for file in (self.metrics, self.client_metrics):
             file.truncate(rounds)
-        info = RunInfo(self.directory, self.directory.parent.name, self.directory.name, params, tags, self.resumed)
+        names = self.directory.parent.name, self.directory.name
+        info = RunInfo(self.directory, *names, params, tags, self.resumed, data)
         self.tracker.start(info, self.metrics)
         self.artifact(self.directory / "config.yaml")
 

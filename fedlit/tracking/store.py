@@ -115,6 +115,17 @@ class MLflowStore:
         entities = [import_mlflow().entities.RunTag(key, cut(value, TAG_LENGTH)) for key, value in tags]
         self._client.log_batch(self.run_id, tags=entities, synchronous=True)
 
+    def log_data(self) -> None:
+        """Log the data of the run as a dataset, with their digest and counts."""
+        if (data := self.run.data) is None:
+            return
+        entities = import_mlflow().entities
+        source = json.dumps({"tags": {"class": data.source}})
+        profile = json.dumps({"num_rows": data.counts.get("training_images"), **data.counts})
+        dataset = entities.Dataset(data.name, data.digest, "code", source, profile=profile)
+        context = entities.InputTag("mlflow.data.context", "training")
+        self._client.log_inputs(self.run_id, [entities.DatasetInput(dataset, [context])])
+
     def log_artifact(self, path: Path, folder: str) -> None:
         """Log a file or a directory; a model is added to the list of the run's models.
 

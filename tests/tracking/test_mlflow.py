@@ -1,5 +1,6 @@
 """A run in MLflow whose store works, and what it costs."""
 
+import json
 import math
 import shutil
 import socket
@@ -14,7 +15,7 @@ from tracked_sessions import Flaky, Session, client_of, flaky, history, runs_of,
 
 from fedlit.core.errors import ConfigError
 from fedlit.tracking import store as mlflow_store
-from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
 connect = mlflow_store.connect
@@ -59,9 +60,23 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     assert warnings_in(caplog) == []
 
 
+def test_the_data_of_a_run_are_a_dataset(uri, tmp_path, caplog):
+    counts = {"clients": 2, "classes": 3, "training_images": 30, "training_images/a": 10, "training_images/b": 20}
+    data = DataInfo("PhantomCXR", "fedlit.data.phantom.phantom.PhantomCXR", "0123456789ab", counts)
+    for _ in range(2):
+        Session(tmp_path, uri, data=data).tracker.finish("FINISHED")
+    for run in runs_of(uri):
+        (logged,) = run.inputs.dataset_inputs
+        assert (logged.dataset.name, logged.dataset.digest) == ("PhantomCXR", "0123456789ab")
+        assert json.loads(logged.dataset.profile) == {"num_rows": 30, **counts}
+        assert [(tag.key, tag.value) for tag in logged.tags] == [("mlflow.data.context", "training")]
+    assert warnings_in(caplog) == []
+
+
 def test_runs_that_start_together_share_a_parent(uri, tmp_path):
-    started = [Session(tmp_path / str(i), uri, tags={"fedlit.parent": "fedavg,lr=0.1"}) for i in range(3)]
-    other = Session(tmp_path / "other", uri, tags={"fedlit.parent": "scaffold"})
+    named = {"fedlit.parent": "fedavg,lr=0.1"}
+    started = [Session(tmp_path, uri, tags=named, name=f"seed={seed}") for seed in range(3)]
+    other = Session(tmp_path, uri, tags={"fedlit.parent": "scaffold"}, name="other")
     for session in (*started, other):
         session.tracker.finish("FINISHED")
     runs = {run.info.run_id: run for run in runs_of(uri)}
