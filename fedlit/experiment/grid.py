@@ -31,10 +31,9 @@ from fedlit.experiment.naming import (
 )
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
 from fedlit.tracking.names import PARENT, TEST
-from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
+from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, metric_of, read_config
 
 RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
 """Keys that a sweep sets for each run."""
@@ -185,13 +184,7 @@ class PlannedRun:
 
     def metric(self, key: str) -> float:
         """Return a metric of the finished run, or NaN if it is not logged."""
-        result = Result.read(self.directory)
-        if result is None or key in result.metrics:
-            return result.metrics[key] if result else float("nan")
-        values = {
-            step: value for step, name, value in MetricsFile(self.directory / "metrics.csv").rows() if name == key
-        }
-        return values.get(result.best_round, next(reversed(values.values()), float("nan")))
+        return metric_of(self.directory, key) if Result.read(self.directory) else float("nan")
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,16 @@ class Result:
             ) from error
 
 
+def metric_of(directory: Path, key: str) -> float:
+    """Return a metric of a run's best model, or the newest value of an unfinished run; NaN if it is not logged."""
+    result = Result.read(directory)
+    if result is not None and key in result.metrics:
+        return result.metrics[key]
+    values = {step: value for step, name, value in MetricsFile(directory / "metrics.csv").rows() if name == key}
+    newest = next(reversed(values.values()), float("nan"))
+    return values.get(result.best_round, newest) if result else newest
+
+
 class Run:
     """One run of one experiment.
 

@@ -17,6 +17,7 @@ COMMANDS = {
     ),
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
     "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
+    "runs": "List and rank runs, and remove them together with their runs in MLflow.",
     "data": "Check data before training on it, and manage the cache of decoded images.",
     "site": (
         "Prepare a federation across sites: write the folders of its sites, server and lead, check a site before it "
