@@ -24,12 +24,15 @@ from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
 
 from fedlit.cli.main import main, parse
+from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import load_sweep, plan
+from fedlit.experiment.tuning import load_tuning
 from fedlit.federation.federation import Federation
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
-FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS})
+TUNINGS = sorted(CONFIGS.rglob("tune*.yaml"))
+FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = [
@@ -267,6 +270,16 @@ def test_every_sweep_is_a_list_of_runs(
     runs = [run for end in ends for run in plan(replace(sweep, grid=end))]
     assert len(runs) == len(places) * max(1, len(sweep.cases))
     assert {run.standing() for run in runs} == {"new"}
+
+
+@pytest.mark.parametrize("file", TUNINGS, ids=lambda file: str(file.relative_to(CONFIGS)))
+def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    tuning = load_tuning(file)
+    small = tuning.set | {"model.backbone": "mobilenetv2_035"}
+    ends = {case: points[:1] for case, points in tuning.points.items()}
+    runs = replace(tuning, set=small).runs("final", ends, experiment_parser())
+    assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, len(tuning.seeds))
 
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:

@@ -1,6 +1,5 @@
-"""Plans of sweeps: the YAML of a sweep, and its runs."""
+"""Plans of sweeps: their settings, and their runs."""
 
-import copy
 import itertools
 import shutil
 from argparse import ArgumentError
@@ -23,10 +22,9 @@ from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
-from fedlit.tracking.names import TEST
-from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
+from fedlit.tracking.names import PARENT, TEST
+from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, metric_of, read_config
 
 RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
 """Keys that a sweep sets for each run."""
@@ -59,6 +57,8 @@ class Sweep:
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
         starts: Weights from which the runs of a seed start, by seed.
+        points: Combinations of the grid's values that are run; None for all.
+        tags: Tags of all runs, besides those of their case and values.
 
     Raises:
         ConfigError: A list is empty, a name cannot be that of a folder, or a key is one that the sweep sets.
@@ -74,6 +74,8 @@ class Sweep:
     run_dir: str = "runs"
     file: Path | None = None
     starts: dict[int, str] = field(default_factory=dict)
+    points: Sequence[Mapping[str, Any]] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
@@ -192,13 +194,7 @@ class PlannedRun:
 
     def metric(self, key: str) -> float:
         """Return a metric of the finished run, or NaN if it is not logged."""
-        result = Result.read(self.directory)
-        if result is None or key in result.metrics:
-            return result.metrics[key] if result else float("nan")
-        values = {
-            step: value for step, name, value in MetricsFile(self.directory / "metrics.csv").rows() if name == key
-        }
-        return values.get(result.best_round, next(reversed(values.values()), float("nan")))
+        return metric_of(self.directory, key) if Result.read(self.directory) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -222,35 +218,6 @@ class _Point:
         tags = {"fedlit.sweep": experiment}
         tags |= {"fedlit.case": self.case, "fedlit.method": self.case} if self.case else {}
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
-
-
-def load_sweep(path: str | Path) -> Sweep:
-    """Read a sweep's YAML.
-
-    Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
-    """
-    path = Path(path)
-    sources = Sources(("sweep", "--config", str(path)))
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(Sweep, skip={"file", "starts"})
-    try:
-        content = documents.load_mapping(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
-    try:
-        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
-        sections = {key: content[key] for key in ("set", "cases", "grid") if content.get(key)}
-        keys = parser.parse_object(copy.deepcopy(content)).as_dict() | sections
-        files = [str(path.parent / name) for name in keys["config"]]
-        return Sweep(**keys | {"config": files, "file": path})
-    except ArgumentError as error:
-        raise ConfigError(
-            f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}",
-            key=key_of(error, "sweep-file-invalid"),
-        ) from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", key=error.key) from error
 
 
 def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
@@ -286,7 +253,8 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
-        tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
+        grouped = {PARENT: point.group or sweep.experiment} if len(sweep.seeds) > 1 else {}
+        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **grouped, **sweep.tags}, {}
         data = args.data
         for seed in sweep.seeds:
             args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
@@ -311,12 +279,15 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
 
 def _points(sweep: Sweep) -> Iterator[_Point]:
     short = shortest(list(sweep.grid))
-    values = [[(value, word) for value, word in zip(v, as_folders(v), strict=True)] for v in sweep.grid.values()]
-    for case, *combination in itertools.product(sweep.cases or [""], *values):
-        chosen = dict(zip(sweep.grid, combination, strict=True))
+    words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in sweep.grid.items()}
+    points = sweep.points
+    if points is None:
+        points = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
+    for case, point in itertools.product(sweep.cases or [""], points):
+        chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
         settings = _options(sweep.set) | _options(sweep.cases.get(case, {}))
-        yield _Point(group, case, chosen, settings | _options({key: value for key, (value, _) in chosen.items()}))
+        yield _Point(group, case, chosen, settings | _options(point))
 
 
 def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:
@@ -340,6 +311,7 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
     group = args.name or names.group
     runs, data = [], args.data
+    args.tags = {**args.tags, PARENT: group}
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"

@@ -12,7 +12,11 @@ from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
+from fedlit.tracking.base import DataInfo
 from fedlit.tracking.run import Run
+
+MOST_CLIENTS = 100
+"""Largest number of clients whose images a tracker lists."""
 
 
 def announcement(session: Session, monitor: Monitor) -> list[str]:
@@ -91,6 +95,16 @@ def tags(session: Session) -> dict[str, str]:
         "fedlit.layout": session.layout.fingerprint,
         "mlflow.note.content": introduction(session),
     } | session.tags
+
+
+def data_info(session: Session) -> DataInfo:
+    """Return the description of the data for a tracker."""
+    images = {name: client.examples for name, client in session.clients.items()}
+    counts = {"clients": len(images), "classes": len(session.classes), "training_images": sum(images.values())}
+    kind = type(session.data)
+    by_client = {f"training_images/{name}": number for name, number in list(images.items())[:MOST_CLIENTS]}
+    source = f"{kind.__module__}.{kind.__qualname__}"
+    return DataInfo(kind.__name__, source, session.data.partition_hash, counts | by_client)
 
 
 def save_partition(session: Session, run: Run) -> None:

@@ -61,7 +61,7 @@ class Federation(Settings):
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
         stalled = StalledTraining(list(session.clients), over=state.step > 0)
         custom.load(checkpoint.manifest_of(resume).callbacks if resume else {})
-        run.start(config, params or {}, description.tags(session), state.step)
+        run.start(config, params or {}, description.tags(session), state.step, description.data_info(session))
         try:
             with Interrupts() as interrupts:
                 follow("on_fit_start", state)

@@ -16,7 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
-from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.counts import write_counts
 
 MAY_DIFFER = (
@@ -82,6 +82,16 @@ class Result:
             ) from error
 
 
+def metric_of(directory: Path, key: str) -> float:
+    """Return a metric of a run's best model, or the newest value of an unfinished run; NaN if it is not logged."""
+    result = Result.read(directory)
+    if result is not None and key in result.metrics:
+        return result.metrics[key]
+    values = {step: value for step, name, value in MetricsFile(directory / "metrics.csv").rows() if name == key}
+    newest = next(reversed(values.values()), float("nan"))
+    return values.get(result.best_round, newest) if result else newest
+
+
 class Run:
     """One run of one experiment.
 
@@ -102,7 +112,12 @@ class Run:
         return self.directory / "checkpoints"
 
     def start(
-        self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
+        self,
+        config: str,
+        params: Mapping[str, str | int | float | bool],
+        tags: Mapping[str, str],
+        rounds: int,
+        data: DataInfo | None = None,
     ) -> None:
         """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed.
 
@@ -118,7 +133,8 @@ class Run:
             draft.write_text(config)
         for file in (self.metrics, self.client_metrics):
             file.truncate(rounds)
-        info = RunInfo(self.directory, self.directory.parent.name, self.directory.name, params, tags, self.resumed)
+        names = self.directory.parent.name, self.directory.name
+        info = RunInfo(self.directory, *names, params, tags, self.resumed, data)
         self.tracker.start(info, self.metrics)
         self.artifact(self.directory / "config.yaml")
 

@@ -108,6 +108,7 @@ class Sender(threading.Thread):
         try:
             self._persist(self.store.open, refusable=False)
             self._send_tags_and_params()
+            self._deliver("data", [("of the run",)], lambda _: self.store.log_data())
             self._send_until_closed()
         except _OutOfTimeError:
             pass

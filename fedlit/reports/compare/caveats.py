@@ -7,6 +7,7 @@ from fedlit.experiment.choices import shipped
 from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.past_run import Notes
+from fedlit.tracking.names import BUDGET
 
 METHOD = "method"
 MOST = 4
@@ -40,7 +41,18 @@ def _confounded(method: Method, baseline: Method) -> Notes:
             f"{method.name} and {baseline.name} have different seeds ({ours} and {theirs}), so their partitions may "
             "differ."
         )
+    ours, theirs = (_budget(each) for each in (method, baseline))
+    if ours != theirs:
+        notes.append(
+            f"{method.name} and {baseline.name} were tuned with different budgets ({ours} and {theirs}), which may "
+            "explain a difference."
+        )
     return notes
+
+
+def _budget(method: Method) -> str:
+    """Return the budget with which `fedlit tune` has chosen the settings of a method."""
+    return ", ".join(sorted({run.tags.get(BUDGET, "not by `fedlit tune`") for run in method.runs}))
 
 
 def _about(key: str) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.past_run import Notes, PastRun
+from fedlit.tracking.names import STAGE
 from fedlit.tracking.run import Result
 
 
@@ -92,7 +93,16 @@ def load_runs(
         finished, unfinished = store.search(experiment, tags)
         runs += finished
         notes += unfinished
-    return _distinct(runs, notes), notes
+    return _distinct(_without_tries(runs, notes), notes), notes
+
+
+def _without_tries(runs: list[PastRun], notes: Notes) -> list[PastRun]:
+    """Return the runs without the tries of `fedlit tune` if there are final runs, which the same methods have."""
+    tries = [run for run in runs if run.tags.get(STAGE) == "try"]
+    if not tries or len(tries) == len(runs):
+        return runs
+    notes.append(f"{len(tries)} tries of `fedlit tune` are left out; name them without other runs to compare them.")
+    return [run for run in runs if run not in tries]
 
 
 def _distinct(runs: Sequence[PastRun], notes: Notes) -> list[PastRun]:
