@@ -10,18 +10,18 @@ from fedlit.experiment.mistakes import near
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
-from fedlit.reports.compare.alignment import share_by_draw
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, baseline_method, grouped
+from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.compare.statistics import Statistics, statistics
+from fedlit.reports.compare.statistics import Statistics
 
 if TYPE_CHECKING:
     from fedlit.reports.compare.joining import Joining
     from fedlit.reports.compare.margin import MarginTest, Needed
 
-METRIC, SET = "val/auroc_macro", "federation"
+METRIC = "val/auroc_macro"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ def compare_runs(
     if subtracted.name not in by_name and baseline is not None:
         raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}")
     subtracted = by_name.get(subtracted.name, tested[0])
-    numbers = numbers_of(tested, subtracted, predictions, notes, level, draws, progress)
+    numbers = numbers_of(tested, subtracted, predictions, notes, level=level, draws=draws, progress=progress)
     subtracted = numbers.scored[tested.index(subtracted)].method
     return Comparison(tuple(methods), subtracted, test_set, numbers, metric, notes)
 
@@ -93,40 +93,6 @@ def predictions_of(runs: Sequence[PastRun], test_set: str, notes: Notes) -> dict
     scored = {run.where: run.predictions(test_set) for run in runs}
     known = [scored[run.where] for run in runs if run.table is None and scored[run.where] is not None]
     return scored | {run.where: completed(run, known, notes) for run in runs if run.table is not None}
-
-
-def numbers_of(
-    methods: Sequence[Method],
-    baseline: Method,
-    predictions: Mapping[str, Predictions],
-    notes: Notes,
-    level: float,
-    draws: int,
-    progress: Callable[[str], None] = lambda text: None,
-) -> Statistics:
-    """Return the statistics of methods on the images, classes and draws of the data that all their runs share.
-
-    Args:
-        methods: Methods, all of whose runs have predictions.
-        baseline: One of them, which is subtracted from the others.
-        predictions: Predictions by the place of a run.
-        notes: List to which notes on what is left out are added.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-        progress: Function that shows a message about the current step.
-
-    Raises:
-        ConfigError: If the runs have nothing in common.
-    """
-    place, methods = methods.index(baseline), _of_common_draws(methods, notes)
-    several = {method.name: len(method.runs) > 1 for method in methods}
-    names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in methods for run in m.runs]
-    same_draws = all(set(method.draws) == set(methods[place].draws) for method in methods)
-    drawn = [run.draw if same_draws else () for method in methods for run in method.runs]
-    shared = share_by_draw(names, [predictions[run.where] for method in methods for run in method.runs], drawn)
-    numbers = statistics(methods, methods[place], shared, level, draws, progress)
-    notes += shared.notes + numbers.support.notes
-    return numbers
 
 
 def _without_individual(runs: Sequence[PastRun], notes: Notes) -> Sequence[PastRun]:
@@ -176,16 +142,6 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
     without = [run for run in method.runs if run not in tested]
     notes += [f"{run.where} ({method.name}) has no predictions of {name!r}: {_advice(run)}" for run in without]
     return replace(method, runs=tested) if tested else None
-
-
-def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
-    """Return the methods with only their runs on draws of the data that all have; all runs if there is no such draw."""
-    common = set.intersection(*(set(method.draws) for method in methods))
-    if not common or all(set(method.draws) == common for method in methods):
-        return list(methods)
-    left = [run.where for method in methods for run in method.runs if run.draw not in common]
-    notes.append(f"Left out, as not all methods have runs on their draws of the data: {', '.join(left)}.")
-    return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
 
 
 def _advice(run: PastRun) -> str:

@@ -50,8 +50,8 @@ def read_external(path: Path) -> PastRun:
     predictions = Predictions(path.name, 0, "score", classes, scores, labels, **texts)
     name, _, seed = path.stem.partition(",seed=")
     seed = int(seed) if seed.isdecimal() else None
-    tags, settings = {"fedlit.method": name}, {"predictions": name}
-    return PastRun(str(path), path.stem, seed, "", tags, settings, path, table=predictions)
+    words = {"tags": {"fedlit.method": name}, "settings": {"predictions": name}}
+    return PastRun(str(path), path.stem, seed, "", **words, directory=path, table=predictions)
 
 
 def completed(external: PastRun, others: Sequence[Predictions], notes: Notes) -> Predictions:

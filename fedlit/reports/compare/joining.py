@@ -19,10 +19,10 @@ from fedlit.metrics.intervals import DRAWS, LEVEL, Interval
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import COLUMNS, Predictions
 from fedlit.reports.compare.alignment import image_ids
-from fedlit.reports.compare.comparison import SET, numbers_of
 from fedlit.reports.compare.difference import Difference, corrected, paired_by_seed
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped
+from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
@@ -236,7 +236,7 @@ def _numbers(
                 f"{methods[0].runs[0].where}; compare runs on the same data"
             )
     try:
-        numbers = numbers_of(methods, methods[0], parts, notes, level, draws)
+        numbers = numbers_of(methods, methods[0], parts, notes, level=level, draws=draws)
     except ConfigError as error:
         raise ConfigError(f"--against individual: {site}: {error}") from error
     for note in notes:

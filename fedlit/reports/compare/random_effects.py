@@ -54,6 +54,5 @@ def random_effects(effects: Sequence[float], variances: Sequence[float]) -> Rand
     shares = weights / weights.sum()
     mean = float(shares @ effect)
     error = float(np.sqrt(shares @ (effect - mean) ** 2 / (count - 1)))
-    return RandomEffects(
-        count, mean, error, shares, float(tau2), max(0.0, excess / q) if q else 0.0, float(stats.chi2.sf(q, count - 1))
-    )
+    i2, p = max(0.0, excess / q) if q else 0.0, float(stats.chi2.sf(q, count - 1))
+    return RandomEffects(count, mean, error, shares, tau2=float(tau2), i2=i2, p_heterogeneity=p)
