@@ -12,6 +12,7 @@ COMMANDS = {
     "export": "Write the model of a checkpoint to one .safetensors file, to use it elsewhere.",
     "sweep": "Run all combinations of cases, values and seeds. Repeat the command to continue after an interruption.",
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
+    "card": "Write the model card of a run as Markdown: data, settings, AUROC with intervals, and blanks to fill in.",
     "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
     "data": "Check data before training on it, and manage the cache of decoded images.",
     "site": (
