@@ -1,7 +1,6 @@
 """The model card of a run: every number from its files, and a blank for whatever they do not hold."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,8 @@ import pytest
 import yaml
 from past_runs import config, predictions, write_run
 from sklearn.metrics import roc_auc_score
+
+from fedlit.core.checkpoints.manifest import Best, Manifest
 
 Cli = Callable[[str], tuple[int, str, str]]
 
@@ -25,10 +26,7 @@ def write_trained(directory: Path, **groups: np.ndarray) -> Path:
     folder.mkdir(parents=True)
     (folder / "server.pt").write_bytes(b"weights")
     hashes = {"server.pt": hashlib.sha256(b"weights").hexdigest()}
-    body = {"round": 3, "clients": ["north"], "aggregators": [], "files": [*hashes], "layout": {}, "fedlit": "0.1.0"}
-    body |= {"best": {"value": 0.8125, "round": 3, "near": 0}, "at_sites": {}, "callbacks": {}, "sha256": hashes}
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps(body | {"digest": digest}))
+    Manifest(3, ["north"], [], [*hashes], {}, Best(0.8125, 3), fedlit="0.9.9", sha256=hashes).write(folder)
     rows = "a,p1,north,train\nb,p1,north,train\nc,p2,north,test\n"
     (directory / "partition.csv").write_text("image,patient,client,split\n" + rows)
     (directory / "classes.csv").write_text("client,class,label\nnorth,Mass,Mass\nnorth,Nodule,Nodules\n")
@@ -68,7 +66,7 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
         "- each round a site sends 2.0 MB: w [10]",
         "2 MB sent by clients, 1 MB received",
         "Local steps of all clients: 40",
-        "fedlit 0.1.0; precision 32-true",
+        "fedlit 0.9.9; precision 32-true",
         f"| checkpoints/round-000003/server.pt | {hashlib.sha256(b'weights').hexdigest()} |",
     ):
         assert line in text

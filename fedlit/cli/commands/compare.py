@@ -47,7 +47,9 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--against", type=Literal["individual"] | None, default=None, help=individual)
     margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more."
     options.add_argument("--margin", type=float | None, default=None, help=margin)
-    power = "Print how many test patients and seeds find a difference of the margin (by default 0.01) with 80%% power."
+    power = (
+        "Print how many test patients and seeds find a difference of the margin (by default 0.01) with a power of 0.8."
+    )
     options.add_argument("--power", action="store_true", help=power)
     latex = "Also write the tables as LaTeX with booktabs."
     options.add_argument("--latex", action="store_true", help=latex)

@@ -3,8 +3,6 @@
 Whatever the run cannot know, such as the intended use or how patients were chosen, is a blank to fill in, marked so.
 """
 
-import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +10,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.checkpoints.manifest import NAME
+from fedlit.core.checkpoints.manifest import Manifest, sha256
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import DRAWS, LEVEL, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
@@ -60,7 +58,7 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
         level=f"{100 * level:g}%",
         classes=next(iter(tests.values())).classes if tests else (),
         method=grouped([run])[0].name,
-        version=json.loads((best / NAME).read_text()).get("fedlit", "not recorded"),
+        version=Manifest.read(best).fedlit,
         best=checkpoint.best(best),
         weights=_hashes(directory, best),
         settings={section: _settings(run, section) for section in SECTIONS},
@@ -90,7 +88,7 @@ def _settings(run: PastRun, section: str) -> list[Row]:
 def _hashes(directory: Path, best: Path) -> list[tuple[str, str]]:
     """Return the SHA-256 of the files that hold the tested model's weights."""
     files = [*sorted(best.glob("*.pt")), *sorted(directory.glob("model*.safetensors"))]
-    return [(str(file.relative_to(directory)), hashlib.sha256(file.read_bytes()).hexdigest()) for file in files]
+    return [(str(file.relative_to(directory)), sha256(file)) for file in files]
 
 
 def _clients(directory: Path) -> list[Row]:
