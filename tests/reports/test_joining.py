@@ -13,7 +13,8 @@ from past_runs import some_images
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import auroc
-from fedlit.predictions.table import Predictions, write
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.joining import Joining, what_joining_brought
 from fedlit.reports.compare.random_effects import random_effects
 from fedlit.reports.compare.runs import load_runs
@@ -173,7 +174,8 @@ def test_two_kinds_of_individual_models_are_refused(tmp_path: Path):
 
 def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = fedlit_cli(f"compare {folder} --against individual --draws 100 --latex --output {tmp_path}")
+    options = f"--against individual --margin 0.1 --power --draws 100 --latex --output {tmp_path}"
+    code, out, err = fedlit_cli(f"compare {folder} {options}")
     assert code == 0, err
     assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
     for site in SITES:
@@ -185,6 +187,9 @@ def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_
     page = (tmp_path / "report.html").read_text()
     assert "Joining or staying alone" in page
     assert "Hartung" in page
+    for words in ("pooled against fedavg: not worse by more than 0.1.", "a difference of 0.1 is found with 80% power"):
+        assert words in page
+        assert words in " ".join(out.split())
     assert "all sites" in (tmp_path / "gains.tex").read_text()
 
 
@@ -195,11 +200,9 @@ def test_without_individual_models_the_command_says_how_to_train_them(tmp_path: 
     assert "baselines: [individual, pooled]" in err
 
 
-def test_individual_models_alone_can_still_be_compared(tmp_path: Path, fedlit_cli: Cli):
+def test_individual_models_alone_can_still_be_compared(tmp_path: Path):
     found = site_predictions(0.6, 0)
     for seed in (0, 1):
         write_individual(tmp_path / "runs", "east", replace(found, scores=found.scores + 0.1 * seed), seed)
-    write(found, tmp_path / "runs" / "individual-east,seed=0" / "predictions" / "federation.parquet")
-    code, out, err = fedlit_cli(f"compare {tmp_path / 'runs'} --draws 100 --output {tmp_path / 'out'}")
-    assert code == 0, err
-    assert "individual-east" in out
+    runs, notes = load_runs([str(tmp_path / "runs")], None, {}, "", tmp_path)
+    assert [method.name for method in compare_runs(runs, notes, draws=100).methods] == ["individual-east"]
