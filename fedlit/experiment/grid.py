@@ -5,7 +5,7 @@ import shutil
 from argparse import ArgumentError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,6 +36,13 @@ METRIC, VALIDATION = "test/federation/auroc_macro", "val/auroc_macro"
 """Default metrics of the summary: without a grid, and with one, from which the user selects a point."""
 
 
+INDIVIDUAL, POOLED = "individual", "pooled"
+"""Baselines of a federation: the model of each client, and one model of all data."""
+
+BASELINES = {INDIVIDUAL: {}, POOLED: {"data.pooled": True}}
+"""Keys of the baselines' cases, which train without an algorithm; individual models have a client each."""
+
+
 @dataclass(frozen=True)
 class Sweep:
     """A sweep: one run for each case, combination of the grid's values and seed.
@@ -49,6 +56,8 @@ class Sweep:
         set: Keys for all runs.
         cases: Named alternatives, each with its own keys.
         grid: Lists of values by key; the runs take all combinations.
+        baselines: Cases that fedlit adds: ``individual``, a model for each client from its own data, and ``pooled``,
+            one model from all data. The names of the clients are read from the data.
         seeds: Seeds of the runs. They set the key ``seed``, and are added to ``data.seed``, so that each seed has its
             own data, split and partition, unless the source fixes them. ``data.seed`` in any section keeps one draw for
             all seeds.
@@ -69,6 +78,7 @@ class Sweep:
     set: dict[str, Any] = field(default_factory=dict)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    baselines: list[Literal["individual", "pooled"]] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0])
     metric: str = ""
     run_dir: str = "runs"
@@ -96,6 +106,11 @@ class Sweep:
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
             check_name("cases", name)
+            if self.baselines and name.partition("-")[0] in BASELINES:
+                raise ConfigError(
+                    f"cases: {name!r} is the name of one of the baselines; choose another name",
+                    key="sweep-case-named-baseline",
+                )
         for section in (self.set, *self.cases.values(), self.grid):
             for key in _options(section):
                 if key in RESERVED_KEYS:
@@ -223,8 +238,8 @@ class _Point:
 def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     """Return the runs of a sweep in order, with complete configurations whose objects have been made once.
 
-    No weights are fetched, and no data are read. Plans of many sweeps may share a ``parser``, which takes half a second
-    to make.
+    No weights are fetched, and data are read only for the clients' names of individual baselines. Plans of many sweeps
+    may share a ``parser``, which takes half a second to make.
 
     Raises:
         ConfigError: A run has a mistake; names the run and the key.
@@ -242,7 +257,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     names: dict[str, str] = {}
     made: set[object] = set()
     rounds: dict[str, int] = {}
-    for point in _points(sweep):
+    for point in _with_clients(_points(sweep), sweep, shared, parser):
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
@@ -283,11 +298,33 @@ def _points(sweep: Sweep) -> Iterator[_Point]:
     points = sweep.points
     if points is None:
         points = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
-    for case, point in itertools.product(sweep.cases or [""], points):
+    cases = {**sweep.cases} or ({"federated": {}} if sweep.baselines else {"": {}})
+    cases |= {name: {"federation.aggregators": [], **BASELINES[name]} for name in dict.fromkeys(sweep.baselines)}
+    for case, point in itertools.product(cases, points):
         chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
-        settings = _options(sweep.set) | _options(sweep.cases.get(case, {}))
+        settings = _options(sweep.set) | _options(cases[case])
         yield _Point(group, case, chosen, settings | _options(point))
+
+
+def _with_clients(points: Iterable[_Point], sweep: Sweep, shared: Sequence[str], parser: Parser) -> Iterator[_Point]:
+    """Replace the point of individual models by one for each client of its data."""
+    for point in points:
+        if point.case != INDIVIDUAL or not sweep.baselines:
+            yield point
+            continue
+        with _explained(f"run {point.group}", SweepSources(("fit", *shared), sweep.file, point.case), parser):
+            args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
+            complete(args)
+            with without_fetching():
+                data = parser.instantiate(args).data
+            data.prepare_data()
+            data.setup()
+        names = args.federation.clients or list(data.clients)
+        for name, word in zip(names, as_folders(names), strict=True):
+            case = f"{INDIVIDUAL}-{word}"
+            settings = {**point.settings, "federation.clients": [name]}
+            yield replace(point, group=case + point.group.removeprefix(INDIVIDUAL), case=case, settings=settings)
 
 
 def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:

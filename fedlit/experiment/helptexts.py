@@ -28,6 +28,7 @@ SWEEP = """The YAML of a sweep; all but experiment is optional:
     scaffold: {federation.aggregators: [Scaffold], federation.rounds: 20}
   grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
+  baselines: [individual, pooled] # also each client's own model, and one model of all data
   seeds: [0, 1, 2]                # by default 0
   metric: val/auroc_macro         # for the summary; with a grid not test/...
 

@@ -84,10 +84,13 @@ def test_an_unfinished_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path:
 
 def test_what_is_no_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    (tmp_path / "sweep.csv").touch()
+    (tmp_path / "sweep.txt").touch()
+    (tmp_path / "sweep.csv").write_text("name,case\na,b\n")
     with pytest.raises(ConfigError, match=r"empty: expected a run directory .* without config.yaml"):
         loaded(tmp_path / "empty")
-    with pytest.raises(ConfigError, match=f"found a file; name {tmp_path} for all runs in it"):
+    with pytest.raises(ConfigError, match=f"found another file; name {tmp_path} for all runs in it"):
+        loaded(tmp_path / "sweep.txt")
+    with pytest.raises(ConfigError, match=r"sweep.csv: .* found no column image, only name, case"):
         loaded(tmp_path / "sweep.csv")
     with pytest.raises(ConfigError, match=r"name runs .* or give --experiment"):
         loaded()

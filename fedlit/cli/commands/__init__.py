@@ -17,6 +17,7 @@ COMMANDS = {
     ),
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
     "evaluate": "Evaluate runs of one method in depth: calibration, groups of patients, operating points, usefulness.",
+    "card": "Write the model card of a run as Markdown: data, settings, AUROC with intervals, and blanks to fill in.",
     "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
     "runs": "List and rank runs, and remove them together with their runs in MLflow.",
     "data": "Check data before training on it, and manage the cache of decoded images.",

@@ -22,6 +22,8 @@ def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
 
 def _confounded(method: Method, baseline: Method) -> Notes:
     """Note settings that differ besides the method; if only one thing differs, that is the method."""
+    if elsewhere := [each.name for each in (method, baseline) if each.runs[0].table is not None]:
+        return [f"{' and '.join(elsewhere)}: predictions from elsewhere, whose settings are unknown."]
     differing: dict[str, list[str]] = {}
     for key in dict.fromkeys([*baseline.settings, *method.settings]):
         ours, theirs = (each.settings.get(key, ABSENT) for each in (method, baseline))
