@@ -42,13 +42,9 @@ class Experiment:
         config: The resolved configuration as YAML, which is saved with the run.
         settings: The same as nested mappings, for the tracker's parameters.
         model: The model before training, which is not changed.
-        tags: Tags of the run in MLflow.
-        phases: The phases before the main part, in order.
-        callbacks: The user's callbacks, which follow the rounds of every part.
         away: Access to the clients, if they are not in this process.
         fingerprints: Fingerprints of objects that no configuration describes, by name, of a run in Python.
         begun: Directory of a run that was killed before its first checkpoint, in which it starts again.
-        names: Names of the run, its method, and its group.
         console: Console for messages, which prints only on the first rank.
     """
 

@@ -85,7 +85,6 @@ class Resumption:
     Attributes:
         directory: The run's directory, or None for a new run that does not have one yet.
         checkpoint: Checkpoint to resume from, or None to start with the first round.
-        messages: Lines for the user.
     """
 
     directory: Path | None

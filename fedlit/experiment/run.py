@@ -28,12 +28,9 @@ class Outcome:
     """The result of a run.
 
     Attributes:
-        directory: The run's directory.
-        signum: Number of the signal that stopped the run, or 0. A stopped run has only these two attributes.
+        signum: Number of the signal that stopped the run, or 0. A stopped run has only this and its directory.
         session: Session of the main part, whose processes have ended.
-        best: Checkpoint of the tested model.
         rounds: Number of completed rounds of the tested model.
-        metrics: Metrics ``test/...`` by name.
     """
 
     directory: Path

@@ -31,7 +31,6 @@ from fedlit.federation.examinations import (
     OF_CONFIGURED,
     OF_MODULES,
     OF_OPTIMIZERS,
-    CaptureRequest,
     Compiler,
     StepCapture,
     examine,
@@ -76,7 +75,9 @@ def assemble(
     """
     examine(module, OF_MODULES)
     examine((module, settings.aggregators), OF_ALGORITHMS)
-    model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
+    start, aggregators = configured(fabric, copy_of(module), settings.aggregators), settings.aggregators
+    start.fabric = fabric
+    model = FlatModel(start)
     examine(model, OF_CONFIGURED)
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
@@ -84,13 +85,20 @@ def assemble(
         examine(module, OF_OPTIMIZERS)
     if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
-            examine(CaptureRequest(fabric.device, model, optimizer, aggregators), (StepCapture(),))
+            examine((fabric.device, model, optimizer, aggregators), (StepCapture(),))
         if settings.compile:
             examine(fabric.device, (Compiler(),))
-    everyone = _set_up(data, fabric)
-    data = select_clients(everyone, settings.clients)
+    if fabric.local_rank == 0:
+        data.prepare_data()
+    fabric.barrier()
+    data.setup("fit")
+    everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
-    _check_classes(data, layout.classes)
+    if layout.classes and data.classes and layout.classes != tuple(data.classes):
+        raise ConfigError(
+            f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}",
+            key="model-of-other-classes",
+        )
     settings.cohorts.check([*clients], settings.rounds)
     smallest, largest = settings.cohorts.sizes([*clients])
     for aggregator in aggregators:
@@ -133,29 +141,6 @@ def assemble(
         memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
         program=program, server_model=model, initial=initial, personal_state=personal_state,
     )  # fmt: skip
-
-
-def _initial_model(module: LightningModule, fabric: FederationFabric, settings: Settings) -> FlatModel:
-    start = configured(fabric, copy_of(module), settings.aggregators)
-    start.fabric = fabric
-    return FlatModel(start)
-
-
-def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDataModule:
-    if fabric.local_rank == 0:
-        data.prepare_data()
-    fabric.barrier()
-    data.setup("fit")
-    return data
-
-
-def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
-    """Check that the model has the classes of the data."""
-    if classes and data.classes and classes != tuple(data.classes):
-        raise ConfigError(
-            f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}",
-            key="model-of-other-classes",
-        )
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:

@@ -1,6 +1,6 @@
 """Use of the device: the memory format of convolutions, and the placement of images."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -34,7 +34,7 @@ def resolve_memory_format(
     Raises:
         ConfigError: The setting is ``channels_last``, and the model has no 2-D convolution.
     """
-    layers = _convolutions(module)
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
     if not layers:
         if wanted != "channels_last":
             return ""
@@ -50,11 +50,6 @@ def resolve_memory_format(
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
     pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"
-
-
-def _convolutions(module: nn.Module) -> list[nn.Module]:
-    """Return the 2-D convolutions, the only layers for which the format matters."""
-    return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
 
 
 def _fast(fabric: FederationFabric, module: nn.Module) -> bool:
@@ -108,7 +103,8 @@ def resolve_placement(
                 key="data-device-without-gpu",
             )
         return Placement()
-    sets = [*_of_clients(clients), *test_sets.values()]
+    parts = (part for data in clients.values() for part in (data.train, data.val, data.test))
+    sets = [*(part for part in parts if part is not None), *test_sets.values()]
     images = [data for data in sets if isinstance(data, LabelledImages)]
     reason = "" if images else "they are not in an image store of fedlit"
     if on_cpu := {type(data.augment).__name__ for data in images if not _batches_on_device(data)}:
@@ -159,10 +155,6 @@ def placed(
         for client, data in clients.items()
     }
     return moved, {test: move(data) for test, data in test_sets.items()}
-
-
-def _of_clients(clients: Mapping[str, ClientData]) -> Iterable[Dataset]:
-    return [part for data in clients.values() for part in (data.train, data.val, data.test) if part is not None]
 
 
 def _batches_on_device(data: LabelledImages) -> bool:

@@ -22,10 +22,8 @@ class PersonalState:
 
     Attributes:
         path: Checkpoint of the phase; None at a site, which stores its own states.
-        layout: Layout of the phase's model.
         aggregators: Algorithms of the phase, which determine what a client keeps.
         dropped: Prefixes of the names of tensors that are initialised again.
-        phase: Name of the phase.
     """
 
     path: Path | None

@@ -17,7 +17,6 @@ class Monitor:
 
     Attributes:
         metric: Key of the metric, or None if there is no validation metric.
-        mode: ``max`` or ``min``.
         notice: Message to the user about the choice, or "".
     """
 

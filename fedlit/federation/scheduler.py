@@ -46,8 +46,6 @@ class Scheduled:
     """An optimizer and its scheduler, whose rate depends only on the number of epochs or steps.
 
     Attributes:
-        optimizer: The optimizer.
-        scheduler: The scheduler of the optimizer.
         interval: Unit that the scheduler counts, ``epoch`` or ``step``.
         frequency: Number of these units per step of the scheduler.
     """

@@ -62,19 +62,14 @@ def _means(layout: Layout, total: Payload) -> State:
     spans, means = layout.spans(share), {}
     for name, vector in total.vectors.items():
         if vector.numel() == layout.size:
-            means[name] = _scaled(vector, spans)
+            for start, stop, factor in spans:
+                vector[start:stop].mul_(factor)
+            means[name] = vector
         elif vector.numel() == layout.stats_size:
             means[name] = vector.mul_(float(share[layout.stats_group]))
         else:
             means[name] = vector.div_(total.weight)
     return means
-
-
-def _scaled(vector: Tensor, spans: Sequence[tuple[int, int, float]]) -> Tensor:
-    """Multiply each segment of a vector [P] by its factor."""
-    for start, stop, factor in spans:
-        vector[start:stop].mul_(factor)
-    return vector
 
 
 def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, clients: int) -> dict[str, float]:

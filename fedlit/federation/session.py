@@ -37,24 +37,14 @@ class Session:
     """A federation that is ready to run, as :func:`fedlit.federation.assembly.assemble` creates it.
 
     Attributes:
-        federation: Settings of the rounds.
-        fabric: Lightning Fabric, launched.
-        seed: Seed from which all randomness derives.
         tags: Tags of the run; they override the session's own tags.
         everyone: Data of all clients, including those that do not take part.
         data: Data of the clients that take part.
-        clients: Clients that take part, by name.
         masks: Masks of the elements that each client shares.
         personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
-        rates: Learning rate of each parameter group of the optimizer.
-        optimizer: Class name of the optimizer.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
-        placement: Placement of the images.
         stored: Whether the clients' states are stored in files.
         state_bytes: Estimated size of one client's state, in bytes.
-        engine: Engine that runs the clients.
-        program: Models and data for the engine's processes.
-        server_model: The server's copy of the model.
         initial: State of the server before the first round.
         personal_state: State that clients kept in an earlier phase and start with.
     """

@@ -21,8 +21,6 @@ class LockHolder:
     """The process that is using a run directory.
 
     Attributes:
-        pid: Process id.
-        host: Host name of the machine.
         started: Date and time at which the process took the lock.
         boot: Boot id of the machine; "" if it has none.
     """

@@ -44,7 +44,6 @@ class Result:
         best_round: Number of completed rounds of the tested model.
         seconds: Duration of the process that completed the run.
         metrics: Values of ``test/...``; undefined values are NaN, and null in the file.
-        status: ``FINISHED``.
     """
 
     rounds: int

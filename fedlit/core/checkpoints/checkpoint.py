@@ -40,14 +40,9 @@ class Contents:
 
     Attributes:
         round: Completed rounds.
-        server: The server's state.
-        clients: States of the clients that have trained.
-        best: The best model so far.
         names: Names of all clients, in their order.
-        aggregators: Class names of the aggregators, in their order.
         files: Name of the file of each client that has trained, after writing.
         at_sites: Round of each client's state at its site, if sites hold the states.
-        callbacks: State of each callback, by its position and class.
     """
 
     round: int

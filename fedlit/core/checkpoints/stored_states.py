@@ -45,12 +45,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The folder of a run's client states, next to its checkpoints because links need the same file system.
-
-    Attributes:
-        path: The folder.
-        aggregators: Number of the federation's aggregators.
-    """
+    """The folder of a run's client states, next to its checkpoints because links need the same file system."""
 
     path: Path
     aggregators: int

@@ -1,6 +1,7 @@
 """Base classes of engines, which run clients' rounds and evaluations and return sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise, zip_longest
@@ -104,9 +105,6 @@ class Worker:
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._watch = AttributeWatch(self.local.module)
-        corrected = ("on_client_round_start", "compute_gradient")  # whose gradients are never missing
-        if not any(aggregator.implements(hook) for aggregator in program.aggregators for hook in corrected):
-            UnusedParameters(self.local)
         if program.training.captured:
             self.local.replayed = CapturedSteps(self.local)
         self._streams: dict[str, BatchStream] = {}
@@ -137,14 +135,20 @@ class Worker:
                 part = (self.local, self.stream(name), self.program.clients[name], before, down, rnd)
                 if rnd.window:
                     self._watch.begin()
-                payload, new, report = client_round(*part, into)
+                with self._first_round(rnd):
+                    payload, new, report = client_round(*part, into)
                 if rnd.window:
                     self._watch.check(partial(first_loss, *part))
-                    if self.local.first_steps is not None:
-                        self.local.first_steps.end()
             total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
+
+    def _first_round(self, rnd: Round) -> AbstractContextManager[None]:
+        """Context manager that checks the steps of the first round, unless algorithms add to all gradients."""
+        adding = ("on_client_round_start", "compute_gradient")
+        if self.local.watched or not rnd.window or any(a.implements(h) for a in self.local.aggregators for h in adding):
+            return nullcontext()
+        return UnusedParameters(self.local)
 
     def _here(self, down: Broadcast) -> Broadcast:
         """Return the server's message on the device that trains; it is copied once per round."""

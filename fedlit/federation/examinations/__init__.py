@@ -11,7 +11,7 @@ from fedlit.federation.examinations.attributes import AttributeWatch
 from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
-from fedlit.federation.examinations.machine import CaptureRequest, Compiler, StepCapture
+from fedlit.federation.examinations.machine import Compiler, StepCapture
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     BuffersOfOneType,
@@ -61,6 +61,6 @@ EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_CONFIGURED, *OF_OPTIMIZERS, *OF_DATA, 
 
 __all__ = [
     "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_CONFIGURED", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS",
-    "CaptureRequest", "Compiler", "Examination", "ModuleWithAggregators", "StepCapture", "examine", "examine_clients",
+    "Compiler", "Examination", "ModuleWithAggregators", "StepCapture", "examine", "examine_clients",
     "is_foreign",
 ]  # fmt: skip

@@ -51,7 +51,6 @@ class Holder:
     """Holder of attributes: an object, a class, or a module's globals.
 
     Attributes:
-        place: The dictionary, or the class.
         names: Names to watch; None for all.
     """
 

@@ -20,8 +20,6 @@ class TrainingData:
     """The training data of a client, and the classes of its labels.
 
     Attributes:
-        client: Name of the client.
-        dataset: Its training examples.
         classes: Names of the classes; empty if training uses no labels.
     """
 

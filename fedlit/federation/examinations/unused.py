@@ -14,7 +14,7 @@ from fedlit.core.local_model import LocalModel
 
 
 class UnusedParameters:
-    """Steps of a model's first round, which check that the optimizer does not move parameters that the loss lacks.
+    """Context manager of a model's first round, whose steps must not move parameters that the loss does not use.
 
     On the flat vector such a parameter has a gradient of zero. Plain SGD then leaves it where it is, as torch's
     optimizer would; weight decay, momentum and Adam do not.
@@ -33,14 +33,22 @@ class UnusedParameters:
         self._local, self._with_gradient = local, set[str]()
         self._used, self._unused = set[str](), set[str]()  # in some step of the round
         self._before: list[tuple[Entry, Tensor]] = []
-        pairs = zip(local.layout.parameters, local.flat.parameters, strict=True)
-        self._hooks = [p.register_post_accumulate_grad_hook(partial(self._note, entry.name)) for entry, p in pairs]
-        local.first_steps = self
+
+    def __enter__(self) -> None:
+        """Let the model take these steps."""
+        pairs = zip(self._local.layout.parameters, self._local.flat.parameters, strict=True)
+        noted = [(p, partial(_note, self._with_gradient, entry.name)) for entry, p in pairs]  # not of the model
+        self._hooks = [parameter.register_post_accumulate_grad_hook(note) for parameter, note in noted]
+        self._local.first_steps = self
+
+    def __exit__(self, *error: object) -> None:
+        """Let the model take its own steps from now on."""
+        for hook in self._hooks:
+            hook.remove()
+        self._local.first_steps = None
 
     def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Compute the gradient; remember the weights that received none."""
-        if number == 0:
-            self._used, self._unused = set(), set()
         self._with_gradient.clear()
         loss, entries = self._local.compute_gradient(contexts, batches, number), self._local.layout.parameters
         without = [entry for entry in entries if entry.size and entry.name not in self._with_gradient]
@@ -68,11 +76,7 @@ class UnusedParameters:
                 key="parameter-unused-by-loss",
             )
 
-    def end(self) -> None:
-        """Let the model take its own steps from now on."""
-        for hook in self._hooks:
-            hook.remove()
-        self._local.first_steps = None
 
-    def _note(self, name: str, parameter: Tensor) -> None:
-        self._with_gradient.add(name)
+def _note(names: set[str], name: str, parameter: Tensor) -> None:
+    """Note that a parameter has received a gradient."""
+    names.add(name)
