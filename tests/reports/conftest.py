@@ -19,8 +19,8 @@ def no_pretrained(monkeypatch):
 def plan_some(no_pretrained):
     """The last run of every part, or the last few, planned; a part has up to 18, which differ in the same few keys."""
 
-    def planned(reproduction: Reproduction, last: int = 1) -> dict[str, list]:
-        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()]
+    def planned(reproduction: Reproduction, last: int = 1, among: slice = slice(None)) -> dict[str, list]:
+        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()[among]]
         reproduction.parts = lambda: parts
         return reproduction.plan()
 
