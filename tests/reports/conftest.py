@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import timm
 
+from fedlit.reports.compare import report
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 
@@ -13,6 +14,14 @@ def no_pretrained(monkeypatch):
     """Bodies that a plan makes are random: pretrained weights come by network."""
     create = timm.create_model
     monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **options | {"pretrained": False}))
+
+
+@pytest.fixture(scope="module")
+def no_pdf():
+    """Charts are written as SVG alone, in half the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "save", lambda *_: None)
+        yield
 
 
 @pytest.fixture
