@@ -2,11 +2,13 @@
 
 import gc
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
@@ -15,7 +17,8 @@ from matplotlib.figure import Figure
 from runs import PRELOADED
 
 from fedlit.cli.main import main
-from fedlit.tracking import figures
+from fedlit.core.system.files import whole
+from fedlit.tracking import figures, store
 
 torch.set_num_threads(1)
 
@@ -52,6 +55,27 @@ def _blank_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("roc_figure", "partition_figure"):
             patch.setattr(figures, name, lambda *_: Figure(figsize=(1, 1)))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Create MLflow's tables once, which takes seconds, and copy them for each new database of a test."""
+    create, empty, making = store.create_database, tmp_path_factory.mktemp("mlflow") / "empty.db", Lock()
+
+    def copied(file: Path, client: Callable) -> None:
+        if client is not store.import_mlflow().MlflowClient:
+            create(file, client)
+            return
+        with making:
+            if not empty.exists():
+                create(empty, client)
+        with whole(file, replace=False) as draft:
+            shutil.copy(empty, draft)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "create_database", copied)
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # as a tracker does it
         yield
 
 
