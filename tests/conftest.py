@@ -13,12 +13,11 @@ from threading import Lock
 import pytest
 import torch
 from lightning.fabric.utilities import registry
-from matplotlib.figure import Figure
-from runs import PRELOADED
+from runs import PRELOADED, leave_figures_blank
 
 from fedlit.cli.main import main
 from fedlit.core.system.files import whole
-from fedlit.tracking import figures, store
+from fedlit.tracking import store
 
 torch.set_num_threads(1)
 
@@ -51,10 +50,9 @@ def _one_fork_server() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _blank_figures() -> Iterator[None]:
-    """Leave the figures of runs empty, which took a quarter of a run. Tests of figures have imported the real ones."""
+    """Leave the figures of runs blank. Tests of figures have imported the real ones, and runs of sweeps draw them."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("roc_figure", "partition_figure"):
-            patch.setattr(figures, name, lambda *_: Figure(figsize=(1, 1)))
+        leave_figures_blank(patch.setattr)
         yield
 
 
