@@ -94,30 +94,12 @@ MISTAKES_IN_YAML = {
         "logger:\n  class_path: MLflowTracker\n  init_args: {tracking_urii: here}\n",
         "logger (mine.yaml, line 3): MLflowTracker: Option 'tracking_urii' is not accepted; did you mean tracking_uri?",
     ),
-    "no YAML": ("federation:\n  rounds: [1\nseed: 2\n", "mine.yaml, line 3, column "),
 }
 
 REFUSED = {
-    "participation": (
-        "--federation.participation 1.5",
-        "federation.participation (command line): expected a share in (0, 1]",
-    ),
-    "workers": ("--federation.workers 0", "federation.workers (command line): expected at least 1, found 0"),
-    "precision": ("--fabric.precision 16-mixed", "fabric.precision (command line): expected one of 32-true"),
-    "backbone": (
-        "--model ImageClassifier --model.backbone densenet",
-        "model.backbone (command line): timm has no 'densenet'",
-    ),
     "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "similar names are densenet121, "),
-    "no root": ("--data NIHChestXray14", "data.root is missing"),
     "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
     "too few samples": ("--data.size 1", "expected at least 2 training samples per client"),
-    "metric": ("--federation.monitor val/auroc", "unknown metric 'val/auroc'; available are val/auroc_macro"),
-    "checkpoint": ("--ckpt_path nowhere", "--ckpt_path nowhere: expected last, best, a run directory"),
-    "aggregator": (
-        "--federation.aggregators+=FedProx --federation.aggregators.mu -1",
-        "FedProx: mu must be at least 0",
-    ),
     "weights": (
         "--federation.aggregators+=FedAvg --federation.aggregators+=aggregating.Uniform",
         "need different client weights",

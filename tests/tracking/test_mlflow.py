@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from runs import execute
 from tracked_sessions import Flaky, Session, client_of, flaky, history, runs_of, warnings_in
 
 from fedlit.core.errors import ConfigError
@@ -173,12 +174,12 @@ def test_two_trackers_that_create_one_experiment_at_once(uri, tmp_path, monkeypa
 # What it costs, and what it needs.
 
 
-def test_mlflow_is_imported_by_nothing_before_a_run_starts():
+def test_mlflow_is_imported_by_nothing_before_a_run_starts(tmp_path):
     code = (
         "import sys, fedlit.tracking.base, fedlit.tracking, fedlit.tracking.mlflow as m; m.MLflowTracker(); "
         "sys.exit('mlflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert execute(code, tmp_path).wait() == 0
 
 
 def test_without_mlflow_the_error_says_what_to_do(monkeypatch):
