@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # reading labels needs no PyTorch
     from torch.utils.data import Dataset
 
     from fedlit.core.messages import ClientData
-    from fedlit.data.federated import FederatedDataModule
 
 
 def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
@@ -92,7 +91,7 @@ def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
     return groups if isinstance(groups, Mapping) else {}
 
 
-def group_counts(data: FederatedDataModule) -> pd.DataFrame:
+def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
     """Return the numbers of images and patients in each group of each client's parts and of the server's test sets.
 
     The columns are ``client`` ("" for the server), ``split``, ``group``, ``value`` ("" if unknown), ``images``, and
@@ -100,8 +99,8 @@ def group_counts(data: FederatedDataModule) -> pd.DataFrame:
     """
     from pandas import DataFrame
 
-    parts = [(client.name, split, part) for client in data.clients.values() for split, part in parts_of(client)]
-    parts += [("", name, part) for name, part in data.test_sets.items()]
+    parts = [(client.name, split, part) for client in clients for split, part in parts_of(client)]
+    parts += [("", name, part) for name, part in test_sets.items()]
     rows = []
     for client, split, part in parts:
         patients = np.asarray(getattr(part, "patients", ())).astype(str)

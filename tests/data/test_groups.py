@@ -259,12 +259,12 @@ class TestImageTable:
                     assert sex == ("female", "male")[row % 2]
                     assert age == ("0-29" if row < 10 else "30-49" if row < 30 else "50+")
         assert seen == 40
-        counts = group_counts(data).groupby(["group", "value"])["images"].sum()
+        everything = group_counts(data.clients.values(), {})
+        counts = everything.groupby(["group", "value"])["images"].sum()
         assert counts["sex"].tolist() == [20, 20]
         assert counts["age"].to_dict() == {"0-29": 10, "30-49": 20, "50+": 10}
-        in_parts = group_counts(data).query("group == 'sex'").groupby(["client", "split"])["patients"].sum()
-        # both images of a patient differ in their sex here, so each patient counts in both groups
-        assert in_parts.sum() == 40
+        # The two images of a patient differ in their sex here, so each patient counts in both groups.
+        assert everything[everything["group"] == "sex"]["patients"].sum() == 40
 
     def test_a_column_that_does_not_exist_has_near_names(self, tmp_path):
         with pytest.raises(ValueError, match=r"ours.csv: expected a column, found 'sex'; similar names are Sex"):
