@@ -107,6 +107,10 @@ def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]
         for name, values in groups_of(part).items():
             for value in np.unique(values).tolist():
                 where = values == value
-                people = len(np.unique(patients[where])) if len(patients) == len(values) and patients.all() else np.nan
+                people = (
+                    len(np.unique(patients[where]))
+                    if len(patients) == len(values) and (patients != "").all()
+                    else np.nan
+                )
                 rows.append((client, split, name, value, int(where.sum()), people))
     return DataFrame(rows, columns=["client", "split", "group", "value", "images", "patients"])

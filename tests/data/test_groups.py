@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -287,6 +288,34 @@ class TestImageTable:
 
     def test_without_groups_there_are_none(self, tmp_path):
         assert self.made(self.table(tmp_path)).records().groups == {}
+
+
+def test_counts_of_many_sites_are_added_up():
+    from fedlit.cli.check_report import COLUMNS, _groups
+    from fedlit.data.xrays.checked import Check
+
+    def columns(sites: int) -> list[list[str]]:
+        count = 4 * sites
+        reading = SimpleNamespace(
+            names=np.arange(count),
+            patients=np.arange(count) // 2,
+            sites=np.arange(count) // 4,
+            groups={"sex": np.array(["m", "f", "f", ""] * sites)},
+        )
+        return [list(column.cells) for column in _groups(Check(None, reading=reading).groups()).columns]
+
+    few, many = columns(2), columns(COLUMNS + 1)
+    assert few[:2] == [["sex"] * 3, ["unknown", "f", "m"]]
+    assert few[2] == few[3] == ["1 of 1 patients", "2 of 2 patients", "1 of 1 patients"]
+    assert many[2:] == [["13 of 13 patients", "26 of 26 patients", "13 of 13 patients"]]
+
+
+def test_patients_that_are_not_known_are_not_counted():
+    part = SimpleNamespace(groups={"sex": np.array(["f", "m", "f"])}, patients=np.full(3, ""))
+    counts = group_counts([], {"outer": part})
+    assert counts["images"].tolist() == [2, 1]
+    assert counts["patients"].isna().all()
+    assert counts["split"].tolist() == ["outer", "outer"]
 
 
 def test_organisations_join_the_groups_of_all_sources(tmp_path):

@@ -7,6 +7,7 @@ import pytest
 import torch
 from attacker import HOSPITAL, Attacker, write_site
 
+from fedlit.sites.checking import _client
 from fedlit.sites.data import AtSites
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import REPLY, Presence, Told, new_run
@@ -124,6 +125,10 @@ def test_whatever_is_shown_is_of_enough_patients():
 
 
 TOLD = Told("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", {"sex": ["f", "m"]})
+
+
+def test_the_check_of_a_site_names_the_groups_that_leave():
+    assert _client(TOLD, ["Edema"]).endswith("images; groups of test images that leave: sex (f, m)")
 
 
 @pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None])
