@@ -99,7 +99,7 @@ def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
     return groups if isinstance(groups, Mapping) else {}
 
 
-def group_counts(clients: Mapping[str, ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
+def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
     """Return the numbers of images and patients in each group of each client's parts and of the server's test sets.
 
     The columns are ``client`` ("" for the server), ``split``, ``group``, ``value`` ("" if unknown), ``images``, and
@@ -107,7 +107,7 @@ def group_counts(clients: Mapping[str, ClientData], test_sets: Mapping[str, Data
     """
     from pandas import DataFrame
 
-    parts = [(client.name, split, part) for client in clients.values() for split, part in parts_of(client)]
+    parts = [(client.name, split, part) for client in clients for split, part in parts_of(client)]
     parts += [("", name, part) for name, part in test_sets.items()]
     rows = []
     for client, split, part in parts:
@@ -115,6 +115,10 @@ def group_counts(clients: Mapping[str, ClientData], test_sets: Mapping[str, Data
         for name, values in groups_of(part).items():
             for value in np.unique(values).tolist():
                 where = values == value
-                people = len(np.unique(patients[where])) if len(patients) == len(values) and patients.all() else np.nan
+                people = (
+                    len(np.unique(patients[where]))
+                    if len(patients) == len(values) and (patients != "").all()
+                    else np.nan
+                )
                 rows.append((client, split, name, value, int(where.sum()), people))
     return DataFrame(rows, columns=["client", "split", "group", "value", "images", "patients"])

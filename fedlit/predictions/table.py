@@ -94,15 +94,15 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
         return None
     values, columns = [], {name: [] for name in COLUMNS.values()}
     datasets = [session.program.dataset(s.view) for s in scored]
-    groups = {name: [] for dataset in datasets for name in groups_of(dataset)}
+    groups = {group: [] for dataset in datasets for group in groups_of(dataset)}
     for s, dataset in zip(scored, datasets, strict=True):
         view, n, learned, blank = s.view, s.examples, session.learned(s.view.client), np.full(len(dataset), "")
         values.append(s.scores.masked_fill(torch.tensor([c not in learned for c in session.classes]), torch.nan))
         columns["images"].append(_row_texts(getattr(dataset, "names", None), np.arange(len(dataset)))[:n])
         for column in ("patients", "sites"):
             columns[column].append(_row_texts(getattr(dataset, column, None), blank)[:n])
-        for name, parts in groups.items():
-            parts.append(_row_texts(groups_of(dataset).get(name), blank)[:n])
+        for group, parts in groups.items():
+            parts.append(_row_texts(groups_of(dataset).get(group), blank)[:n])
         columns["clients"].append(np.full(n, view.holder or ""))
         columns["models"].append(np.full(n, view.client if view.client in session.personal else ""))
     return Predictions(
@@ -114,7 +114,7 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
         torch.cat([s.labels for s in scored]).float(),
         **{column: np.concatenate(parts) for column, parts in columns.items()},
         trained_positives=_trained_positives(session),
-        groups={name: np.concatenate(parts) for name, parts in groups.items()},
+        groups={group: np.concatenate(parts) for group, parts in groups.items()},
     )
 
 

@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -259,17 +260,12 @@ class TestImageTable:
                     assert sex == ("female", "male")[row % 2]
                     assert age == ("0-29" if row < 10 else "30-49" if row < 30 else "50+")
         assert seen == 40
-        counts = group_counts(data.clients, data.test_sets).groupby(["group", "value"])["images"].sum()
+        everything = group_counts(data.clients.values(), {})
+        counts = everything.groupby(["group", "value"])["images"].sum()
         assert counts["sex"].tolist() == [20, 20]
         assert counts["age"].to_dict() == {"0-29": 10, "30-49": 20, "50+": 10}
-        in_parts = (
-            group_counts(data.clients, data.test_sets)
-            .query("group == 'sex'")
-            .groupby(["client", "split"])["patients"]
-            .sum()
-        )
-        # both images of a patient differ in their sex here, so each patient counts in both groups
-        assert in_parts.sum() == 40
+        # The two images of a patient differ in their sex here, so each patient counts in both groups.
+        assert everything[everything["group"] == "sex"]["patients"].sum() == 40
 
     def test_a_column_that_does_not_exist_has_near_names(self, tmp_path):
         with pytest.raises(ValueError, match=r"ours.csv: expected a column, found 'sex'; similar names are Sex"):
@@ -292,6 +288,34 @@ class TestImageTable:
 
     def test_without_groups_there_are_none(self, tmp_path):
         assert self.made(self.table(tmp_path)).records().groups == {}
+
+
+def test_counts_of_many_sites_are_added_up():
+    from fedlit.cli.check_report import COLUMNS, _groups
+    from fedlit.data.xrays.checked import Check
+
+    def columns(sites: int) -> list[list[str]]:
+        count = 4 * sites
+        reading = SimpleNamespace(
+            names=np.arange(count),
+            patients=np.arange(count) // 2,
+            sites=np.arange(count) // 4,
+            groups={"sex": np.array(["m", "f", "f", ""] * sites)},
+        )
+        return [list(column.cells) for column in _groups(Check(None, reading=reading).groups()).columns]
+
+    few, many = columns(2), columns(COLUMNS + 1)
+    assert few[:2] == [["sex"] * 3, ["unknown", "f", "m"]]
+    assert few[2] == few[3] == ["1 of 1 patients", "2 of 2 patients", "1 of 1 patients"]
+    assert many[2:] == [["13 of 13 patients", "26 of 26 patients", "13 of 13 patients"]]
+
+
+def test_patients_that_are_not_known_are_not_counted():
+    part = SimpleNamespace(groups={"sex": np.array(["f", "m", "f"])}, patients=np.full(3, ""))
+    counts = group_counts([], {"outer": part})
+    assert counts["images"].tolist() == [2, 1]
+    assert counts["patients"].isna().all()
+    assert counts["split"].tolist() == ["outer", "outer"]
 
 
 def test_organisations_join_the_groups_of_all_sources(tmp_path):
