@@ -36,13 +36,13 @@ class FedlitError(Exception):
 
     @property
     def found(self) -> str | None:
-        """What was found in place of what was expected."""
+        """The value that was found."""
         match = FOUND.search(str(self))
         return match[1] if match else None
 
     @property
     def advice(self) -> str | None:
-        """What to do about it."""
+        """The fix."""
         match = ADVICE.search(str(self))
         return (match[1] or match[2]) if match else None
 
