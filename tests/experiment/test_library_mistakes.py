@@ -72,7 +72,7 @@ class Stream(IterableDataset):
         (lambda: fit(net(), ToyData()), "batch_size: ToyData has its own"),
     ],
     ids=[
-        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "number as name", "number",
+        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "with a dot", "number as name", "number",
         "tensors", "loader", "stream", "dict", "list of sets", "four sets", "no training set", "empty set",
         "one example", "one aggregator", "aggregator class", "aggregator name", "text", "no rounds", "word",
         "truth value", "schedule", "logger", "path", "precision", "batch size twice",
