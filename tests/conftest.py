@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.fabric.utilities import registry
-from refusals import Ended
+from refusals import Printed
 from runs import PRELOADED
 
 from fedlit.cli.main import main
@@ -61,12 +61,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def fedlit_cli(capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture):
     """A function that runs a command line in this process; returns the exit code, stdout, stderr and an error's key."""
 
-    def run(line: str) -> Ended:
+    def run(line: str) -> Printed:
         caplog.clear()
         with caplog.at_level(logging.DEBUG, LOG.name), pytest.raises(SystemExit) as stopped:
             main(shlex.split(line))
         printed = capsys.readouterr()
-        ended = Ended(stopped.value.code or 0, printed.out, printed.err)
+        ended = Printed(stopped.value.code or 0, printed.out, printed.err)
         ended.key = next((r.args[0] for r in reversed(caplog.records) if r.name == LOG.name), None)
         return ended
 

@@ -28,7 +28,7 @@ class _Streams(NamedTuple):
     err: str
 
 
-class Ended(_Streams):
+class Printed(_Streams):
     """Exit code, stdout and stderr of a command, and the key of the last error that it printed."""
 
     key: str | None = None
