@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_records import random_records, seeds, shuffled, values_per
+from refusals import refused
 
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
@@ -76,7 +77,5 @@ def test_an_unknown_official_split_is_refused():
     records = random_records(0, patients=50)
     splits = official(records).astype("<U9")
     splits[2] = "validate"
-    with pytest.raises(
-        ValueError, match=r"image '000002\.png': expected train, val, test or train_val, found 'validate'"
-    ):
+    with refused("official-split-unknown", "'000002.png'", "'validate'"):
         split_by_patient(replace(records, splits=splits), FRACTIONS, 0)

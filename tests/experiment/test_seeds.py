@@ -7,9 +7,9 @@ from statistics import mean, stdev
 
 import pytest
 import yaml
+from refusals import refused
 from runs import Kept, assert_same_run
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 
 BASE = {
@@ -141,5 +141,5 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
         for run in plan(Sweep(**base, config=["nested.yaml"]))
     ]
     assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
-    with pytest.raises(ConfigError, match="expected at least 0, from which data can be drawn, found -1"):
+    with refused("seed-negative", "found -1"):
         plan(Sweep("draws", seeds=[-1]))

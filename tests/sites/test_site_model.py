@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 import torch
 import yaml
 from at_sites import TOYS
@@ -18,7 +19,6 @@ from safetensors.torch import load_file
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Manifest
-from fedlit.core.errors import ConfigError
 from fedlit.models import ImageClassifier
 from fedlit.sites import engine
 from fedlit.sites.envelope import Envelope
@@ -308,17 +308,15 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
         code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
         assert code == 0, err
     old, new = dict.fromkeys(f.name[:32] for f in sorted(there.glob("models/*"), key=lambda f: f.stat().st_mtime_ns))
-    with pytest.raises(
-        ConfigError, match=rf"run {new}: there is a model of each client; give --client with one of site-"
-    ):
+    with refusals.refused("site-model-client-needed", new, "site-"):
         bring(files_of_run(there, None), None, None)
-    with pytest.raises(ConfigError, match="no model of client 'x'; give --client with one of site-0, site-2"):
+    with refusals.refused("site-model-client-needed", "'x'", "site-0, site-2"):
         bring(files_of_run(there, old[:8]), "x", None)
-    with pytest.raises(ConfigError, match=rf"found 'zz'; the runs with a model are {new}, {old}; a model arrives when"):
+    with refusals.refused("site-model-run-unknown", "'zz'", new, old):
         files_of_run(there, "zz")
-    with pytest.raises(ConfigError, match=rf"found ''; the runs with a model are {new}, {old}; type more characters"):
+    with refusals.refused("site-model-run-unknown", new, old, "type more characters"):
         files_of_run(there, "")
-    with pytest.raises(ConfigError, match=r"--output: expected a file such as .*, found the folder"):
+    with refusals.refused("site-model-output-is-a-folder"):
         bring(files_of_run(there, None), "site-0", tmp_path)
     for run in (old, new):
         file, told = bring(files_of_run(there, run[:8]), "site-2", tmp_path / "x.safetensors")

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from fedlit.data import ClassFolders
 
@@ -96,7 +97,7 @@ def test_what_is_refused(tmp_path, case):
 
 def test_empty_and_absent_folders(tmp_path):
     (write(tmp_path / "x", FLAT) / "EMPTY").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"EMPTY: found no image .*, but an empty folder"):
+    with refused("class-folder-without-images", "EMPTY", "an empty folder"):
         opened(tmp_path / "x")
-    with pytest.raises(FileNotFoundError, match=r"gone: no such folder"):
+    with refused("class-folders-root-invalid", "gone", "no such folder"):
         opened(tmp_path / "gone")

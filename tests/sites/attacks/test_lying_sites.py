@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from at_sites import TOYS, Answer, Ended
+from refusals import refused
 
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
@@ -302,25 +303,22 @@ def test_an_honest_evaluation_is_read():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "mistake"),
     [
-        (lambda t: {"positives": t["positives"] - 1}, "not counts of fedlit's bins"),
-        (lambda t: {"positives": t["positives"].int()}, "not counts of fedlit's bins"),
-        (lambda t: {"positives": t["positives"][:, :-1]}, "not counts of fedlit's bins"),
-        (lambda t: {"negatives": t["negatives"] * 9}, "histograms of more images than the client has"),
-        (
-            lambda t: {"positives": t["negatives"], "negatives": t["positives"]},
-            "its numbers of positives and negatives contradict",
-        ),
-        (lambda t: {"auroc": t["auroc"] - 0.5}, "its AUROC contradicts its own histograms"),
-        (lambda t: {"auroc": t["auroc"] * torch.nan}, "its AUROC contradicts its own histograms"),
-        (lambda t: {"auroc": t["auroc"].float()}, "AUROC of other classes"),
-        (lambda t: {"more": t["auroc"]}, "an evaluation of kind 'tally'"),
+        (lambda t: {"positives": t["positives"] - 1}, ("reply-histogram-counts",)),
+        (lambda t: {"positives": t["positives"].int()}, ("reply-histogram-counts",)),
+        (lambda t: {"positives": t["positives"][:, :-1]}, ("reply-histogram-counts",)),
+        (lambda t: {"negatives": t["negatives"] * 9}, ("reply-histogram-size",)),
+        (lambda t: {"positives": t["negatives"], "negatives": t["positives"]}, ("reply-counts-contradiction",)),
+        (lambda t: {"auroc": t["auroc"] - 0.5}, ("reply-auroc-contradiction",)),
+        (lambda t: {"auroc": t["auroc"] * torch.nan}, ("reply-auroc-contradiction",)),
+        (lambda t: {"auroc": t["auroc"].float()}, ("reply-histogram-size",)),
+        (lambda t: {"more": t["auroc"]}, ("reply-evaluation-tensors", "'tally'")),
     ],
 )
-def test_histograms_that_cannot_be_are_refused(change, words):
+def test_histograms_that_cannot_be_are_refused(change, mistake):
     tensors = vars(Tally.of(SCORES, LABELS, CLASSES))
-    with pytest.raises(InvalidMessageError, match=words):
+    with refused(*mistake):
         evaluated("tally", tensors | change(tensors))
 
 
