@@ -115,11 +115,11 @@ def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
     with refused("heart-file-missing", "no such folder"):
         FedHeartDisease(tmp_path / "gone").setup()
     for lines, said in (
-        ([""], "expected 14 columns separated by commas, found"),
-        (["1;2;3"], "expected 14 columns separated by commas, found 1"),
-        (lines_of("va")[:3], r"va\.data: expected at least four rows without \?, found 3"),
+        ([""], ("heart-file-not-a-table", "expected 14")),
+        (["1;2;3"], ("heart-column-count", "expected 14", "found 1")),
+        (lines_of("va")[:3], ("heart-too-few-rows", "va.data", "found 3")),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refused(*said):
             FedHeartDisease(write_folder(tmp_path, va=lines)).setup()
 
 
