@@ -28,7 +28,7 @@ def figure(tmp_path, monkeypatch):
     """Make Figure 1 of FDAM with one federation of PhantomCXR, or another document, with keys laid over it."""
 
     def made(base="fdam-fig1", keys=None, **options) -> Reproduction:
-        phantom = {"settings": TINY, "cases": {"{method}-{window}": {"labels": {"window": [512]}}}}
+        phantom = {"settings": TINY, "cases": {"{method}-{window}": {"labels": {"window": [512]}, "leave_out": []}}}
         parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": phantom}
         keys = {"scales": {"laptop": {"root": None, "parts": parts}}} if keys is None else keys
         (tmp_path / f"{base}.yaml").write_text(yaml.safe_dump({"base": str(find(base)), **keys}))

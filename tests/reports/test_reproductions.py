@@ -254,7 +254,7 @@ class TestDocument:
                 "mine.yaml: report: expected a kind of seeds, classes, settings, ratios, benchmark, counts, "
                 "frequencies, embedding, or",
             ),
-            ({"shows": None}, "expected the keys shows, scales, found no shows; add the missing ones"),
+            ({"shows": None}, "expected the keys shows, found no shows; add the missing ones"),
             ({"scales": {"paper": 3}}, "scales.paper: expected keys and values, found 3"),
             (
                 {"scales": {"laptop": {"values": {"window": {512: None}}}}},
@@ -279,7 +279,7 @@ class TestDocument:
         again = {"again": {"name": "codasca-8", "labels": {"window": 8, "method": "CODASCA"}}}
         parts = {"fdam-fig1-phantom": {"cases": again}}
         file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
-        with pytest.raises(ConfigError, match=r"cases.again: there is another case codasca-8"):
+        with pytest.raises(ConfigError, match=r"cases.again: two cases are named codasca-8"):
             read_document(file)
 
 
