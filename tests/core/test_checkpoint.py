@@ -277,7 +277,7 @@ def test_many_differences_are_counted(tmp_path):
 
 def test_other_aggregators_are_refused(tmp_path):
     save(checkpoints(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=re.escape("aggregators ['FedAvg'], found ['Scaffold', 'FedBN']")):
+    with refused("checkpoint-of-other-aggregators", "['FedAvg']", "['Scaffold', 'FedBN']"):
         checkpoint.load(tmp_path / "round-000001", LAYOUT, ["FedAvg"])
 
 

@@ -96,7 +96,7 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
 def test_a_round_that_was_not_measured_is_an_error(sites):
     reproduced, runs = sites
     (runs["directory"][0] / "metrics.csv").write_text(f"step,key,value\n4,{AUROC},0.6\n")
-    with pytest.raises(ConfigError, match=r"report.rounds: .* has no 8; expected 4"):
+    with refused("report-metric-missing", "report.rounds", "no 8", "4"):
         reproduced.report(runs)
 
 

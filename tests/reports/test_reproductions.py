@@ -272,14 +272,14 @@ class TestDocument:
         base = written(tmp_path / "base.yaml", "fdam-fig1", report={"colum": "x"})
         (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": base.name, "shows": "mine"}))
         monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / "mine.yaml")
-        with pytest.raises(ConfigError, match=r"base.yaml: report.colum: there is no such key; did you mean column"):
+        with refused("document-field-unknown", "base.yaml: report.colum", "mean column"):
             Reproduction("mine")
 
     def test_cases_of_one_name_must_be_one_case(self, tmp_path):
         again = {"again": {"name": "codasca-8", "labels": {"window": 8, "method": "CODASCA"}}}
         parts = {"fdam-fig1-phantom": {"cases": again}}
         file = written(tmp_path / "mine.yaml", "fdam-fig1", scales={"laptop": {"parts": parts}})
-        with pytest.raises(ConfigError, match=r"cases.again: two cases are named codasca-8"):
+        with refused("case-name-twice", "cases.again", "codasca-8"):
             read_document(file)
 
 
