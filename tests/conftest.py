@@ -1,6 +1,7 @@
 """Fixtures of all tests. Torch has one thread, because tests compare results bit for bit and run in parallel."""
 
 import gc
+import logging
 import shlex
 import shutil
 import sys
@@ -13,10 +14,12 @@ from threading import Lock
 import pytest
 import torch
 from lightning.fabric.utilities import registry
+from refusals import Printed
 from runs import PRELOADED, leave_figures_blank
 
 from fedlit.cli.main import main
 from fedlit.core.system.files import whole
+from fedlit.experiment.parser import LOG
 from fedlit.tracking import store
 
 torch.set_num_threads(1)
@@ -88,13 +91,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
-    """A function that runs a command line in this process; returns the exit code, stdout and stderr."""
+def fedlit_cli(capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture):
+    """A function that runs a command line in this process; returns the exit code, stdout, stderr and an error's key."""
 
-    def run(line: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
+    def run(line: str) -> Printed:
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, LOG.name), pytest.raises(SystemExit) as stopped:
             main(shlex.split(line))
         printed = capsys.readouterr()
-        return stopped.value.code or 0, printed.out, printed.err
+        ended = Printed(stopped.value.code or 0, printed.out, printed.err)
+        ended.key = next((r.args[0] for r in reversed(caplog.records) if r.name == LOG.name), None)
+        return ended
 
     return run

@@ -36,7 +36,7 @@ class FedlitError(Exception):
 
     @property
     def found(self) -> str | None:
-        """The value that was found in place of the expected one."""
+        """The value that was found."""
         match = FOUND.search(str(self))
         return match[1] if match else None
 

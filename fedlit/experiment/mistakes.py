@@ -76,8 +76,8 @@ class Sources:
             return "command line"
         return next((f"{file}, line {entry[0].start_mark.line + 1}" for file, entry in entries), "")
 
-    def problem(self) -> str:
-        """Return the first error of reading the files, with its place, or "" if all can be read."""
+    def problem(self) -> Exception | None:
+        """Return the first error of reading the files, or None if all can be read."""
         words = [Path(word.partition("=")[2] or word) for word in self.argv]
         parts = [file for file in words if file.suffix in (".yaml", ".yml")]  # files of one section, as in --data FILE
         try:
@@ -88,8 +88,8 @@ class Sources:
                 if file.is_file():
                     documents.load(file)
         except (OSError, documents.DocumentError) as error:
-            return str(error)
-        return ""
+            return error
+        return None
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def explain(
     """
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):
-        return problem
+        return str(problem)
     if chain and (place := custom_code(chain[-1])):
         return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):

@@ -65,7 +65,7 @@ class Parser(ArgumentParser):
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Namespace:
         """Parse a command line; mistakes in the YAML files are reported before those in their values."""
         if problem := Sources(tuple(args or ())).problem():
-            self.error(problem)
+            self.error(str(problem), problem)
         parsed = super().parse_args(args, *others, **options)
         for section in self.groups:
             value = parsed.get(section, Namespace())

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import simulate
 from torch import nn
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedProx, LocalSGDM
-from fedlit.core.errors import TrainingError
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule
@@ -78,9 +78,7 @@ def test_what_is_no_term_is_refused():
             return 1.0
 
     federation = Federation([Vague()], rounds=1, schedule=ConstantSchedule(1, "steps"))
-    with pytest.raises(
-        TrainingError, match=r"Vague\.extra_loss: expected a tensor with one element to add to the loss; found float"
-    ):
+    with refused("hook-result-invalid", "Vague.extra_loss", "float"):
         simulate(ToyNet(), ToyData(), federation)
 
 

@@ -10,12 +10,12 @@ import torch
 from fdam_oracle import FDAM, mean_of_own, prior
 from fdam_oracle import Stage as Written
 from fdam_toys import LR, Scorer, Sites, batches
+from refusals import refused
 from simulation import Simulation, simulate
 from torch import Tensor
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Round, ServerState
 from fedlit.data import FederatedDataModule
@@ -209,9 +209,7 @@ def test_an_implicit_step_needs_one_rate():
             body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
             return torch.optim.SGD([body, head], lr=self.lr)
 
-    with pytest.raises(
-        ConfigError, match=r"one learning rate, but the optimizer has 0\.3, 0\.1; set proximal: explicit"
-    ):
+    with refused("proximal-step-with-several-rates", "0.3, 0.1"):
         trajectory(TwoRates(hidden=6).double(), Sites(THREE), [CODA(GAMMA, proximal="implicit")], STAGES[:1])
 
 

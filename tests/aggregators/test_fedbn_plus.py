@@ -6,13 +6,13 @@ import warnings
 import pytest
 import torch
 from fdam_toys import Scorer, Sites
+from refusals import refused
 from simulation import Simulation, simulate
 from surgical_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
-from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.federation.assembly import assemble
@@ -139,5 +139,5 @@ def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
 
 
 def test_fedbn_plus_refuses_a_model_without_normalisation():
-    with pytest.raises(ConfigError, match="Scorer has no normalisation layer"):
+    with refused("no-normalisation-to-freeze", "Scorer"):
         FedBNPlus().configure_model(Scorer(hidden=0))

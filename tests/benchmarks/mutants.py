@@ -54,6 +54,8 @@ MUTANTS = (
            'group["lr"] = rate', "core"),
     Mutant("counts in an optimizer's groups continue", "core/optimizer.py", "            group.clear()",
            "            ...", "hostile/test_optimizers.py"),
+    Mutant("a worker's error loses its key", "federation/engines/pool.py", "answer.kind(answer.reason, key=answer.key)",
+           "answer.kind(answer.reason)", "federation/engines/test_failing_clients.py"),
     Mutant("custom optimizers are not tried", "federation/assembly.py", "if is_foreign(optimizer.configured):",
            "if False:", "hostile/test_optimizers.py"),
     Mutant("a scheduler is not followed", "federation/scheduler.py", "lr_factor=factor", "lr_factor=1.0",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from own_tables import people, picture, write_table
 from PIL import Image
+from refusals import refused
 
 from fedlit.data import ImageTable
 from fedlit.data.pictures.pixels import read_image
@@ -29,7 +30,7 @@ def test_the_orientation_of_exif_is_applied(tmp_path, orientation, suffix):
 def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
     file = tmp_path / f"x.{suffix}"
     picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
-    with pytest.raises(ValueError, match="expected one image, found 3 pages or frames"):
+    with refused("image-of-several-pages", "found 3"):
         read_image(file, 16)
     assert "3 pages or frames" in inspect_image(str(file)).problem
     picture(0).save(file)

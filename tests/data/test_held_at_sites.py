@@ -1,8 +1,8 @@
 """HeldAtSites, the data of the lead of a federation over sites."""
 
 import pytest
+from refusals import refused
 
-from fedlit.core.errors import ConfigError
 from fedlit.data import HeldAtSites
 
 
@@ -11,15 +11,13 @@ def test_it_has_classes_and_no_images():
     assert data.classes == ("Edema", "Mass")
     assert data.batch_size == 16
     data.prepare_data()
-    with pytest.raises(
-        ConfigError, match=r"expected images, found HeldAtSites, .* --sites FOLDER to train at the sites"
-    ):
+    with refused("held-at-sites-without-sites"):
         data.setup("fit")
 
 
 @pytest.mark.parametrize("classes", [[], ["Edema", "Edema"]])
 def test_classes_are_different_and_at_least_one(classes):
-    with pytest.raises(ValueError, match="expected one or more different classes"):
+    with refused("classes-repeated"):
         HeldAtSites(classes)
 
 

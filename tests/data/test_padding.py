@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from refusals import refused
 
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.pictures.images import decode_images
@@ -63,13 +64,11 @@ def test_a_square_picture_is_the_same_either_way_and_a_store_knows_which_it_has(
 def test_organisations_resize_all_alike_or_say_why_not(wide):
     alike = Organisations({"a": table(wide)}, resize="pad", image_size=SIZE)
     assert alike.sources["a"].resize == "pad"
-    with pytest.raises(
-        ValueError, match=r"data\.resize: 'a' has its own resize: pad; set data\.init_args\.resize: pad for all"
-    ):
+    with refused("resize-twice", "'a'"):
         Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
-    with pytest.raises(ValueError, match=r"data\.resize: 'b' \(PhantomCXR\) has no files that could be padded"):
+    with refused("resize-without-files", "'b' (PhantomCXR"):
         Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
-    with pytest.raises(ValueError, match=r"resize: expected 'squeeze' or 'pad', found 'crop'"):
+    with refused("argument-type", "resize", "'squeeze' or 'pad'", "'crop'"):
         table(wide, resize="crop")
 
 

@@ -7,9 +7,9 @@ from statistics import mean, stdev
 
 import pytest
 import yaml
+from refusals import refused
 from runs import Kept, assert_same_run
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 
 BASE = {
@@ -90,9 +90,7 @@ def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
 
 @pytest.mark.parametrize("command", ["test", "predict", "export"])
 def test_other_commands_take_one_seed(command: str, fedlit_cli):
-    code, _, err = fedlit_cli(f"{command} -c base.yaml --seed 0,1 --ckpt_path last")
-    assert code == 1
-    assert "seed (command line): expected the seed of one run, found 0, 1" in err
+    fedlit_cli(f"{command} -c base.yaml --seed 0,1 --ckpt_path last").refused("several-seeds", "seed (command line")
 
 
 @pytest.mark.parametrize(
@@ -114,9 +112,7 @@ def test_a_mistake_is_told_before_anything_starts(options: str, said: str, fedli
 
 def test_ranks_that_a_launcher_started_have_one_seed(fedlit_cli, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    code, _, err = fedlit_cli("fit -c base.yaml --seed 0,1")
-    assert code == 1
-    assert "seed (command line): expected one under torchrun or fabric run, found 0, 1" in err
+    fedlit_cli("fit -c base.yaml --seed 0,1").refused("launcher-with-several-seeds", "seed (command line")
 
 
 def data_seeds(runs: list[PlannedRun]) -> list[int | None]:
@@ -142,5 +138,5 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
         for run in plan(Sweep(**base, set=small, config=["nested.yaml"]))
     ]
     assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
-    with pytest.raises(ConfigError, match="expected at least 0, from which data can be drawn, found -1"):
+    with refused("seed-negative", "found -1"):
         plan(Sweep("draws", seeds=[-1]))

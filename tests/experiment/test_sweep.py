@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from refusals import refused
 from rich.console import Console
 from runs import Kept, assert_same_run
 from sweeps import GRID, write
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.sweep import _own_images, load_sweep, next_steps, run_sweep
 from fedlit.tracking.mlflow import ALL_RUNS
 from fedlit.tracking.run import Result
@@ -87,7 +87,7 @@ class TestRuns:
 
     @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])
     def test_the_test_set_does_not_choose_among_the_points_of_a_grid(self, metric: str, folder: Path):
-        with pytest.raises(ConfigError, match="expected a metric of the validation data"):
+        with refused("sweep-metric-of-test-set"):
             load_sweep(write(folder, {**GRID, "metric": metric}))
         assert load_sweep(write(folder, GRID)).metric == "val/auroc_macro"
         methods = {key: value for key, value in GRID.items() if key != "grid"}

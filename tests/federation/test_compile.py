@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from pictures import CLASSES, Small, data
+from refusals import refused
 from torch import Tensor, nn
 
 from fedlit.core import local_model
-from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.in_memory import GivenClients
@@ -86,7 +86,7 @@ def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch)
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    with pytest.raises(ConfigError, match=r"federation.compile: expected a C\+\+ compiler, .* install g\+\+"):
+    with refused("check-compiler", "federation.compile", "install g++"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
     assert not Compiler().problem(SimpleNamespace(type="cuda"))

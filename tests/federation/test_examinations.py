@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 from foreigners import Digits
+from refusals import refused
 from strangers import fit, having, seeded
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.federation.examinations import (
     EVERY,
@@ -165,8 +165,6 @@ def test_examples_that_follow_the_default_generators_train_to_the_same_with_two_
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ["its reads", "a generator of its own"])
 def test_a_data_set_with_a_state_of_its_own_is_refused(what, tmp_path: Path):
-    with pytest.raises(
-        ConfigError, match=r"client 'site-0': expected the same training example 0 .*: Rereading has its own generator"
-    ):
+    with refused("check-examples", "client 'site-0'"):
         fit(seeded(having()), tmp_path / "run", data=Reread(what))
     assert not (tmp_path / "run").exists()

@@ -68,9 +68,7 @@ def test_metrics_that_find_no_room(tmp_path, monkeypatch, fedlit_cli, number):
         raise OSError(number, "No space left on device")
 
     monkeypatch.setattr(MetricsFile, "append", full)
-    code, _, err = fedlit_cli(RUN)
-    assert code == 1
-    assert "runs/default/run: cannot be written: No space left on device" in err
+    fedlit_cli(RUN).refused("disk-full", "runs/default/run")
 
 
 def test_another_error_is_left_alone(tmp_path, monkeypatch, fedlit_cli):

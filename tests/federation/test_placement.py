@@ -9,13 +9,13 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from pictures import Small, data
+from refusals import refused
 from runs import assert_same_tensors
 from torch import Tensor
 from torchvision.transforms import v2
 
 from fedlit.aggregators import Aggregator, ClientContext, Scaffold
 from fedlit.core.batches import BatchStream, Draws
-from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -164,14 +164,14 @@ def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked
     foreign = fields(GivenClients({"one": [(torch.zeros(3), torch.zeros(2))] * 4}))
     for given, reason in ((single, "PerImage augments on the CPU; use auto"), (foreign, "not in an image store")):
         assert resolve_placement("auto", GPU, *given) == Placement("ahead")
-        with pytest.raises(ConfigError, match=rf"data.device: the data cannot be copied to cuda:0: .*{reason}"):
+        with refused("data-device-too-small", "cuda:0", reason):
             resolve_placement("cuda", GPU, *given)
-    with pytest.raises(ConfigError, match=r"data.device: cuda .* trains on cpu; set fabric.accelerator: cuda, or use"):
+    with refused("data-device-without-gpu", "cpu"):
         resolve_placement("cuda", torch.device("cpu"), *single)
 
 
 def test_bad_values_are_refused_in_words():
-    with pytest.raises(ValueError, match=r"device: expected 'auto' or 'cpu' or 'cuda', found 'gpu'"):
+    with refused("argument-type", "device", "'auto' or 'cpu' or 'cuda'", "'gpu'"):
         FederatedDataModule(ByOrganisation(), device="gpu")
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import refusals
 import torch
 from simulation import simulate
 from toys import ToyData, ToyNet
@@ -147,7 +148,7 @@ def test_of_a_composition_the_part_is_named(hook):
         def __init__(self) -> None:
             super().__init__(wrong(hook, None))
 
-    with pytest.raises((ConfigError, TrainingError), match=rf"Mine\.{hook}: expected"):
+    with refusals.refused("hook-result-invalid", "Mine", hook):
         run(Mixed())
 
 

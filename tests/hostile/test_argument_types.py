@@ -8,6 +8,7 @@ from typing import Any, Literal
 import cloudpickle
 import numpy as np
 import pytest
+import refusals
 import torch
 
 from fedlit.aggregators import (
@@ -183,7 +184,7 @@ def test_a_subclass_of_ones_own_keeps_its_own_constructor():
     class Plain(FedProx):
         pass
 
-    with pytest.raises(ConfigError, match=r"^Plain\.mu: expected a number, found '1'"):
+    with refusals.refused("argument-type", "Plain.mu", "a number", "'1'"):
         Plain("1")
 
 
@@ -205,7 +206,7 @@ def test_a_function_is_checked_by_the_same_words():
     def takes(sizes: tuple[float, ...], of: dict[str, int] | None = None) -> None: ...
 
     check_arguments(takes, {"sizes": [1, 2.5], "of": None})
-    with pytest.raises(ConfigError, match=r"^sizes: expected a list of a number, found 3$"):
+    with refusals.refused("argument-type", "sizes", "found 3"):
         check_arguments(takes, {"sizes": 3})
 
 

@@ -182,6 +182,4 @@ def test_patients_that_are_null_are_unknown(place: Path):
 
 def test_a_report_in_the_place_of_a_file_is_refused(place: Path, fedlit_cli):
     Path("out").write_text("text")
-    code, _, err = fedlit_cli("compare a b --draws 100 --output out")
-    assert code == 1
-    assert "--output out: expected a folder for the report, which cannot be created" in err
+    fedlit_cli("compare a b --draws 100 --output out").refused("report-folder-not-created", "out")

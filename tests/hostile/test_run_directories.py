@@ -4,9 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from scripted import fit
 
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import TrainingError
 from fedlit.federation.callbacks import Callback
 
 
@@ -47,9 +48,7 @@ ACTS = {
 
 @pytest.mark.parametrize("what", ACTS)
 def test_a_run_whose_directory_is_gone_is_stopped_in_words(what):
-    with pytest.raises(
-        TrainingError, match=r"runs/default/mine was renamed or deleted .* --config NEW/config.yaml --ckpt_path NEW"
-    ):
+    with refused("run-directory-renamed", "runs/default/mine"):
         fit(rounds=4, name="mine", callbacks=[Gone(ACTS[what])])
     left = [path for path in RUNS.rglob("*") if path.is_file() and "moved" not in path.parts]
     assert left == []
@@ -90,13 +89,11 @@ def test_no_run_of_the_name_is_a_new_one(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("empty", ["", " "])
 def test_an_empty_checkpoint_starts_no_new_run(empty):
     fit(rounds=1, name="mine")
-    with pytest.raises(
-        ConfigError, match="ckpt_path: expected last, best, a run directory or a checkpoint, found an empty"
-    ):
+    with refused("ckpt-path-empty"):
         fit(rounds=2, ckpt_path=empty)
     assert [run.name for run in RUNS.iterdir()] == ["mine"]
 
 
 def test_a_run_is_not_called_as_the_folder_of_the_sites():
-    with pytest.raises(ConfigError, match="name: the sites of --sites keep their states in this folder"):
+    with refused("name-taken", "name"):
         fit(name="sites")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from refusals import refused
 from toys import ToyNet
 
 from fedlit.aggregators import Scaffold
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import Names
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
@@ -57,5 +57,5 @@ def test_missing_labels_are_negatives_where_asked():
     p = 1 / (1 + torch.exp(-logits))
     expected = -(p[0, 0].log() + (1 - p[0, 1]).log() + (1 - p[1, 0]).log() + (1 - p[1, 1]).log()) / 4
     torch.testing.assert_close(BCE("negative")(logits, labels), expected)
-    with pytest.raises(ConfigError, match=r"BCE\.missing: expected 'ignore' or 'negative', found 'zero'"):
+    with refused("argument-type", "BCE.missing", "'ignore' or 'negative'", "'zero'"):
         BCE("zero")

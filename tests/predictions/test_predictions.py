@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from pyarrow import parquet
+from refusals import refused
 from runs import Place
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES
@@ -351,17 +352,17 @@ class TestFile:
         assert file.read_bytes() == before
 
     def test_what_is_no_such_file_is_refused(self, folder):
-        with pytest.raises(ValueError, match=r"one\.txt: expected a file name that ends in \.parquet or \.csv"):
+        with refused("predictions-file-suffix", "one.txt"):
             write(some(), folder / "one.txt")
         (folder / "text.parquet").write_text("image,score\n")
-        with pytest.raises(ValueError, match=r"text\.parquet: expected predictions as Parquet, found another"):
+        with refused("predictions-file-damaged", "text.parquet"):
             read(folder / "text.parquet")
         pd.DataFrame({"image": ["a"]}).to_parquet(folder / "other.parquet")
-        with pytest.raises(ValueError, match=r"other\.parquet: expected predictions as .* found no classes"):
+        with refused("predictions-column-missing", "other.parquet", "classes"):
             read(folder / "other.parquet")
         table = parquet.read_table(write(some(), folder / "less.parquet"))
         parquet.write_table(table.drop_columns(["label/Nodule/Mass"]), folder / "less.parquet")
-        with pytest.raises(ValueError, match="found no label/Nodule/Mass"):
+        with refused("predictions-column-missing", "label/Nodule/Mass"):
             read(folder / "less.parquet")
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.document import HOME, find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
@@ -63,9 +63,7 @@ def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
 def test_runs_of_two_parts_are_never_one_row(sites):
     """They were pooled as six seeds of one."""
     reproduced, runs = sites
-    with pytest.raises(
-        ConfigError, match=r"two runs with seed 0 are both 'Hidden layer, K = 2, PartialLoss', '4 rounds'"
-    ):
+    with refused("report-row-twice", "seed 0", "'Hidden layer, K = 2, PartialLoss', '4 rounds'"):
         reproduced.report(pd.concat([runs, runs]))
     other = runs.assign(title="Whole network")
     assert len(reproduced.report(pd.concat([runs, other])).tables["table"]) == 2 * len(
@@ -98,7 +96,7 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
 def test_a_round_that_was_not_measured_is_an_error(sites):
     reproduced, runs = sites
     (runs["directory"][0] / "metrics.csv").write_text(f"step,key,value\n4,{AUROC},0.6\n")
-    with pytest.raises(ConfigError, match=r"report.rounds: .* has no 8; expected 4"):
+    with refused("report-metric-missing", "report.rounds", "no 8", "4"):
         reproduced.report(runs)
 
 

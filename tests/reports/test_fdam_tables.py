@@ -6,9 +6,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 from rich.console import Console
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.document import HOME, find
 from fedlit.reports.reproductions.report import measured
@@ -136,7 +136,7 @@ class TestTables4And5:
         assert "CheXpert's validation set" in made.text
 
     def test_the_papers_scale_needs_the_folder_of_its_data(self):
-        with pytest.raises(ConfigError, match="--root is needed: a folder with CheXpert, NIH, PadChest"):
+        with refused("reproduction-root-needed", "CheXpert, NIH, PadChest"):
             Reproduction("fdam-table4", scale="paper").run(Console())
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 from rich.console import Console
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -191,7 +191,7 @@ def test_its_runs_and_its_report_lie_apart(tmp_path, monkeypatch):
 
 def test_a_document_without_it_says_what_it_has():
     (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
-    with pytest.raises(ConfigError, match=rf"--scale: expected laptop or paper, which {name} has, found linked"):
+    with refused("scale-unknown", "laptop or paper", name, "linked"):
         Reproduction(name, scale="linked").run(Console())
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import seeds
 from fedlit.reports.reproductions.document import HOME, find
 from fedlit.reports.reproductions.fdam.figure import draw_windows
@@ -206,9 +206,7 @@ def test_a_base_is_another_document(base: str, fedlit_cli, tmp_path: Path, monke
 
 def test_a_file_that_is_missing_is_named(fedlit_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    code, _, err = fedlit_cli("reproduce none.yaml")
-    assert code == 1
-    assert "none.yaml: expected a YAML document; it cannot be read: No such file" in err
+    fedlit_cli("reproduce none.yaml").refused("document-unreadable", "none.yaml", "No such file")
 
 
 def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(fedlit_cli, document: dict):
@@ -223,7 +221,7 @@ def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(seeds, "measured", lambda run: {"test/federation/auroc_macro": 0.5})
     report = SeedsReport("{method}", {}, "", "", column="all", metrics="test/federation/auroc_makro")
     runs = pd.DataFrame([{"method": "a", "seed": 0, "directory": tmp_path}])
-    with pytest.raises(ConfigError, match=r"metrics: .* has no .*did you mean test/federation/auroc_macro"):
+    with refused("report-metric-missing", "metrics", "test/federation/auroc_macro"):
         report.make(runs, None)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 from rich.console import Console
 from scipy import stats
 
-from fedlit.core.errors import ConfigError
 from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
@@ -232,5 +232,5 @@ def test_runs_of_both_scales_are_valid(scale, tmp_path, plan_some):
 
 
 def test_the_papers_scale_needs_the_folder_of_its_data(tmp_path):
-    with pytest.raises(ConfigError, match="--root is needed: a folder with NIH, CheXpert, MIMIC-CXR-JPG"):
+    with refused("reproduction-root-needed", "CheXpert"):
         Reproduction("surgical-tables", scale="paper").run(Console())

@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from refusals import refused
 from toys import ToyNet
 
 from fedlit.core.flat import FlatModel
@@ -89,34 +90,34 @@ def test_every_byte_counts():
 def test_arrays_that_were_changed_are_told():
     content = bytearray(sent().to_bytes())
     content[-1] ^= 1
-    with pytest.raises(InvalidMessageError, match="their SHA-256 does not match"):
+    with refused("message-arrays-changed"):
         Envelope.from_bytes(bytes(content))
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "mistake"),
     [
-        (lambda c: c[:5], "of 5 bytes is incomplete"),
-        (lambda c: c[:-3], "is incomplete: expected"),
-        (lambda c: c + b"x", "1 bytes follow the last array"),
-        (lambda c: b"PICKLE" + c[6:], "expected a fedlit message"),
-        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], "of protocol 4, found protocol 5"),
+        (lambda c: c[:5], ("message-incomplete", "of 5")),
+        (lambda c: c[:-3], ("message-array-incomplete",)),
+        (lambda c: c + b"x", ("message-bytes-left-over", "1 bytes")),
+        (lambda c: b"PICKLE" + c[6:], ("message-not-of-fedlit",)),
+        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], ("message-protocol", "protocol 4", "protocol 5")),
         (
             lambda c: c[:8] + struct.pack("<I", LARGEST_HEADER + 1) + c[12:],
-            "expected a header of at most 352 bytes, found 65,537",
+            ("message-header-too-long", "most 352", "found 65,537"),
         ),
-        (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], "cannot be read"),
-        (lambda c: c.replace(b'"float32"', b'"object_"'), "expected one of float32.*found 'object_'"),
-        (lambda c: c.replace(b'"empty","float32",0', b'"empty","float32",-'), "cannot be read"),
+        (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], ("message-header-unreadable",)),
+        (lambda c: c.replace(b'"float32"', b'"object_"'), ("message-header-unreadable", "found 'object_'")),
+        (lambda c: c.replace(b'"empty","float32",0', b'"empty","float32",-'), ("message-header-unreadable",)),
     ],
 )
-def test_what_is_no_message_is_told(change, said):
-    with pytest.raises(InvalidMessageError, match=said):
+def test_what_is_no_message_is_told(change, mistake):
+    with refused(*mistake):
         Envelope.from_bytes(change(sent().to_bytes()))
 
 
 def test_a_message_with_other_fields_is_told():
-    with pytest.raises(InvalidMessageError, match="missing or unknown fields: kind, reason, values"):
+    with refused("message-fields", "kind, reason, values"):
         sent().message(Failure)
 
 
@@ -153,7 +154,7 @@ def test_a_shared_vector_has_as_many_values_as_its_client_shares(lie):
         "a value less": (cut[1:], layout.size),
         "another size": (cut, layout.size + 7),
     }[lie]
-    with pytest.raises(InvalidMessageError, match=r"its 'w' has [\d,]+ values, expected [\d,]+ of [\d,]+"):
+    with refused("payload-size", "'w'"):
         filled(wrong, "w", size, mask, layout)
 
 
@@ -162,7 +163,7 @@ def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
     content[-1] ^= 1
     header, arrays = split(bytes(content))
     assert Header.read(header).cut(arrays)["w"].shape == (3,)
-    with pytest.raises(InvalidMessageError, match="SHA-256"):
+    with refused("message-arrays-changed"):
         Envelope.from_bytes(bytes(content))
 
 
@@ -182,9 +183,9 @@ def test_arrays_other_than_those_of_the_header_are_told():
     head, arrays = Header.read(envelope.header()), envelope.vectors
     assert Envelope.of_arrays(head, arrays).tensors()["w"].tolist() == [1, 1, 1]
     for odd in ({"w": arrays["w"]}, arrays | {"u": arrays["w"]}, arrays | {"v": arrays["v"].astype("float64")}):
-        with pytest.raises(InvalidMessageError, match="not those that its header names"):
+        with refused("message-arrays-differ"):
             Envelope.of_arrays(head, odd)
-    with pytest.raises(InvalidMessageError, match="SHA-256"):
+    with refused("message-arrays-changed"):
         Envelope.of_arrays(head, arrays | {"v": arrays["v"] * 2})
 
 

@@ -45,10 +45,9 @@ def test_a_site_that_is_well(fedlit_cli, file):
 def test_a_configuration_with_short_names_is_refused_with_the_command_that_writes_whole_ones(fedlit_cli, file):
     config = file.parent / "mine.yaml"
     config.write_text("model: {class_path: ImageClassifier}\nfederation: {rounds: 1, aggregators: [FedBN]}\n")
-    code, _, err = fedlit_cli(f"site check {written(file)} --config {config}")
-    assert code == 1
-    assert "found 'FedBN'" in err
-    assert f"`fedlit fit --config {config} --print_config > whole.yaml`" in err
+    fedlit_cli(f"site check {written(file)} --config {config}").refused(
+        "class-path-missing", "'FedBN'", f"--config {config} --print_config"
+    )
 
 
 @pytest.mark.slow
@@ -88,9 +87,7 @@ def test_a_full_disk_is_told(fedlit_cli, file, monkeypatch):
         "TemporaryFile",
         lambda dir: open("/dev/full", "wb"),  # noqa: SIM115
     )
-    code, _, err = fedlit_cli(f"site check {written(file)}")
-    assert code == 1
-    assert f"state: cannot write to {file.parent}: No space left on device; choose another folder" in err
+    fedlit_cli(f"site check {written(file)}").refused("site-state-folder-not-writable", file.parent)
 
 
 def test_a_disk_on_which_only_a_part_fits_is_told(fedlit_cli, file):
@@ -106,6 +103,4 @@ def test_a_disk_on_which_only_a_part_fits_is_told(fedlit_cli, file):
 
 
 def test_a_file_that_is_not_there_is_told(fedlit_cli, file):
-    code, _, err = fedlit_cli(f"site check {file}")
-    assert code == 1
-    assert "fedlit-site.yaml" in err
+    fedlit_cli(f"site check {file}").refused("kit-folder-missing", "fedlit-site.yaml")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import refusals
 import torch
 import yaml
 from at_sites import TOYS
@@ -18,7 +19,6 @@ from safetensors.torch import load_file
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Manifest
-from fedlit.core.errors import ConfigError
 from fedlit.models import ImageClassifier
 from fedlit.sites import engine
 from fedlit.sites.envelope import Envelope
@@ -170,9 +170,7 @@ def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, 
     assert "the best model is at site-1:" in out
     assert len(list(state(tmp_path, "site-1").glob("models/*"))) == 1
     assert not (state(tmp_path, "site-2") / "models").exists()
-    code, _, err = fedlit_cli(f"site model {state(tmp_path, 'site-2')}")
-    assert code == 1
-    assert "verbs in the site's file include model, and models in the server's file is true" in err
+    fedlit_cli(f"site model {state(tmp_path, 'site-2')}").refused("site-without-models", "verbs", "models")
 
 
 def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_path, monkeypatch):
@@ -308,17 +306,15 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
         code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
         assert code == 0, err
     old, new = dict.fromkeys(f.name[:32] for f in sorted(there.glob("models/*"), key=lambda f: f.stat().st_mtime_ns))
-    with pytest.raises(
-        ConfigError, match=rf"run {new}: there is a model of each client; give --client with one of site-"
-    ):
+    with refusals.refused("site-model-client-needed", new, "site-"):
         bring(files_of_run(there, None), None, None)
-    with pytest.raises(ConfigError, match="no model of client 'x'; give --client with one of site-0, site-2"):
+    with refusals.refused("site-model-client-needed", "'x'", "site-0, site-2"):
         bring(files_of_run(there, old[:8]), "x", None)
-    with pytest.raises(ConfigError, match=rf"found 'zz'; the runs with a model are {new}, {old}; a model arrives when"):
+    with refusals.refused("site-model-run-unknown", "'zz'", new, old):
         files_of_run(there, "zz")
-    with pytest.raises(ConfigError, match=rf"found ''; the runs with a model are {new}, {old}; type more characters"):
+    with refusals.refused("site-model-run-unknown", new, old, "type more characters"):
         files_of_run(there, "")
-    with pytest.raises(ConfigError, match=r"--output: expected a file such as .*, found the folder"):
+    with refusals.refused("site-model-output-is-a-folder"):
         bring(files_of_run(there, None), "site-0", tmp_path)
     for run in (old, new):
         file, told = bring(files_of_run(there, run[:8]), "site-2", tmp_path / "x.safetensors")
@@ -329,6 +325,4 @@ def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
     os.utime(resumed, (resumed.stat().st_mtime + 60,) * 2)
     assert bring(files_of_run(there, None), "site-0", tmp_path / "x.safetensors")[1]["run"] == old
     (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")
-    code, _, err = fedlit_cli(f"site model {there} {new[:8]} --client site-2")
-    assert code == 1
-    assert "expected a model written by `fedlit export`, found none" in err
+    fedlit_cli(f"site model {there} {new[:8]} --client site-2").refused("model-file-missing")

@@ -3,12 +3,12 @@
 from types import SimpleNamespace
 
 import pytest
+from refusals import refused
 from toys import ToyData
 
-from fedlit.core.errors import ConfigError
 from fedlit.sites.data import AtSites
 from fedlit.sites.messages import Presence, Told
-from fedlit.sites.own_data import OwnData, Unreadable
+from fedlit.sites.own_data import OwnData
 
 
 def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
@@ -19,7 +19,7 @@ def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence
 
 
 def test_clients_of_one_name_are_refused_with_what_gives_them_another():
-    with pytest.raises(ConfigError, match=r"'north' and 'south' both have a client 'client-01'.*`site: COLUMN`"):
+    with refused("client-at-two-sites", "'north' and 'south'", "'client-01'"):
         AtSites([site("north", "client-01", {}), site("south", "client-01", {})])
 
 
@@ -53,5 +53,5 @@ def test_labels_that_are_none_are_refused_at_the_site_and_not_sent():
     data = ToyData(clients=1)
     data.setup()
     data.clients["site-0"].train.tensors[1][3, 0] = -1
-    with pytest.raises(Unreadable, match=r"client 'site-0': expected training labels 0, 1 or NaN, found -1 .*1 of 12"):
+    with refused("check-labels", "client 'site-0'", "NaN", "1 of 12"):
         OwnData(SimpleNamespace(data=data, policy=None)).module  # noqa: B018

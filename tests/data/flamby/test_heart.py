@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from refusals import refused
 from sklearn.model_selection import train_test_split
 from small_heart import SIZES, lines_of, write_folder
 
@@ -93,32 +94,32 @@ def test_a_batch_has_rows_and_labels(data):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "mistake"),
     [
-        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", r"va\.data, line 18: column 4: .* found 'x' \(1 such cells\)"),
-        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", r"line 18: column 3: expected one of 1, 2, 3, 4, found 5 \(1 such"),
-        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", r"line 18: column 7: expected one of 0, 1, 2, found 9"),
-        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", r"va\.data: expected 14 columns separated by commas, found: .*15"),
+        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", ("heart-cell-not-a-number", "va.data, line 18", "column 4", "'x'")),
+        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", ("heart-category-unknown", "line 18", "column 3", "found 5")),
+        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", ("heart-category-unknown", "line 18", "column 7", "found 9")),
+        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", ("heart-file-not-a-table", "va.data", "expected 14")),
     ],
 )  # fmt: skip
-def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, said):
-    with pytest.raises(ValueError, match=said):
+def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, mistake):
+    with refused(*mistake):
         FedHeartDisease(write_folder(tmp_path, va=[*lines_of("va"), line])).setup()
 
 
 def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
-    with pytest.raises(ValueError, match=r"data\.root is missing: expected processed\.HOSPITAL\.data for cleveland"):
+    with refused("heart-root-missing"):
         FedHeartDisease()
-    with pytest.raises(FileNotFoundError, match=r"processed\.cleveland\.data: no such file; found an empty folder"):
+    with refused("heart-file-missing", "processed.cleveland.data", "an empty folder"):
         FedHeartDisease(tmp_path).setup()
-    with pytest.raises(FileNotFoundError, match="found no such folder; expected"):
+    with refused("heart-file-missing", "no such folder"):
         FedHeartDisease(tmp_path / "gone").setup()
     for lines, said in (
-        ([""], "expected 14 columns separated by commas, found"),
-        (["1;2;3"], "expected 14 columns separated by commas, found 1"),
-        (lines_of("va")[:3], r"va\.data: expected at least four rows without \?, found 3"),
+        ([""], ("heart-file-not-a-table", "expected 14")),
+        (["1;2;3"], ("heart-column-count", "expected 14", "found 1")),
+        (lines_of("va")[:3], ("heart-too-few-rows", "va.data", "found 3")),
     ):
-        with pytest.raises(ValueError, match=said):
+        with refused(*said):
             FedHeartDisease(write_folder(tmp_path, va=lines)).setup()
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from refusals import refused
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import NIHChestXray14, xrays
@@ -263,7 +264,7 @@ class TestRecognise:
         assert recognise(folder, "NIH") is NIHChestXray14
 
     def test_no_folder(self, folder: Path):
-        with pytest.raises(ConfigError, match="nowhere: no such folder"):
+        with refused("check-root-not-a-folder", "nowhere"):
             recognise(folder / "nowhere", "NIH")
 
     def test_like_none(self, tmp_path: Path):
@@ -277,5 +278,5 @@ class TestRecognise:
 
     def test_like_two(self, folder: Path):
         pd.DataFrame().to_csv(folder / "Data_Entry_2017.csv")
-        with pytest.raises(ConfigError, match="looks like NIH and like Tiny; name one of them with --source"):
+        with refused("data-set-ambiguous", "NIH and like Tiny"):
             recognise(folder)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from at_sites import TOYS, Answer, Ended
+from refusals import refused
 
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
@@ -147,10 +148,13 @@ def test_a_vector_whose_size_nobody_knows_is_that_of_most(fedlit_cli, sites, tmp
     assert code == 1
     assert "sites do not send the same vectors: site 'site-1', client 'site-0': it sends 0/squares [4]" in err
     assert "site 'site-2'" not in err
-    code, _, err = fedlit_cli(f"{line} --sites loopback:2 --data.clients 2")
-    assert code == 1
-    assert "site 'site-1', client 'site-0': it sends 0/squares [4]" in err
-    assert "site 'site-2', client 'site-1': it sends 0/squares [2]" in err  # nobody can say who is right
+    fedlit_cli(f"{line} --sites loopback:2 --data.clients 2").refused(
+        "sites-send-other-vectors",
+        "site 'site-1', client 'site-0'",
+        "it sends 0/squares [4]",
+        "site 'site-2', client 'site-1'",
+        "it sends 0/squares [2]",
+    )  # nobody can say who is right
 
 
 def test_an_update_that_is_far_beyond_the_usual_is_told(fedlit_cli, sites, tmp_path):
@@ -267,10 +271,9 @@ def test_a_site_that_never_says_hello_ends_in_words(fedlit_cli, sites, monkeypat
 
     monkeypatch.setattr(roster, "TRIES", 2)
     monkeypatch.setattr(joining, "Processes", lambda files: silent(sites, files))
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 1
-    assert "site 'site-2': no reply within the deadline; asking again who it is (try 2 of 2)" in err
-    assert "--sites: site 'site-2': no reply within the deadline" in err
+    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
+        "sites-not-ready", "site 'site-2': no reply within the deadline"
+    )
 
 
 def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
@@ -302,25 +305,22 @@ def test_an_honest_evaluation_is_read():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "mistake"),
     [
-        (lambda t: {"positives": t["positives"] - 1}, "not counts of fedlit's bins"),
-        (lambda t: {"positives": t["positives"].int()}, "not counts of fedlit's bins"),
-        (lambda t: {"positives": t["positives"][:, :-1]}, "not counts of fedlit's bins"),
-        (lambda t: {"negatives": t["negatives"] * 9}, "histograms of more images than the client has"),
-        (
-            lambda t: {"positives": t["negatives"], "negatives": t["positives"]},
-            "its numbers of positives and negatives contradict",
-        ),
-        (lambda t: {"auroc": t["auroc"] - 0.5}, "its AUROC contradicts its own histograms"),
-        (lambda t: {"auroc": t["auroc"] * torch.nan}, "its AUROC contradicts its own histograms"),
-        (lambda t: {"auroc": t["auroc"].float()}, "AUROC of other classes"),
-        (lambda t: {"more": t["auroc"]}, "an evaluation of kind 'tally'"),
+        (lambda t: {"positives": t["positives"] - 1}, ("reply-histogram-counts",)),
+        (lambda t: {"positives": t["positives"].int()}, ("reply-histogram-counts",)),
+        (lambda t: {"positives": t["positives"][:, :-1]}, ("reply-histogram-counts",)),
+        (lambda t: {"negatives": t["negatives"] * 9}, ("reply-histogram-size",)),
+        (lambda t: {"positives": t["negatives"], "negatives": t["positives"]}, ("reply-counts-contradiction",)),
+        (lambda t: {"auroc": t["auroc"] - 0.5}, ("reply-auroc-contradiction",)),
+        (lambda t: {"auroc": t["auroc"] * torch.nan}, ("reply-auroc-contradiction",)),
+        (lambda t: {"auroc": t["auroc"].float()}, ("reply-histogram-size",)),
+        (lambda t: {"more": t["auroc"]}, ("reply-evaluation-tensors", "'tally'")),
     ],
 )
-def test_histograms_that_cannot_be_are_refused(change, words):
+def test_histograms_that_cannot_be_are_refused(change, mistake):
     tensors = vars(Tally.of(SCORES, LABELS, CLASSES))
-    with pytest.raises(InvalidMessageError, match=words):
+    with refused(*mistake):
         evaluated("tally", tensors | change(tensors))
 
 
