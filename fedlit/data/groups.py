@@ -162,7 +162,7 @@ def group_columns(
     edges = {_canonical(str(name)): tuple(float(edge) for edge in of) for name, of in (bands or {}).items()}
     for name, of in edges.items():
         if name not in columns:
-            hint = similar_names(name, list(columns)) if columns else "data.groups is empty"
+            hint = similar_names(name, list(columns)) if columns else "data.groups is empty; name its column there"
             raise ValueError(f"data.bands: expected a name of data.groups, found {name!r}; {hint}")
         if not of or any(not low < high for low, high in pairwise(of)) or not np.isfinite(of).all():
             raise ValueError(f"data.bands: {name}: expected ascending edges such as [18, 40, 65], found {list(of)}")
