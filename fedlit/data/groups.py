@@ -168,7 +168,7 @@ def group_columns(
     edges = {_canonical(str(name)): tuple(float(edge) for edge in of) for name, of in (bands or {}).items()}
     for name, of in edges.items():
         if name not in columns:
-            hint = similar_names(name, list(columns)) if columns else "data.groups is empty"
+            hint = similar_names(name, list(columns)) if columns else "data.groups is empty; name its column there"
             raise DataError(
                 f"data.bands: expected a name of data.groups, found {name!r}; {hint}", key="bands-of-unknown-group"
             )
