@@ -1,4 +1,4 @@
-"""What joining a federation brought each site: a method's AUROC minus that of the site's own model, patient by patient.
+"""Gains of sites from joining a federation: a method's AUROC minus that of the site's own model, patient by patient.
 
 The gain of a site is measured on its own test images, and once more on those of all other sites. Each is a difference
 like every other of a comparison, with test-set and seed noise, and Holm's method corrects it over all sites and
