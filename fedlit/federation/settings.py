@@ -107,6 +107,7 @@ class Settings(RoundSettings):
 
     aggregators: list[Aggregator] | None = field(default=None, kw_only=False)
     rounds: int | None = field(default=None, kw_only=False)
+    schedule: Schedule | None = field(default=None, kw_only=False)
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
