@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlit.core.argument_types import checked
 from fedlit.core.errors import ConfigError
 from fedlit.core.schedule import Plan, Schedule, Unit
+from fedlit.core.system.argument_types import checked
 
 
 @checked

@@ -3,20 +3,24 @@
 import gc
 import logging
 import shlex
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
+from threading import Lock
 
 import pytest
 import torch
 from lightning.fabric.utilities import registry
 from refusals import Printed
-from runs import PRELOADED
+from runs import PRELOADED, leave_figures_blank
 
 from fedlit.cli.main import main
+from fedlit.core.system.files import whole
 from fedlit.experiment.parser import LOG
+from fedlit.tracking import store
 
 torch.set_num_threads(1)
 
@@ -44,6 +48,35 @@ def _one_fork_server() -> Iterator[None]:
     preload = forkserver.set_forkserver_preload
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _blank_figures() -> Iterator[None]:
+    """Leave the figures of runs blank. Tests of figures have imported the real ones, and runs of sweeps draw them."""
+    with pytest.MonkeyPatch.context() as patch:
+        leave_figures_blank(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Create MLflow's tables once, which takes seconds, and copy them for each new database of a test."""
+    create, empty, making = store.create_database, tmp_path_factory.mktemp("mlflow") / "empty.db", Lock()
+
+    def copied(file: Path, client: Callable) -> None:
+        if client is not store.import_mlflow().MlflowClient:
+            create(file, client)
+            return
+        with making:
+            if not empty.exists():
+                create(empty, client)
+        with whole(file, replace=False) as draft:
+            shutil.copy(empty, draft)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, "create_database", copied)
+        patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # as a tracker does it
         yield
 
 

@@ -24,12 +24,15 @@ from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
 
 from fedlit.cli.main import main, parse
+from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import load_sweep, plan
+from fedlit.experiment.tuning import load_tuning
 from fedlit.federation.federation import Federation
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
-FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS})
+TUNINGS = sorted(CONFIGS.rglob("tune*.yaml"))
+FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = [
@@ -172,11 +175,11 @@ def test_the_issue_s_configs_are_there():
 
 
 FAST = (
-    "quickstart.yaml",
     "fdam/two-stage.yaml",
-    "scgdam/cifar10-laptop.yaml",
     "surgical/nih-chexpert-shared.yaml",
     "phantom/codasca_surgical_fedbnplus.yaml",
+    "quickstart.yaml",
+    "scgdam/cifar10-laptop.yaml",
 )
 """One of each paper, and one of each thing that a config may have: phases, organisations, a composition."""
 
@@ -184,14 +187,14 @@ FAST_SWEEPS = ("quickstart", "surgical-clients", "scgdam-figure-4")
 """One without a grid, one with a grid of clients, one whose cases are of another paper."""
 
 
-def one_of_each_kind() -> Iterator[object]:
+def one_of_each_kind(fast: tuple[str, ...] = FAST) -> Iterator[object]:
     """All files as parameters; those that stand for the others are in the fast tests."""
     for file in FILES:
         name = str(file.relative_to(CONFIGS))
-        yield pytest.param(file, id=name, marks=[] if name in FAST else [pytest.mark.slow])
+        yield pytest.param(file, id=name, marks=[] if name in fast else [pytest.mark.slow])
 
 
-@pytest.mark.parametrize("file", one_of_each_kind())
+@pytest.mark.parametrize("file", one_of_each_kind(FAST[:3]))
 def test_makes_its_objects_and_prints_what_makes_the_same(
     file: Path, roots: dict[str, Path], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
@@ -235,7 +238,7 @@ def test_trains_a_step(
     sizes += ["--federation.measure_batches", "1"]
     model = yaml.safe_load(file.read_text())["model"]["init_args"]
     if of_images(file) and model.get("backbone", "densenet121").startswith("densenet") and "stem" not in model:
-        sizes += ["--model.backbone", "mobilenetv2_035"]
+        sizes += ["--model.backbone", "small_cnn"]
         if file.parent.name == "scgdam":  # the Hessian of statistics over four images of one pixel knows no bounds
             sizes += ["--federation.gradient_clip", "1"]
     if "stem" in model:  # DenseNet121 itself: fewer clients in the place of a smaller network
@@ -258,15 +261,23 @@ def test_every_sweep_is_a_list_of_runs(
 ):
     monkeypatch.chdir(tmp_path)
     sweep = load_sweep(file)
-    small = options_of(Path(sweep.config[0]), roots) | {
-        "model.backbone": "mobilenetv2_035"
-    }  # planning builds every model
+    small = options_of(Path(sweep.config[0]), roots) | {"model.backbone": "small_cnn"}  # planning builds every model
     sweep = replace(sweep, set={**sweep.set, **small}, seeds=sweep.seeds[:1])
     places = (0, -1) if sweep.grid and not sweep.cases else (-1,)
     ends = [{key: [values[place]] for key, values in sweep.grid.items()} for place in places]
     runs = [run for end in ends for run in plan(replace(sweep, grid=end))]
     assert len(runs) == len(places) * max(1, len(sweep.cases))
     assert {run.standing() for run in runs} == {"new"}
+
+
+@pytest.mark.parametrize("file", TUNINGS, ids=lambda file: str(file.relative_to(CONFIGS)))
+def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    tuning = load_tuning(file)
+    small = tuning.set | {"model.backbone": "mobilenetv2_035"}
+    ends = {case: points[:1] for case, points in tuning.points.items()}
+    runs = replace(tuning, set=small).runs("final", ends, experiment_parser())
+    assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, len(tuning.seeds))
 
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:

@@ -1,21 +1,28 @@
 """Algorithms: one file each, with its client side and its server side."""
 
+from fedlit.aggregators.adaptive import FedAdagrad, FedAdam, FedYogi
 from fedlit.aggregators.batchnorm import FedBN, FedBNPlus
 from fedlit.aggregators.coda import CODA, NPA, CODAPlus
 from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.compositional import LocalSCGDAM
 from fedlit.aggregators.dissimilarity import GradientDissimilarity
+from fedlit.aggregators.ditto import Ditto
 from fedlit.aggregators.fedavg import FedAvg
+from fedlit.aggregators.feddyn import FedDyn
+from fedlit.aggregators.fednova import FedNova
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
-from fedlit.aggregators.personal import PersonalHeads
+from fedlit.aggregators.moon import MOON
+from fedlit.aggregators.personal import FedPer, FedRep, LocalOnly, PersonalHeads
 from fedlit.aggregators.robust import CoordinateMedian, NormBound, TrimmedMean
 from fedlit.aggregators.scaffold import Scaffold
+from fedlit.aggregators.server_optimizer import FedAvgM, ServerOptimizer
 from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 
 __all__ = [
-    "CODA", "CODASCA", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "FedAvg", "FedBN",
-    "FedBNPlus", "FedProx", "GradientDissimilarity", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
-    "PersonalHeads", "Scaffold", "SurgicalHeads", "TrimmedMean",
+    "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "Ditto",
+    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedPer", "FedProx",
+    "FedRep", "FedYogi", "GradientDissimilarity", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
+    "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from fedlit.aggregators.stages import Output, Proximal, Stages
+from fedlit.aggregators.stages import Stages
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.schedules import Schedule
@@ -30,19 +30,10 @@ class CODAPlus(Stages):
     code of the experiments (LibAUC) continues from the last iterate too, and centres the next stage at the average:
     ``output: centre``. BatchNorm's statistics are averaged at each communication.
 
-    Args:
-        gamma: Coefficient of the proximal term, 0.001 to 0.002 in the paper's experiments.
-        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: Form of the proximal term in a step: ``explicit``, or ``implicit`` as in CODA's paper.
-
-    Raises:
-        ConfigError: gamma is negative, or above 10 (probably its inverse).
+    Gamma is 0.001 to 0.002 in the paper's experiments.
     """
 
     weights = "uniform"
-
-    def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
-        super().__init__(gamma, output, proximal)
 
 
 class CODA(CODAPlus):
@@ -57,14 +48,6 @@ class CODA(CODAPlus):
     a client without positives lacks (``AUCSaddle(dual_means: clients)``); the gradient of the proximal term is added to
     the step, instead of an implicit step (``proximal: implicit``); the last iterate instead of the average
     (``output: average``).
-
-    Args:
-        gamma: Coefficient of the proximal term.
-        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: Form of the proximal term in a step: ``explicit``, or ``implicit`` as in the paper.
-
-    Raises:
-        ConfigError: gamma is negative, or above 10 (probably its inverse).
     """
 
     def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
@@ -86,13 +69,8 @@ class NPA(CODAPlus):
 
     With identical steps at all clients it is stochastic descent-ascent on a batch K times as large.
 
-    Args:
-        gamma: Coefficient of the proximal term.
-        output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
-        proximal: Form of the proximal term in a step: ``explicit`` or ``implicit``.
-
     Raises:
-        ConfigError: gamma is negative, or above 10 (probably its inverse); the schedule's window is not one step.
+        ConfigError: The schedule's window is not one step.
     """
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:

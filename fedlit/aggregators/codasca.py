@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.stages import Output, Stages
-from fedlit.core.aggregator import Composition
 
 
 class CODASCA(Composition):

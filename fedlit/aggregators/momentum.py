@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.configured_optimizer import single_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.optimizer import single_optimizer
 
 
 class AveragedVectors(Aggregator):

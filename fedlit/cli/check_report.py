@@ -23,6 +23,8 @@ def report(check: Check, console: Console) -> None:
         console.print(_labels(check))
         if check.positives is not None:
             console.print(_positives(check.positives))
+        if check.reading.groups:
+            console.print(_groups(check.groups()))
     for remark in check.remarks:
         console.print(f"note: {remark}", style="yellow", soft_wrap=True)
     report_problems(check.problems, console)
@@ -51,6 +53,20 @@ def _positives(positives: pd.DataFrame) -> Table:
         table.add_column(part if isinstance(part, str) else " ".join(part), justify="right")
     for name in positives.columns.unique(0):
         table.add_row(name, *(f"{count:,} of {total:,}" for count, total in positives[name].itertuples(index=False)))
+    return table
+
+
+def _groups(counts: pd.DataFrame) -> Table:
+    """Return a table of images and patients by group and site, or by group if there are many sites."""
+    if len(counts.columns.unique(0)) > COLUMNS:
+        counts = pd.concat({"all sites": counts.T.groupby(level=1).sum().T}, axis=1)
+    table = Table("group", "", box=box.SIMPLE_HEAD, show_edge=False)
+    sites = counts.columns.unique(0)
+    for site in sites:
+        table.add_column(str(site), justify="right")
+    for (name, value), row in counts.iterrows():
+        cells = (f"{row[site, 'images']:,} of {row[site, 'patients']:,} patients" for site in sites)
+        table.add_row(name, value or "unknown", *cells)
     return table
 
 

@@ -1,7 +1,6 @@
 """The batches of a client's local steps."""
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -54,7 +53,8 @@ class BatchStream:
         client: Name of the client.
         purpose: Streams of different purposes are independent.
         classes: Classes whose labels are checked in every batch, if they could not be checked earlier; none by default.
-        ahead: Reads the next batch while the current one trains; none by default.
+        ahead: Reads the next batch while the current one trains, and returns the one at a position, which may be a
+            client's last; none by default.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class BatchStream:
         seed: int,
         client: str,
         purpose: str = "batches",
-        ahead: "ReadAhead | None" = None,
+        ahead: "Callable[[BatchStream, int, bool], Any] | None" = None,
         classes: Sequence[str] = (),
     ) -> None:
         self.dataset, self.batch_size = dataset, batch_size
@@ -78,18 +78,14 @@ class BatchStream:
         self.ahead = ahead if hasattr(dataset, "take") else None
 
     def __getitem__(self, position: int) -> Any:
-        """Return a batch.
-
-        Raises:
-            ConfigError: A label is not 0, 1 or NaN.
-        """
+        """Return a batch, with checked labels."""
         batch = fetch(self.dataset, self._indices(position))
         if self._classes:
             check_batch(self._client, batch, self._classes)
         return batch
 
     def take(self, position: int) -> Any:
-        """Return what the data set takes for a batch, without drawing random numbers; see :class:`ReadAhead`."""
+        """Return what the data set takes for a batch, without drawing random numbers."""
         return self.dataset.take(self._indices(position))
 
     def _indices(self, position: int) -> Tensor:
@@ -105,44 +101,6 @@ class BatchStream:
         return order[step * self.batch_size : (step + 1) * self.batch_size]
 
 
-class ReadAhead:
-    """A thread that reads the next batch while the current one trains.
-
-    A data set splits its batches in two for this: ``take(indices)`` reads without drawing random numbers, and
-    ``finish(taken)``, in the training thread, may draw. So draws come in the same order as without it.
-
-    Attributes:
-        following: Stream and position from which the next client starts, after the last batch of the current one.
-
-    Args:
-        device: The device of the batches; for a GPU they are copied to page-locked memory.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._pinned = device.type == "cuda"
-        choose = torch.cuda.set_device if self._pinned else lambda device: None
-        self._thread = ThreadPoolExecutor(1, "fedlit-read-ahead", choose, (device,))
-        self._asked: tuple[BatchStream, int] | None = None
-        self._taken: Future | None = None
-        self.following: tuple[BatchStream, int] | None = None
-
-    def batch(self, stream: BatchStream, position: int, last: bool) -> Any:
-        """Return a batch and start reading the next one: after a client's last batch, the next client's first."""
-        here = self._asked == (stream, position)
-        taken = self._taken.result() if here else stream.take(position)
-        after = self.following if last else (stream, position + 1)
-        if after != self._asked:
-            self._asked = after
-            self._taken = self._thread.submit(self._take, *after) if after else None
-        return stream.dataset.finish(taken)
-
-    def _take(self, stream: BatchStream, position: int) -> Any:
-        taken = stream.take(position)
-        if not self._pinned:
-            return taken
-        return tuple(part.pin_memory() if part.device.type == "cpu" else part for part in taken)
-
-
 class Draws:
     """Consecutive batches of a stream from a position on.
 
@@ -150,8 +108,6 @@ class Draws:
         drawn: Number of batches drawn so far.
 
     Args:
-        stream: The stream.
-        position: Position of the first batch.
         expected: Expected number of draws; more are allowed.
     """
 
@@ -165,4 +121,4 @@ class Draws:
         self.drawn += 1
         if self._stream.ahead is None:
             return self._stream[position]
-        return self._stream.ahead.batch(self._stream, position, last=self.drawn >= self._expected)
+        return self._stream.ahead(self._stream, position, self.drawn >= self._expected)

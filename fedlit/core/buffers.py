@@ -1,34 +1,9 @@
 """Buffers that a client keeps: counters, flags and all others that are not statistics."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 Buffers = dict[str, Tensor | None]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """One buffer: the places in a module that hold it, and its value at the start."""
-
-    places: tuple[tuple[Buffers, str], ...]
-    start: Tensor | None
-
-    def put(self, value: Tensor | None) -> None:
-        """Put this tensor into every place."""
-        for buffers, leaf in self.places:
-            buffers[leaf] = value
-
-    def get(self) -> Tensor | None:
-        """Return the tensor at the first place."""
-        buffers, leaf = self.places[0]
-        return buffers[leaf]
-
-    def changed(self) -> bool:
-        """Return whether it holds a tensor that differs from the value at the start."""
-        value = self.get()
-        return value is not None and (self.start is None or not _equal(value, self.start))
 
 
 class OwnBuffers:
@@ -37,15 +12,11 @@ class OwnBuffers:
     Statistics are the floating-point buffers: they lie in the flat vector, and the federation averages them. All other
     buffers, persistent or not, are here: integers, flags, and those that are None at first. The counter of a BatchNorm
     layer, ``num_batches_tracked``, has no effect and stays with the module.
-
-    Args:
-        module: The module.
-        statistics: Names of the buffers in the flat vector.
-        device: The module's device.
     """
 
     def __init__(self, module: nn.Module, statistics: set[str], device: torch.device) -> None:
-        self._device, self._slots = device, {}
+        self._device = device
+        self._slots: dict[str, tuple[list[tuple[Buffers, str]], Tensor | None]] = {}  # places, and value at the start
         layers = nn.modules.batchnorm._NormBase
         counters = {
             f"{name}.num_batches_tracked".lstrip(".")
@@ -56,7 +27,7 @@ class OwnBuffers:
             if name not in statistics and name not in counters:
                 buffers, leaf = places[0]
                 start = buffers[leaf]
-                self._slots[name] = Slot(tuple(places), None if start is None else start.detach().clone())
+                self._slots[name] = places, None if start is None else start.detach().clone()
 
     @property
     def names(self) -> list[str]:
@@ -65,13 +36,17 @@ class OwnBuffers:
 
     def load(self, state: dict[str, Tensor]) -> None:
         """Load a client's buffers; those that ``state`` lacks are reset to their start."""
-        for name, slot in self._slots.items():
-            value = state.get(name, slot.start)
-            slot.put(None if value is None else value.to(self._device, copy=True))
+        for name, (places, start) in self._slots.items():
+            value = state.get(name, start)
+            value = None if value is None else value.to(self._device, copy=True)
+            for buffers, leaf in places:
+                buffers[leaf] = value
 
     def state(self) -> dict[str, Tensor]:
         """Return copies, by name, of the buffers that differ from their start."""
-        return {name: slot.get().detach().cpu().clone() for name, slot in self._slots.items() if slot.changed()}
+        live = {name: (places[0][0][places[0][1]], start) for name, (places, start) in self._slots.items()}
+        changed = {n: value for n, (value, start) in live.items() if value is not None and not _equal(value, start)}
+        return {name: value.detach().cpu().clone() for name, value in changed.items()}
 
 
 def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]:
@@ -86,5 +61,5 @@ def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]
     return places
 
 
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.dtype == other.dtype and torch.equal(one, other)

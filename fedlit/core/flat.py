@@ -310,11 +310,7 @@ class FlatModel:
                 buffers[leaf] = view
 
     def check_parameters(self) -> None:
-        """Check that no trainable parameter was replaced or frozen.
-
-        Raises:
-            TrainingError: Names the parameter.
-        """
+        """Refuse a trainable parameter that was replaced or frozen."""
         for entry, parameter, (owner, leaf) in zip(self.layout.parameters, self.parameters, self._homes, strict=True):
             address = self.w.data_ptr() + entry.offset * self.w.element_size()
             if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):
@@ -343,16 +339,23 @@ class FlatModel:
         return torch.cat([gradient.reshape(-1) for gradient in gradients])
 
     @contextmanager
-    def at(self, vector: Tensor) -> Iterator[None]:
+    def at(self, vector: Tensor, stats: Tensor | None = None) -> Iterator[None]:
         """Context manager in which the module computes with another vector [P] instead of ``w``, without a copy.
 
-        A graph that was built outside may not be used inside, nor the reverse.
+        With ``stats`` [S] it also has these statistics, which training steps then change. A graph that was built
+        outside may not be used inside, nor the reverse.
         """
         self._point_at(vector)
+        if stats is not None:
+            others = {entry.name: entry.view(stats) for entry in self.layout.buffers}
+            for name, _, buffers, leaf in self._statistics:
+                buffers[leaf] = others[name]
         try:
             yield
         finally:
             self._point_at(self.w)
+            for _, view, buffers, leaf in self._statistics if stats is not None else ():
+                buffers[leaf] = view
 
     def _point_at(self, vector: Tensor) -> None:
         for parameter, view in zip(self.parameters, self.views(vector), strict=True):

@@ -20,11 +20,7 @@ BEFORE = ("scope", "server_state", "client_state")
 
 
 def state_of(aggregator: object, hook: str, *arguments: Any) -> State:
-    """Call a hook that returns named tensors.
-
-    Raises:
-        ConfigError, TrainingError: It returned something else.
-    """
+    """Call a hook that returns named tensors, and refuse anything else."""
     return tensors(aggregator, hook, getattr(aggregator, hook)(*arguments))
 
 
@@ -50,11 +46,7 @@ def sent_by(aggregator: object, ctx: Any) -> State:
 
 
 def mask_of(aggregator: Any, layout: Layout, client: Client) -> Mask:
-    """Return the groups that a client shares according to one aggregator.
-
-    Raises:
-        ConfigError: It did not return a mask over the groups of the layout.
-    """
+    """Return the groups that a client shares according to one aggregator; refuse anything but a mask over groups."""
     mask = aggregator.scope(layout, client)
     wanted = f"a Mask of bool tensors [{layout.num_groups}], one entry per group"
     if not isinstance(mask, Mask):
@@ -79,28 +71,32 @@ def initial_client_state(aggregators: Sequence[Any], layout: Layout) -> ClientSt
     return ClientState(0, empty, empty.clone(), {}, [state_of(a, "client_state", layout) for a in aggregators])
 
 
+def personalise(aggregators: Sequence[Any], state: ClientState, w: Tensor, stats: Tensor) -> None:
+    """Write a client's personal model into weights [P] and statistics [S], if an aggregator trains one."""
+    for aggregator, kept in zip(aggregators, state.aggregators, strict=True):
+        aggregator.personalise(kept, w, stats)
+
+
 def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:
     """Let an aggregator compute the gradient; return the loss."""
     loss = aggregator.compute_gradient(ctx, batches)
-    if not torch.is_tensor(loss) or loss.numel() != 1 or not loss.is_floating_point():
-        refuse(aggregator, "compute_gradient", "the loss, a tensor with one element", loss)
-    return loss
+    return _scalar(aggregator, "compute_gradient", "the loss, a tensor with one element", loss)
 
 
 def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:
     """Return what an aggregator adds to the loss of a batch."""
     extra = aggregator.extra_loss(ctx, batch)
-    if not torch.is_tensor(extra) or extra.numel() != 1 or not extra.is_floating_point():
-        refuse(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
-    return extra
+    return _scalar(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
+
+
+def _scalar(aggregator: object, hook: str, expected: str, value: Any) -> Tensor:
+    if not torch.is_tensor(value) or value.numel() != 1 or not value.is_floating_point():
+        refuse(aggregator, hook, expected, value)
+    return value
 
 
 def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
-    """Return a client's change [P] as an aggregator replaces it.
-
-    Raises:
-        TrainingError: It is not a tensor of the same shape and dtype, or not finite.
-    """
+    """Return a client's change [P] as an aggregator replaces it; refuse another shape or dtype, NaN and infinity."""
     kind, finite = f"{tuple(change.shape)} {change.dtype}", torch.isfinite(change.sum())
     replaced = aggregator.on_before_send(ctx, change)
     if not torch.is_tensor(replaced) or (replaced.shape, replaced.dtype) != (change.shape, change.dtype):

@@ -35,37 +35,20 @@ def has_all_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
     return getattr(stored_labels(dataset), "shape", None) == (len(dataset), len(classes))
 
 
-def wrong_labels(client: str, dataset: Dataset, classes: Sequence[str]) -> str:
-    """Return what is wrong with a client's training labels [N, C], if the data set holds them; "" if nothing is."""
-    return (
-        _problem(client, torch.as_tensor(stored_labels(dataset)), classes)
-        if classes and has_all_labels(dataset, classes)
-        else ""
-    )
-
-
 def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
-    """Check the labels [B, C] of a fetched batch, if it consists of images and labels.
-
-    Raises:
-        ConfigError: A label is not 0, 1 or NaN.
-    """
+    """Refuse labels [B, C] of a fetched batch other than 0, 1 and NaN, if it consists of images and labels."""
     labels = batch[1] if isinstance(batch, list | tuple) and len(batch) == 2 else None
     if torch.is_tensor(labels) and labels.ndim == 2 and labels.shape[1] == len(classes):
         check_labels(client, labels, classes, "images of a batch")
 
 
 def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
-    """Refuse labels [N, C] other than 0, 1 and NaN.
-
-    Raises:
-        ConfigError: Names the first wrong one.
-    """
-    if problem := _problem(client, labels, classes, images):
+    """Refuse labels [N, C] other than 0, 1 and NaN."""
+    if problem := wrong_labels(client, labels, classes, images):
         raise ConfigError(problem, key="label-not-binary")
 
 
-def _problem(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
+def wrong_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:
     """Describe the first label [N, C] that is not 0, 1 or NaN; "" if there is none."""
     wrong = ~(labels.isnan() | (labels == 0) | (labels == 1))
     if not wrong.any():

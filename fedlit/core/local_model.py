@@ -3,7 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from lightning.pytorch import LightningModule
@@ -11,13 +11,11 @@ from torch import Tensor
 
 from fedlit.core import hooks
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.attributes import AttributeWatch
 from fedlit.core.batches import BatchStream
 from fedlit.core.correction import Correction
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.graphs import CapturedSteps, Steps, capture_obstacle, capture_refused
 from fedlit.core.local_training import LocalTraining
 from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
@@ -25,27 +23,31 @@ from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
-from fedlit.core.unused import UnusedParameters
 
 COMPILING = {"options": {"fallback_random": True}}
 """Options of ``torch.compile``: dropout draws the same numbers as without it."""
 
 
+class Steps(Protocol):
+    """The two halves of a local step, run normally or replayed."""
+
+    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
+
+    def update(self) -> None:
+        """Take the rest of the step: update the weights along the gradient."""
+
+
 class LocalModel:
     """One model instance that clients take turns to train.
-
-    Args:
-        fabric: Gives the device and the precision.
-        module: A LightningModule with ``training_step`` and ``configure_optimizers``.
-        aggregators: The federation's algorithms.
-        training: Settings of the local loop.
 
     Attributes:
         learns: Whether a step has had a nonzero gradient, as of the last client's round.
         moves: Whether a client's weights have changed in a round yet.
-        watch: Detects state that steps keep in attributes.
         hooks: Calls the training hooks that the module overrides.
-        watched: Whether a whole round has been watched.
+        watched: Whether a whole round has been trained.
+        first_steps: Steps that replace this model's own in its first round, or None.
+        replayed: Steps that replace them in later rounds, or None.
     """
 
     def __init__(
@@ -67,13 +69,15 @@ class LocalModel:
         self._parts = list(module.modules())
         self._modes = [part.training for part in self._parts]
         self.flat = FlatModel(module, training.channels_last)
-        self.watch, self.hooks = AttributeWatch(module), TrainingHooks(module)
+        self.hooks = TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else unchanged
         self.optimizer = FlatOptimizer(module, self.flat)
         optimizer = weakref.ref(self.optimizer)  # a reference cycle would keep the module until the next collection
         module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
         self._clipped = _joined(self.optimizer.segments)
         self.learns = self.moves = self.watched = False
+        self.first_steps: Steps | None = None
+        self.replayed: Steps | None = None
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
         self.correction = Correction(self.layout, self.flat.w.device)
@@ -95,15 +99,8 @@ class LocalModel:
         self._looking = any(
             (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
         )
-        self._unused = UnusedParameters(self.flat, self.optimizer)
-        self._replayed = self._captured() if training.captured else None
         if training.compiled:
             module.compile(**COMPILING)
-
-    @property
-    def _steps(self) -> Steps:
-        """The steps: this model's own unless they are replayed."""
-        return self._replayed or self
 
     @property
     def layout(self) -> Layout:
@@ -121,6 +118,11 @@ class LocalModel:
         self.flat.load(down.w, down.stats)
         self.flat.own.load(state.buffers)
         state.write(mask, self.layout, self.flat.w, self.flat.stats)
+
+    def adopt_personal(self, client: Client, state: ClientState, down: Broadcast) -> None:
+        """Become the model that a client uses: its own, if an aggregator trains one."""
+        self.adopt(self.mask(client), state, down)
+        hooks.personalise(self.aggregators, state, self.flat.w, self.flat.stats)
 
     def begin(
         self,
@@ -140,7 +142,6 @@ class LocalModel:
         if [part.training for part in self._parts] != self._modes:  # setting them takes as long as many a small step
             self.train()
         self.fabric.begin()
-        self._unused.begin()
         if self._starting:
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
@@ -169,10 +170,11 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        loss = self._steps.compute_gradient(contexts, batches, number)
+        steps = self.first_steps or self.replayed or self
+        loss = steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
-        self._steps.update()
+        steps.update()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:
@@ -180,15 +182,6 @@ class LocalModel:
         if self.hooks.called:
             self.hooks.end_batch(batches[0], number)
             self.flat.gather_statistics()
-        return loss
-
-    def first_loss(self, batch: Any) -> Tensor:
-        """Return the loss of a round's first step, with the hooks around it, without taking the step."""
-        batch = self.moved(batch)
-        self.hooks.call("on_train_epoch_start")
-        self.hooks.start_batch(batch, 0)
-        loss = self.loss(batch, 0)
-        self.hooks.end_batch(batch, 0)
         return loss
 
     def train(self) -> None:
@@ -261,9 +254,6 @@ class LocalModel:
     def gradient(self, batch: Any, step: int) -> Tensor:
         """Run forward and backward on one batch; add to the flat gradient and return the loss."""
         loss = self.loss(batch, step)
-        looking = not (self.watched or self._starting or self._computing)
-        if looking:
-            self._unused.before_backward()
         try:
             loss.backward()
         except RuntimeError as error:
@@ -275,8 +265,6 @@ class LocalModel:
                 "federation calls loss.backward() itself: return the loss of this batch",
                 key="backward-called-already",
             ) from error
-        if looking:
-            self._unused.after_backward()
         self.flat.gather_gradients()
         return loss.detach()
 
@@ -336,33 +324,8 @@ class LocalModel:
     def update(self) -> None:
         """Take the rest of a step: update the weights along the gradient."""
         self.optimizer.step()
-        if not (self.watched or self._starting or self._computing):
-            self._unused.after_step()
         for project in self._projections:
             project()
-
-    def _captured(self) -> CapturedSteps:
-        """Make steps that are captured.
-
-        Raises:
-            TrainingError: They cannot be captured.
-        """
-        name = type(self.module).__name__
-        if reason := capture_obstacle(self.flat, self.optimizer, self.aggregators):
-            raise TrainingError(capture_refused(name, reason), key="capture-obstacle")
-        self.optimizer.fix_addresses()
-        if self._starting:
-            self.correction.fix_addresses()
-        return CapturedSteps(
-            device=self.flat.w.device,
-            fabric=self.fabric,
-            plain=self,
-            moved=self.moved,
-            ready=lambda: self.learns and self.watched,
-            size=self.training.captured,
-            hooked=bool(self._before),
-            name=name,
-        )
 
     def _clear_gradient(self) -> None:
         """Begin a step's gradient with zero, or with the correction unless it is added at the end."""

@@ -1,16 +1,11 @@
 """Values that a module logs with ``self.log``: from its steps to one value per round."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torchmetrics import Metric
-from torchmetrics.utilities import dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum
 
 from fedlit.core.errors import TrainingError
-
-MERGING = (dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum)
-"""Reductions of a metric's states that merge exactly."""
 
 Key = str | tuple[str, float]
 """A name, with the weight of its values if the module gave one (``batch_size``)."""
@@ -74,15 +69,3 @@ def copy_of(metric: Metric) -> Metric:
         state = getattr(metric, name)
         setattr(metric, name, [each.detach() for each in state] if isinstance(state, list) else state.detach())
     return metric.clone().cpu()
-
-
-def merged(metrics: Sequence[Metric]) -> float | None:
-    """Compute a metric over the updates of several copies; None if its states do not merge exactly."""
-    first, *others = metrics
-    if first.full_state_update is not False or any(how not in MERGING for how in first._reductions.values()):
-        return None
-    together = first.clone()
-    for other in others:
-        together.merge_state(other)
-    together._computed = None
-    return float(together.compute())

@@ -1,4 +1,4 @@
-"""Measuring rounds, with window 0: nothing is trained; the server measures the whole federation's data and scores."""
+"""A client's part of a measuring round, with window 0, in which its data and scores are measured without training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,10 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.batches import BatchStream, columns, fetch
-from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.labels import check_labels, stored_labels
 from fedlit.core.local_model import LocalModel
-from fedlit.core.messages import Broadcast, Client, ClientState, Measured, Payload, Round, ServerState, stripped
+from fedlit.core.messages import Broadcast, Client, ClientState, Payload, Round
 from fedlit.core.module import overrides, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.randomness import seed_process
@@ -70,36 +69,19 @@ def measure(
     return Payload(weighted, client.weight, client.weight * local.mask(client).owned.double())
 
 
-def conclude(model: FlatModel, server: ServerState, total: Payload, start: bool = False) -> Measured:
-    """Run the server's part, on its own model; the server's state is left unchanged.
+@torch.no_grad()
+def settle_client(local: LocalModel, stream: BatchStream, client: Client, state: ClientState) -> None:
+    """Set the objective's constants of a client that has not trained before; later it has them in its state.
 
-    At the ``start`` of a run the objective is initialised as its options say; later its variables are set to their
-    optimum.
+    Raises:
+        ConfigError: A label is not 0, 1 or NaN.
     """
-    means = {n: vector if n.startswith(TOTALS) else vector / total.weight for n, vector in total.vectors.items()}
-    model.load(server.w, server.stats)
-    objective = objective_of(model.module)
-    measured = stripped(means, "objective/")
-    if objective is not None and measured:
-        (objective.settle if start else objective.optimise)(measured)
-    stats = model.stats.cpu().clone()
-    moments = (means["mean"], means["square"]) if "mean" in means else None
-    normalisation = _normalisation(server.layout, stats, *moments) if moments else None
-    return Measured(model.w.cpu().clone(), stats, normalisation)
-
-
-def _normalisation(layout: Layout, stats: Tensor, means: Tensor, squares: Tensor) -> Tensor:
-    """Return statistics [S] with BatchNorm's mean and variance, from means [S] of batch statistics and squares."""
-    normalisation = stats.clone()
-    entries = {entry.name: entry for entry in layout.buffers}
-    for name, entry in entries.items():
-        layer, _, leaf = name.rpartition(".")
-        if leaf == "running_mean":
-            mean, spread = entry.view(means), entries[f"{layer}.running_var"]
-            entry.view(normalisation).copy_(mean)
-            between = entry.view(squares) - mean**2
-            spread.view(normalisation).copy_(spread.view(means) + between)
-    return normalisation
+    objective = objective_of(local.module)
+    if objective is None or state.batches or type(objective).settle_client is Objective.settle_client:
+        return
+    labels = _all_labels(stream.dataset, stream.batch_size, len(local.layout.classes))
+    check_labels(client.name, labels, local.layout.classes)
+    objective.settle_client(labels.to(local.flat.w.device))
 
 
 def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tensor] | None:

@@ -28,22 +28,12 @@ def weight_formats(module: nn.Module) -> dict[str, Callable[[Tensor], Tensor]]:
     return {
         f"{prefix}.weight".lstrip("."): _as_channels_last
         for prefix, layer in module.named_modules()
-        if type(layer) is nn.Conv2d and _either(layer.weight)
+        if type(layer) is nn.Conv2d and either_order(layer.weight)
     }
 
 
-def convolutions(module: nn.Module) -> list[nn.Module]:
-    """Return the 2-D convolutions, the only layers for which the format matters."""
-    return [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
-
-
-def converted_weights(module: nn.Module) -> tuple[int, int]:
-    """Count the weights of 2-D convolutions that are converted to the other order at every step, and all of them."""
-    weights = [layer.weight for layer in convolutions(module)]
-    return sum(w.numel() for w in weights if not _either(w)), sum(w.numel() for w in weights)
-
-
-def _either(weight: Tensor) -> bool:
+def either_order(weight: Tensor) -> bool:
+    """Return whether a weight is the same in both orders."""
     return weight.shape[2:] == (1, 1) or weight.shape[1] == 1
 
 

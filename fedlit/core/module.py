@@ -23,6 +23,9 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import key_of
 
+NUMBERS = (int, float, np.floating, np.integer, np.bool_)
+"""Types of logged numbers, besides tensors."""
+
 SIGNALS = 128
 """Exit codes above this mean that a signal ended the process."""
 
@@ -141,24 +144,6 @@ def loss_of(module: LightningModule, output: Any) -> Tensor:
     )
 
 
-def scores_of(module: LightningModule, method: str, output: Any, rows: int, classes: int) -> Tensor | None:
-    """Return a step's output as scores [rows, classes]; None if it has no scores, or no classes are declared.
-
-    Raises:
-        TrainingError: The scores have another shape, or are complex.
-    """
-    if not classes or not torch.is_tensor(output) or output.ndim == 0:
-        return None
-    if output.shape == (rows, classes) and not output.is_complex():
-        return output
-    raise TrainingError(
-        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
-        f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
-        "None if there is nothing to score",
-        key="scores-shape",
-    )
-
-
 @contextmanager
 def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
     """Context manager that explains errors of the module whose own message does not.
@@ -190,12 +175,9 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
 
 
 def _number(module: str, name: Any, value: Any) -> Any:
-    """Return a logged value as a number or a tensor with one element.
-
-    Raises:
-        TrainingError: It is something else, or has no name.
-    """
-    if isinstance(name, str) and _is_number(value):
+    """Return a logged value as a number or a tensor with one element; refuse anything else."""
+    one = value.numel() == 1 and not value.is_complex() if torch.is_tensor(value) else isinstance(value, NUMBERS)
+    if isinstance(name, str) and one:
         return value
     if not isinstance(name, str):
         raise TrainingError(
@@ -208,9 +190,3 @@ def _number(module: str, name: Any, value: Any) -> Any:
         "tensor with one element",
         key="logged-tensor-shape",
     )
-
-
-def _is_number(value: Any) -> bool:
-    if torch.is_tensor(value):
-        return value.numel() == 1 and not value.is_complex()
-    return isinstance(value, (int, float, np.floating, np.integer, np.bool_))

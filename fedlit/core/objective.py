@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.messages import State
+from fedlit.core.system.argument_types import Checked
 
 
 class Loss(Checked, nn.Module):
@@ -19,7 +19,7 @@ class Objective(Loss):
     ``per_class_parameters``; those that are maximised over also in ``dual_parameters``. Constants that depend on the
     data of the whole federation are buffers of any shape; those of shape [C] are logged. Both start from a measuring
     round: every client returns :meth:`measure`, and :meth:`settle`, or in later rounds :meth:`optimise`, gets the
-    clients' weighted means.
+    clients' weighted means. Constants of a single client come from :meth:`settle_client`.
     """
 
     per_class_parameters: tuple[str, ...] = ()
@@ -52,6 +52,13 @@ class Objective(Loss):
 
         Args:
             means: The clients' weighted means of :meth:`measure`, and the sums of ``total/...``, by name.
+        """
+
+    def settle_client(self, labels: Tensor) -> None:
+        """Set constants of a single client, from the labels [N, C] of its training set, before its first round.
+
+        Such constants are buffers of whole numbers or flags: each client keeps its own from round to round, and they
+        are never sent. They hold while the client trains; elsewhere they have the values that ``build`` gave them.
         """
 
     def optimise(self, means: State) -> None:

@@ -2,8 +2,6 @@
 
 import copy
 import inspect
-import math
-import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,34 +10,16 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from fedlit.core.configured_optimizer import HOOKS, single_optimizer
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Entry, FlatModel
 from fedlit.core.messages import State, stripped
 
-NOT_ELEMENTWISE = {
-    "LBFGS": "it needs a closure",
-    "Adafactor": "it factors each weight matrix",
-    "Muon": "it orthogonalises each weight matrix",
-    "SparseAdam": "it needs sparse gradients",
-    **dict.fromkeys(("LARS", "Lars", "LAMB", "Lamb"), "its rate depends on the norm of each layer"),
-}
-
 FUSED = {"cuda"}
 """Devices on which a step is one kernel if the optimizer has a fused form; its results differ by rounding."""
 
-RECORDED = ("SGD", "Adam", "AdamW")
-"""Optimizers whose step can be captured: their state starts at zero, and their kernels read the rate from the
-device."""
-
-ADAPTIVE = frozenset(
-    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
-)
-"""Optimizers that rescale each element of the gradient separately."""
-
-
 OF_TORCH = frozenset(("defaults", "state", "param_groups", "step"))
-HOOKS = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")
-"""Attributes of every optimizer of torch, and those of them that hold hooks of steps."""
+"""Attributes of every optimizer of torch."""
 
 
 class FlatOptimizer:
@@ -49,27 +29,18 @@ class FlatOptimizer:
     group become one. Elementwise optimizers (SGD, Adam and similar) do the same arithmetic in a few operations instead
     of hundreds.
 
-    Args:
-        module: A LightningModule.
-        model: Its flat model.
-
     Attributes:
         name: Name of the optimizer's class.
         rates: Learning rate of each group.
-        foreign: Whether it may behave differently here than on the parameters, because it is not torch's own or its
-            steps have hooks.
+        configured: What ``configure_optimizers`` returned.
 
     Raises:
-        ConfigError: There are no or several optimizers, several schedulers, or the optimizer is not elementwise or
-            cannot be rebuilt.
+        ConfigError: There is not one elementwise optimizer, or it cannot be rebuilt.
     """
 
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
-        before = model.w.clone()
-        configured = single_optimizer(module)
-        _check_unchanged(module, model, before)
+        self.configured = configured = single_optimizer(module)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
-        _check_owned(configured, module)
         segments: list[tuple[int, int, int]] = []
         for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
             group = group_of.get(id(parameter)) if parameter.requires_grad else None
@@ -92,10 +63,8 @@ class FlatOptimizer:
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
-        _check_fresh(configured, self._optimizer, model)
-        self.foreign = _is_foreign(configured)
         with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in segments)]
-        self._configured, self._with_flat, self._shown = configured, with_flat, False
+        self._with_flat, self._shown = with_flat, False
         self.segments = [slice(start, stop) for start, stop, _ in segments]
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
@@ -103,17 +72,6 @@ class FlatOptimizer:
         self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
         self._groups = copy.deepcopy(self._groups)
         self._fixed = False
-
-    def capture_obstacle(self) -> str:
-        """Return why its step cannot be captured, or ""."""
-        if self.name not in RECORDED:
-            return f"{self.name} computes its step on the host; {', '.join(RECORDED)} can"
-        for group in self._optimizer.param_groups:
-            if group.get("dampening"):
-                return "the optimizer's first step differs from the others (dampening)"
-            if options := [option for option in ("foreach", "differentiable") if group.get(option)]:
-                return f"the optimizer computes with {options[0]}: true; leave it out"
-        return ""
 
     def fix_addresses(self) -> None:
         """Keep the state and the rates as tensors at fixed addresses, as a captured step needs them.
@@ -163,31 +121,27 @@ class FlatOptimizer:
         """The optimizer over the module's own parameters, for hooks; it shares groups and state with the flat one."""
         for group, flat in self._group_pairs():
             group.update({key: value for key, value in flat.items() if key != "params"})
-        self._configured.state = defaultdict(dict)
+        self.configured.state = defaultdict(dict)
         for parameter, entry, flat in self._parts():
             at = entry.offset - flat.storage_offset()
-            self._configured.state[parameter] = {
+            self.configured.state[parameter] = {
                 key: value.view(-1)[at : at + entry.size].view(entry.shape)
                 if torch.is_tensor(value) and value.shape == flat.shape
                 else value
                 for key, value in self._optimizer.state.get(flat, {}).items()
             }
-        self._held = {parameter: dict(state) for parameter, state in self._configured.state.items()}
+        self._held = {parameter: dict(state) for parameter, state in self.configured.state.items()}
         self._shown = True
-        return self._configured
+        return self.configured
 
     def _take_back(self) -> None:
-        """Take over what a hook has set in the groups.
-
-        Raises:
-            TrainingError: It has replaced a part of the state.
-        """
+        """Take over what a hook has set in the groups; refuse a replaced part of the state."""
         if not self._shown:
             return
         for group, flat in self._group_pairs():
             flat.update({key: value for key, value in group.items() if key != "params"})
         for parameter, held in self._held.items():
-            now = self._configured.state.get(parameter, {})
+            now = self.configured.state.get(parameter, {})
             if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
                 raise TrainingError(
                     f"a hook has replaced a part of the state of {self.name}; change it in place",
@@ -195,7 +149,7 @@ class FlatOptimizer:
                 )
 
     def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        groups = [self._configured.param_groups[g] for g in self._with_flat]
+        groups = [self.configured.param_groups[g] for g in self._with_flat]
         return list(zip(groups, self._optimizer.param_groups, strict=True))
 
     def _parts(self) -> Iterator[tuple[nn.Parameter, Entry, nn.Parameter]]:
@@ -207,11 +161,7 @@ class FlatOptimizer:
                     yield parameter, entry, flat
 
     def check_rates(self, lr_factor: float) -> None:
-        """Refuse rates that a module changed during a round: algorithms compute with those of its start.
-
-        Raises:
-            TrainingError: Names both rates.
-        """
+        """Refuse rates that a module changed during a round: algorithms compute with those of its start."""
         self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
             if not self._fixed and group["lr"] != rate * lr_factor:
@@ -269,146 +219,6 @@ class FlatOptimizer:
         return [self._optimizer.state.get(p, {}) for p in self._parameters()]
 
 
-def single_optimizer(module: nn.Module) -> Optimizer:
-    """Call ``configure_optimizers`` once and leave its scheduler out: the federation applies it between rounds.
-
-    Raises:
-        ConfigError: It did not return one elementwise optimizer, with or without a scheduler.
-    """
-    optimizer, config = optimizer_and_scheduler(module)
-    if config is not None:
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
-    return optimizer
-
-
-def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any] | None]:
-    """Call ``configure_optimizers`` once: return one optimizer, and Lightning's dict of its scheduler, or None.
-
-    Raises:
-        ConfigError: It did not return one elementwise optimizer, or returned several schedulers.
-    """
-    name = type(module).__name__
-    try:
-        configured = module.configure_optimizers()
-    except ValueError as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if not frame.f_globals.get("__name__", "").startswith("torch.optim"):
-            raise
-        raise ConfigError(f"model.optimizer: {error}", key="optimizer-refuses-arguments") from error
-    schedulers: Any = ()
-    if isinstance(configured, (list, tuple)):
-        nested = bool(configured) and isinstance(configured[0], (list, tuple))
-        if nested and len(configured) == 2:
-            schedulers = configured[1]
-        optimizers = list(configured[0]) if nested else list(configured)
-        if len(optimizers) != 1:
-            raise ConfigError(
-                f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one",
-                key="several-optimizers",
-            )
-        configured = optimizers[0]
-    if isinstance(configured, dict):
-        schedulers, configured = configured.get("lr_scheduler") or schedulers, configured.get("optimizer")
-    schedulers = list(schedulers) if isinstance(schedulers, (list, tuple)) else [schedulers]
-    if len(schedulers) > 1:
-        raise ConfigError(
-            f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join "
-            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler",
-            key="several-schedulers",
-        )
-    if not isinstance(configured, Optimizer):
-        raise ConfigError(
-            f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer",
-            key="optimizer-missing",
-        )
-    reason = NOT_ELEMENTWISE.get(type(configured).__name__)
-    if reason:
-        raise ConfigError(
-            f"{type(configured).__name__} cannot work on the flat vector: {reason}; use SGD or Adam",
-            key="optimizer-unsupported",
-        )
-    for group in configured.param_groups:
-        for key, value in group.items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(
-                    f"model.optimizer.{key}: expected a finite number, found {value}", key="optimizer-value-not-finite"
-                )
-        if len({id(parameter) for parameter in group["params"]}) < len(group["params"]):
-            raise ConfigError(
-                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once",
-                key="optimizer-parameter-twice",
-            )
-    config = schedulers[0] if schedulers else None
-    return configured, config if config is None or isinstance(config, dict) else {"scheduler": config}
-
-
-def _check_owned(configured: Optimizer, module: nn.Module) -> None:
-    """Refuse an optimizer of parameters that are not the module's.
-
-    Raises:
-        ConfigError: Names the shape of one.
-    """
-    known = {id(parameter) for parameter in module.parameters()}
-    others = [p for group in configured.param_groups for p in group["params"] if id(p) not in known]
-    if others:
-        raise ConfigError(
-            f"{type(module).__name__}: its optimizer has {len(others)} parameters that are not the module's, the "
-            f"first of shape {list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use "
-            "self.parameters() in configure_optimizers",
-            key="optimizer-of-other-parameters",
-        )
-
-
-def _check_unchanged(module: nn.Module, model: FlatModel, before: torch.Tensor) -> None:
-    """Refuse a ``configure_optimizers`` that changes the module.
-
-    Raises:
-        ConfigError: says how.
-    """
-    name = type(module).__name__
-    pairs = zip(model.layout.parameters, model.parameters, strict=True)
-    if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
-        raise ConfigError(
-            f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__",
-            key="optimizer-freezes-parameter",
-        )
-    if not torch.equal(model.w, before):
-        raise ConfigError(
-            f"{name}.configure_optimizers changes weights, but is called for every copy of the module: do it in "
-            "__init__",
-            key="optimizer-changes-weights",
-        )
-
-
-def _check_fresh(configured: Optimizer, rebuilt: Optimizer, model: FlatModel) -> None:
-    """Refuse an optimizer that has a state already, other than a new one of its class.
-
-    Raises:
-        ConfigError: it has; names the parameter.
-    """
-    made = [(flat, rebuilt.state.get(flat, {})) for group in rebuilt.param_groups for flat in group["params"]]
-    for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
-        for flat, fresh in made:
-            at = entry.offset - flat.storage_offset()
-            if not entry.size or not 0 <= at < flat.numel():
-                continue
-            held = configured.state.get(parameter, {})
-            parts = {
-                key: value.flatten()[at : at + entry.size] if torch.is_tensor(value) and value.numel() > 1 else value
-                for key, value in fresh.items()
-            }
-            if held.keys() != parts.keys() or any(
-                torch.is_tensor(value) and not torch.equal(value.flatten(), parts[key].flatten())
-                for key, value in held.items()
-            ):
-                raise ConfigError(
-                    f"{type(configured).__name__} has a state before training (of {entry.name}), but every client's "
-                    "round begins with a new one; return an optimizer that has not been stepped or loaded",
-                    key="optimizer-used-already",
-                )
-
-
 def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     """Make an optimizer of the same class over other parameters, with the attributes and hooks of the original.
 
@@ -437,30 +247,6 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     for hooks in HOOKS:
         getattr(rebuilt, hooks).update(getattr(configured, hooks))
     return rebuilt
-
-
-def _is_foreign(configured: Optimizer) -> bool:
-    """Return whether an optimizer must be tried: it is not torch's own, its steps have hooks, or an option may fail."""
-    options = ("differentiable", *["capturable"] * (not torch.accelerator.is_available()))
-    failing = any(group.get(option) for option in options for group in configured.param_groups)
-    hooked = any(getattr(configured, hooks) for hooks in HOOKS)
-    return failing or hooked or not type(configured).__module__.startswith("torch.optim.")
-
-
-def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
-    """Return a warning if control variates do not fit an optimizer, otherwise "".
-
-    Args:
-        aggregators: Names of the aggregators that add control variates to the gradient.
-        optimizer: Name of the optimizer's class.
-    """
-    if not aggregators or optimizer not in ADAPTIVE:
-        return ""
-    return (
-        f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each "
-        "element, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which "
-        "they are derived"
-    )
 
 
 def _fusible(groups: Sequence[dict]) -> bool:

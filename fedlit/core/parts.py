@@ -37,11 +37,7 @@ class Parts:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Parts":
-        """Read the parts of a module; an attribute that is not a module is ignored.
-
-        Raises:
-            ConfigError: ``classes`` are not names, or not all different.
-        """
+        """Read the parts of a module; an attribute that is not a module is ignored."""
 
         def layers(name: str) -> nn.Module | None:
             part = getattr(module, name, None)
@@ -58,11 +54,7 @@ class Parts:
 
 
 def class_names(where: str, classes: Any) -> tuple[str, ...]:
-    """Return names of classes as a tuple.
-
-    Args:
-        where: Their place, for the error.
-        classes: The names, in their order.
+    """Return names of classes as a tuple; an error begins with their place, ``where``.
 
     Raises:
         ConfigError: They are not names, or not all different.

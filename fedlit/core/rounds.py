@@ -10,7 +10,7 @@ from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.diagnostics import squares
 from fedlit.core.errors import TrainingError
 from fedlit.core.local_model import LocalModel
-from fedlit.core.measuring import measure
+from fedlit.core.measuring import measure, settle_client
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
 from fedlit.core.randomness import seed_process
 
@@ -37,13 +37,13 @@ def client_round(
         payload = measure(local, stream, client, state, down, rnd)
         seconds = time.perf_counter() - began
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
-    local.watch.begin()
     seed_process(rnd.seed, "round", rnd.index, client.name)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
+    settle_client(local, stream, client, state)
     losses = []
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
@@ -58,33 +58,29 @@ def client_round(
     payload = _pack(local, local.end(contexts, down, into), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
-    logged = local.fabric.means()
-    metrics = local.fabric.taken()
+    logged, metrics = local.fabric.means(), local.fabric.taken()
     sent = payload.nbytes_sent(local.mask(client), local.layout)
     report = ClientReport(
-        client=client.name,
-        steps=window,
-        examples=client.examples,
-        loss=loss,
-        seconds=seconds,
-        bytes_up=sent,
-        logged=logged,
-        metrics=metrics,
-        still=still,
+        client.name, window, client.examples, loss, seconds, sent, logged=logged, metrics=metrics, still=still
     )
-    local.watch.check(lambda: _first_loss(local, stream, client, state, down, rnd))
     local.watched = True
     return payload, after, report
 
 
-def _first_loss(
+def first_loss(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
 ) -> Tensor:
-    """Return the loss of a client's first step, without taking it."""
+    """Return the loss of the first step of a client's round, with the hooks around it, without taking the step."""
     seed_process(rnd.seed, "round", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
+    settle_client(local, stream, client, state)
     local.count(state.batches, stream)
-    return local.first_loss(stream[state.batches])
+    batch = local.moved(stream[state.batches])
+    local.hooks.call("on_train_epoch_start")
+    local.hooks.start_batch(batch, 0)
+    loss = local.loss(batch, 0)
+    local.hooks.end_batch(batch, 0)
+    return loss
 
 
 def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payload:

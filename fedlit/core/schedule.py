@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlit.core.argument_types import Checked
+from fedlit.core.system.argument_types import Checked
 
 Unit = Literal["steps", "epochs"]
 

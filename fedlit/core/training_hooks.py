@@ -16,9 +16,6 @@ CALLED = ("on_train_epoch_start", "on_train_batch_start", *OF_GRADIENTS, "on_tra
 class TrainingHooks:
     """The training hooks that a module overrides.
 
-    Args:
-        module: The module.
-
     Attributes:
         called: Names of the hooks that it overrides.
         of_gradients: Whether one of them reads gradients: an algorithm's correction is then added after it.

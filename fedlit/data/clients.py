@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.records import SPLITS
 
 if TYPE_CHECKING:  # reading labels needs no PyTorch
+    import pandas as pd
     from torch.utils.data import Dataset
 
     from fedlit.core.messages import ClientData
@@ -90,3 +91,34 @@ def distinct_names(names: Iterable[str]) -> None:
                 key="client-names-clash",
             )
         seen[key] = name
+
+
+def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
+    """Return the groups of a data set's images, a map from names to [n] str; {} if it has none."""
+    groups = getattr(dataset, "groups", None)
+    return groups if isinstance(groups, Mapping) else {}
+
+
+def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
+    """Return the numbers of images and patients in each group of each client's parts and of the server's test sets.
+
+    The columns are ``client`` ("" for the server), ``split``, ``group``, ``value`` ("" if unknown), ``images``, and
+    ``patients`` (NaN if they are not known).
+    """
+    from pandas import DataFrame
+
+    parts = [(client.name, split, part) for client in clients for split, part in parts_of(client)]
+    parts += [("", name, part) for name, part in test_sets.items()]
+    rows = []
+    for client, split, part in parts:
+        patients = np.asarray(getattr(part, "patients", ())).astype(str)
+        for name, values in groups_of(part).items():
+            for value in np.unique(values).tolist():
+                where = values == value
+                people = (
+                    len(np.unique(patients[where]))
+                    if len(patients) == len(values) and (patients != "").all()
+                    else np.nan
+                )
+                rows.append((client, split, name, value, int(where.sum()), people))
+    return DataFrame(rows, columns=["client", "split", "group", "value", "images", "patients"])

@@ -124,6 +124,8 @@ def _check_records(one: Records, other: Records, classes: tuple[str, ...]) -> It
         equal_nan = {"equal_nan": True} if field == "labels" else {}
         if not np.array_equal(*values, **equal_nan):
             yield f"records(): {field} differ when the data are read again"
+    if one.groups.keys() != other.groups.keys() or any((one.groups[k] != other.groups[k]).any() for k in one.groups):
+        yield "records(): groups differ when the data are read again"
     if not one.table.equals(other.table):
         yield "records(): table differs when the data are read again"
     rows = np.unique(np.linspace(0, len(one.names) - 1, min(len(one.names), 16)).astype(int))

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.errors import DataError
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
@@ -376,8 +376,10 @@ class FederatedDataModule(Checked):
         from fedlit.data.pictures.images import LabelledImages
 
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
+        groups = {name: values[rows] for name, values in records.groups.items()}
         looks = {"in_chans": self.in_chans, "augment": augment, "mean": self.mean, "std": self.std}
-        return LabelledImages(records.store, rows, labels[rows], names, sites=sites, patients=patients, **looks)
+        rows_of = {"sites": sites, "patients": patients, "groups": groups}
+        return LabelledImages(records.store, rows, labels[rows], names, **rows_of, **looks)
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)

@@ -169,6 +169,10 @@ class Organisations(FederatedDataModule):
         joined = [self._under(name, read[name]) for name in self.sources]
         splits = np.concatenate([split_by_patient(r, self.split, self.seed) for r in joined])
         patients = np.concatenate([r.patients for r in joined])
+        groups = dict.fromkeys(name for r in joined for name in r.groups)
+        for name in groups:
+            if without := [of for of, r in zip(self.sources, joined, strict=True) if name not in r.groups]:
+                self.notes.append(f"group {name!r} is unknown for all images of {listed(without)}")
         return Records(
             store=JoinedStore([r.store for r in joined]),
             names=np.concatenate([r.names for r in joined]),
@@ -181,6 +185,9 @@ class Organisations(FederatedDataModule):
             },
             splits=self._one_split(patients, splits) if self.patients == "shared" else splits,
             table=pd.concat([r.table for r in joined], ignore_index=True),
+            groups={
+                name: np.concatenate([r.groups.get(name, np.full(len(r.names), "")) for r in joined]) for name in groups
+            },
         )
 
     def _one_split(self, patients: np.ndarray, splits: np.ndarray) -> np.ndarray:

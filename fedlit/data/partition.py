@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.records import SPLITS, Records, listed
 
 _ATTEMPTS = 1000  # draws of Dirichlet before it gives up

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedlit.core.errors import DataError
+from fedlit.data.groups import check_groups
 from fedlit.data.patients import is_unnamed, warn_united
 from fedlit.data.pictures.store import ImageStore
 
@@ -34,6 +36,7 @@ class Records:
         splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None if there is no
             official split.
         table: The columns of the source for ``ByColumn``, with one row for each image.
+        groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown.
     """
 
     store: ImageStore
@@ -45,6 +48,7 @@ class Records:
     site_classes: dict[str, tuple[str, ...]]
     splits: np.ndarray | None
     table: pd.DataFrame
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
 
     Raises:
         ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
-            NaN, or ``site_classes`` names an unknown site or class.
+            NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
@@ -146,6 +150,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
                 key="site-scheme-site-unknown",
             )
     texts = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
+    texts["groups"] = check_groups(records.groups, len(records.names))
     return replace(records, **texts | ({} if exact else {"patients": warn_united(texts["patients"])}))
 
 

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
 

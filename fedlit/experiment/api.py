@@ -18,17 +18,17 @@ from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from typing_extensions import Unpack
 
-from fedlit.core.argument_types import check_arguments
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
+from fedlit.core.system.argument_types import check_arguments
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.experiment.as_yaml import described, plain
+from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fingerprints import fingerprints
 from fedlit.experiment.naming import check_names
@@ -38,7 +38,7 @@ from fedlit.experiment.run import fit as fit_experiment
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
-from fedlit.federation.settings import Options, Settings
+from fedlit.federation.settings import Options, RoundSettings, Settings
 from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.loggers import LoggerSetting
@@ -55,7 +55,8 @@ def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
     ]
     function.__signature__ = declared.replace(parameters=[model, clients, *shown, *others])
     function.__annotations__ = {**Options.__annotations__, **function.__annotations__}
-    texts = re.split(r"\n {8}(?=\w+: )", (Settings.__doc__ or "").partition("Args:")[2].partition("\n\n")[0])
+    docs = [cls.__doc__.partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)]
+    texts = [text for each in docs for text in re.split(r"\n {8}(?=\w+: )", each)]
     described = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
     line = "\n        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
     function.__doc__ = (function.__doc__ or "").replace(line, described)
@@ -170,8 +171,7 @@ def fit(
 
 
 def _fitted(experiment: Experiment) -> Fitted:
-    console = experiment.console()
-    outcome = fit_experiment(experiment, console.print)
+    outcome, console = fit_experiment(experiment), experiment.console
     if outcome.signum:
         console.print(f"stopped by a signal; to continue: ckpt_path='{outcome.directory}'")
         raise KeyboardInterrupt if outcome.signum == signal.SIGINT else SystemExit(128 + outcome.signum)

@@ -32,6 +32,9 @@ AXES = {
     "data": ExtensionPoint("fedlit.data.FederatedDataModule", "fedlit.data", "a data set"),
     "partitions": ExtensionPoint("fedlit.data.Partition", "fedlit.data", "a partition"),
     "schedules": ExtensionPoint("fedlit.schedules.Schedule", "fedlit.schedules", "a schedule"),
+    "participations": ExtensionPoint(
+        "fedlit.federation.participation.Participation", "fedlit.federation.participation", "a participation plan"
+    ),
     "models": ExtensionPoint("lightning.pytorch.LightningModule", "fedlit.models", "a model"),
     "objectives": ExtensionPoint("torch.nn.Module", "fedlit.objectives", "an objective"),
     "trackers": ExtensionPoint("fedlit.tracking.Tracker", "fedlit.tracking", "a tracker"),

@@ -3,28 +3,22 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
 from fedlit import __version__
 from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import FederationFabric, launch, make_fabric
+from fedlit.core.fabric import FederationFabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
-from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule
-from fedlit.experiment.credentials import complete
-from fedlit.experiment.naming import Names, check_names, group_name, run_name
-from fedlit.experiment.options import check_classes, resolved, seeds_of
-from fedlit.experiment.parameters import parameters
-from fedlit.experiment.parser import Parser
+from fedlit.experiment.naming import Names
 from fedlit.experiment.phases import Phase, RunPart
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
@@ -48,12 +42,10 @@ class Experiment:
         config: The resolved configuration as YAML, which is saved with the run.
         settings: The same as nested mappings, for the tracker's parameters.
         model: The model before training, which is not changed.
-        tags: Tags of the run in MLflow.
-        phases: The phases before the main part, in order.
-        callbacks: The user's callbacks, which follow the rounds of every part.
         away: Access to the clients, if they are not in this process.
         fingerprints: Fingerprints of objects that no configuration describes, by name, of a run in Python.
         begun: Directory of a run that was killed before its first checkpoint, in which it starts again.
+        console: Console for messages, which prints only on the first rank.
     """
 
     config: str
@@ -76,15 +68,13 @@ class Experiment:
     fingerprints: dict[str, str] = field(default_factory=dict)
     begun: Path | None = None
 
+    def __post_init__(self) -> None:
+        self.names = Names.of(self.federation, self.model, self.settings, self.seed)
+        self.console = Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
+
     @classmethod
     def of(cls, config: str, options: Mapping[str, Any], **objects: Any) -> "Experiment":
-        """Make an experiment.
-
-        Args:
-            config: The resolved configuration as YAML.
-            options: Its values by key, with objects as logger, phases and callbacks.
-            objects: The fabric, the data, the model, the federation, and the fingerprints, if any.
-        """
+        """Make an experiment of a resolved configuration: as YAML, as values by key, and the objects made of it."""
         return cls(
             config=config,
             settings=documents.parse(config),
@@ -106,10 +96,10 @@ class Experiment:
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ConfigError(f"phases: expected different names, found {names}", key="phase-names-repeated")
-        parts = [RunPart(phase.federation(self.federation), phase) for phase in self.phases]
+        parts = [RunPart(phase.federation(self.federation), phase, self.seed) for phase in self.phases]
         for part in parts if self.fast_dev_run else ():
             part.federation.one_step()
-        return [*parts, RunPart(self.federation)]
+        return [*parts, RunPart(self.federation, seed=self.seed)]
 
     @property
     def eval_batches(self) -> int | None:
@@ -122,31 +112,23 @@ class Experiment:
         model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
         tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
         return assemble(
-            part.federation,
-            part.model(model),
-            self.data,
-            self.fabric,
-            part.seed(self.seed),
-            tags=tags,
-            limit_eval_batches=self.eval_batches,
-            personal_state=personal_state,
-            away=self.away,
-            phase=part.phase.name if part.phase else "",
-        )
+            part.federation, part.model(model), self.data, self.fabric, part.seed, tags=tags, away=self.away,
+            limit_eval_batches=self.eval_batches, personal_state=personal_state, phase=part.name,
+        )  # fmt: skip
 
     def pending(self, run: Path | None) -> list[RunPart]:
         """Return the unfinished parts; the main part is always among them, because it ends with the test."""
         return [part for part in self.parts[:-1] if not part.finished(run)] + self.parts[-1:]
 
-    def first_session(self, run: Path | None) -> Session:
-        """Make the session of the first pending part, once the main part has been checked as well."""
-        first = self.pending(run)[0]
+    def first_session(self, run: Path | None) -> tuple[Session, list[RunPart]]:
+        """Make the session of the first pending part, once the main part has been checked; return the pending parts."""
+        first, *others = self.pending(run)
         # Not for a frozen body, whose features would be computed in vain if a phase changes it.
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
             main = self.session()
             with closing(main.engine):
                 Monitor.resolve(self.federation, sanity_check(main, main.restore(None)[0]), bool(self.callbacks))
-        return self.session(run, first)
+        return self.session(run, first), [first, *others]
 
     def _after(self, parts: Sequence[RunPart], run: Path | None) -> tuple[LightningModule, PersonalState | None]:
         """Return the model after a run's earlier parts, and what clients kept in the last of them."""
@@ -159,74 +141,12 @@ class Experiment:
             part.carry_over(run, model, fresh)
         return model, personal_state
 
-    @cached_property
-    def _names(self) -> Names:
-        return Names.of(self.federation, self.model)
-
     @property
     def _tags(self) -> dict[str, str]:
-        names = self._names
-        tags = {"fedlit.method": names.method, "fedlit.group": group_name(self.settings, names.method)}
-        tags |= {"fedlit.algorithm": names.aggregator, "fedlit.seed": str(self.seed)}
-        return tags | self.tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
-
-    @property
-    def parameters(self) -> dict[str, str | int | float | bool]:
-        """The parameters by which a tracker's pages compare runs."""
-        return parameters(self.settings, self.federation, self._names)
-
-    @property
-    def run_name(self) -> str:
-        """The name of a new run: ``name``, or its method and seed with the date and time."""
-        return self.name or run_name(self._names.method, self.seed)
-
-    def console(self) -> Console:
-        """Return the console for messages, which prints only on the first rank."""
-        return Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
-
-
-@contextmanager
-def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
-    """Context manager that makes the objects of a configuration; the files of a trial run are deleted at the end.
-
-    Args:
-        args: The values of the configuration.
-        parser: The parser that read them.
-        tracked: Whether the command makes a run, which has a name and a logger.
-
-    Raises:
-        ConfigError: There are several seeds, a name cannot be that of a folder, or credentials are missing.
-    """
-    seeds = seeds_of(args)
-    if not seeds:
-        raise ConfigError("seed: expected a number, found none", key="seed-missing")
-    if parser.sources.where("model.classes"):
-        raise ConfigError(
-            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set "
-            "data.classes",
-            key="model-classes-given",
-        )
-    if len(seeds) != 1:
-        raise ConfigError(
-            f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; give only the seed of the run of "
-            "--ckpt_path",
-            key="several-seeds",
-        )
-    args.seed = seeds[0]
-    if tracked:  # other commands only read runs, which may have names of an earlier version
-        check_names(args)
-    config = resolved(args, parser)
-    if not tracked or args.fast_dev_run:
-        args.logger = False
-    complete(args)
-    fabric = make_fabric(**args.fabric)
-    launch(fabric)
-    seed_process(args.seed, "initial weights")
-    objects = parser.instantiate(args)
-    check_classes(objects.model, objects.data)
-    made = {name: objects[name] for name in ("data", "model", "federation")}
-    with ready(Experiment.of(config, objects, fabric=fabric, **made)) as experiment:
-        yield experiment
+        names = self.names
+        tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.algorithm": names.aggregator}
+        tags |= {"fedlit.seed": str(self.seed)} | self.tags
+        return tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
 
 
 @contextmanager
@@ -237,4 +157,5 @@ def ready(experiment: Experiment) -> Iterator[Experiment]:
         return
     experiment.federation.one_step()
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder:
-        yield replace(experiment, tracker=Tracker(), run_dir=Path(folder))
+        experiment.tracker, experiment.run_dir = Tracker(), Path(folder)
+        yield experiment

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from lightning.pytorch import LightningModule
 
+from fedlit.core.configured_optimizer import single_optimizer
 from fedlit.core.errors import CheckpointError
 from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import single_optimizer
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
@@ -44,11 +44,7 @@ def write_fingerprints(directory: Path, prints: Mapping[str, str]) -> None:
 
 
 def check_same(directory: Path, prints: Mapping[str, str]) -> None:
-    """Check that a run is resumed with the objects with which it began.
-
-    Raises:
-        CheckpointError: A fingerprint differs; names the object.
-    """
+    """Refuse to resume a run with other objects than those with which it began."""
     file = directory / FILE
     before = json.loads(file.read_text()) if file.exists() else {}
     for name, now in prints.items():

@@ -1,12 +1,11 @@
-"""Plans of sweeps: the YAML of a sweep, and its runs."""
+"""Plans of sweeps: their settings, and their runs."""
 
-import copy
 import itertools
 import shutil
 from argparse import ArgumentError
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,28 +13,18 @@ from jsonargparse import Namespace
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, key_of
-from fedlit.core.fetching import without_fetching
 from fedlit.core.system import documents
+from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
-from fedlit.experiment.naming import (
-    OF_RUNS,
-    Names,
-    as_folders,
-    as_option,
-    check_name,
-    check_names,
-    group_name,
-    shortest,
-)
+from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
-from fedlit.tracking.names import TEST
-from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
+from fedlit.tracking.names import PARENT, TEST
+from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, metric_of, read_config
 
 RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
 """Keys that a sweep sets for each run."""
@@ -45,6 +34,13 @@ LOG, WANTED = "console.log", ".wanted.yaml"
 
 METRIC, VALIDATION = "test/federation/auroc_macro", "val/auroc_macro"
 """Default metrics of the summary: without a grid, and with one, from which the user selects a point."""
+
+
+INDIVIDUAL, POOLED = "individual", "pooled"
+"""Baselines of a federation: the model of each client, and one model of all data."""
+
+BASELINES = {INDIVIDUAL: {}, POOLED: {"data.pooled": True}}
+"""Keys of the baselines' cases, which train without an algorithm; individual models have a client each."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +56,8 @@ class Sweep:
         set: Keys for all runs.
         cases: Named alternatives, each with its own keys.
         grid: Lists of values by key; the runs take all combinations.
+        baselines: Cases that fedlit adds: ``individual``, a model for each client from its own data, and ``pooled``,
+            one model from all data. The names of the clients are read from the data.
         seeds: Seeds of the runs. They set the key ``seed``, and are added to ``data.seed``, so that each seed has its
             own data, split and partition, unless the source fixes them. ``data.seed`` in any section keeps one draw for
             all seeds.
@@ -68,6 +66,8 @@ class Sweep:
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
         file: File of the sweep, for messages.
         starts: Weights from which the runs of a seed start, by seed.
+        points: Combinations of the grid's values that are run; None for all.
+        tags: Tags of all runs, besides those of their case and values.
 
     Raises:
         ConfigError: A list is empty, a name cannot be that of a folder, or a key is one that the sweep sets.
@@ -78,11 +78,14 @@ class Sweep:
     set: dict[str, Any] = field(default_factory=dict)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
     grid: dict[str, list[Any]] = field(default_factory=dict)
+    baselines: list[Literal["individual", "pooled"]] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0])
     metric: str = ""
     run_dir: str = "runs"
     file: Path | None = None
     starts: dict[int, str] = field(default_factory=dict)
+    points: Sequence[Mapping[str, Any]] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
@@ -103,6 +106,11 @@ class Sweep:
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
             check_name("cases", name)
+            if self.baselines and name.partition("-")[0] in BASELINES:
+                raise ConfigError(
+                    f"cases: {name!r} is the name of one of the baselines; choose another name",
+                    key="sweep-case-named-baseline",
+                )
         for section in (self.set, *self.cases.values(), self.grid):
             for key in _options(section):
                 if key in RESERVED_KEYS:
@@ -134,6 +142,18 @@ class PlannedRun:
     rounds: int  # Number of rounds.
     credentials: tuple[str, ...] = ()  # Options with credentials.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
+
+    @classmethod
+    def of(
+        cls, args: Namespace, parser: Parser, group: str, rounds: int, point: "_Point | None" = None
+    ) -> "PlannedRun":
+        """Return the run of a configuration that has a name and a seed, of a sweep at a point."""
+        case, shown = (point.case, point.shown) if point else ("", {})
+        return cls(
+            args.name, group, case, shown, args.seed, Path(args.run_dir) / args.experiment / args.name,
+            config=resolved(args, parser), rounds=rounds, credentials=as_words(args),
+            data_seed=args.get("data.init_args.seed"),
+        )  # fmt: skip
 
     @property
     def has_checkpoint(self) -> bool:
@@ -189,13 +209,7 @@ class PlannedRun:
 
     def metric(self, key: str) -> float:
         """Return a metric of the finished run, or NaN if it is not logged."""
-        result = Result.read(self.directory)
-        if result is None or key in result.metrics:
-            return result.metrics[key] if result else float("nan")
-        values = {
-            step: value for step, name, value in MetricsFile(self.directory / "metrics.csv").rows() if name == key
-        }
-        return values.get(result.best_round, next(reversed(values.values()), float("nan")))
+        return metric_of(self.directory, key) if Result.read(self.directory) else float("nan")
 
 
 @dataclass(frozen=True)
@@ -221,40 +235,11 @@ class _Point:
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
 
-def load_sweep(path: str | Path) -> Sweep:
-    """Read a sweep's YAML.
-
-    Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
-    """
-    path = Path(path)
-    sources = Sources(("sweep", "--config", str(path)))
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(Sweep, skip={"file", "starts"})
-    try:
-        content = documents.load_mapping(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
-    try:
-        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
-        sections = {key: content[key] for key in ("set", "cases", "grid") if content.get(key)}
-        keys = parser.parse_object(copy.deepcopy(content)).as_dict() | sections
-        files = [str(path.parent / name) for name in keys["config"]]
-        return Sweep(**keys | {"config": files, "file": path})
-    except ArgumentError as error:
-        raise ConfigError(
-            f"{path}: {explain(error, sources, parser.get_defaults().as_dict())}",
-            key=key_of(error, "sweep-file-invalid"),
-        ) from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", key=error.key) from error
-
-
 def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     """Return the runs of a sweep in order, with complete configurations whose objects have been made once.
 
-    No weights are fetched, and no data are read. Plans of many sweeps may share a ``parser``, which takes half a second
-    to make.
+    No weights are fetched, and data are read only for the clients' names of individual baselines. Plans of many sweeps
+    may share a ``parser``, which takes half a second to make.
 
     Raises:
         ConfigError: A run has a mistake; names the run and the key.
@@ -272,19 +257,19 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     names: dict[str, str] = {}
     made: set[object] = set()
     rounds: dict[str, int] = {}
-    for point in _points(sweep):
+    for point in _with_clients(_points(sweep), sweep, shared, parser):
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
             complete(args.clone())  # missing credentials are found now
-            credentials = as_words(args)
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 with without_fetching():  # mistakes that constructors refuse are found now
                     rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
-        tags, args.tags = {**args.tags, **point.tags(sweep.experiment)}, {}
+        grouped = {PARENT: point.group or sweep.experiment} if len(sweep.seeds) > 1 else {}
+        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **grouped, **sweep.tags}, {}
         data = args.data
         for seed in sweep.seeds:
             args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
@@ -303,30 +288,43 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     f"runs {same} and {name} have the same configuration; remove one of them", key="sweep-runs-equal"
                 )
             args.name, args.tags = name, tags
-            run = PlannedRun(
-                name=name,
-                group=point.group,
-                case=point.case,
-                point=point.shown,
-                seed=seed,
-                directory=sweep.directory / name,
-                config=resolved(args, parser),
-                rounds=rounds[parts["federation"]],
-                credentials=credentials,
-                data_seed=args.get("data.init_args.seed"),
-            )
-            runs.append(run)
+            runs.append(PlannedRun.of(args, parser, point.group, rounds[parts["federation"]], point))
     return runs
 
 
 def _points(sweep: Sweep) -> Iterator[_Point]:
     short = shortest(list(sweep.grid))
-    values = [[(value, word) for value, word in zip(v, as_folders(v), strict=True)] for v in sweep.grid.values()]
-    for case, *combination in itertools.product(sweep.cases or [""], *values):
-        chosen = dict(zip(sweep.grid, combination, strict=True))
+    words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in sweep.grid.items()}
+    points = sweep.points
+    if points is None:
+        points = [dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values())]
+    cases = {**sweep.cases} or ({"federated": {}} if sweep.baselines else {"": {}})
+    cases |= {name: {"federation.aggregators": [], **BASELINES[name]} for name in dict.fromkeys(sweep.baselines)}
+    for case, point in itertools.product(cases, points):
+        chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
-        settings = _options(sweep.set) | _options(sweep.cases.get(case, {}))
-        yield _Point(group, case, chosen, settings | _options({key: value for key, (value, _) in chosen.items()}))
+        settings = _options(sweep.set) | _options(cases[case])
+        yield _Point(group, case, chosen, settings | _options(point))
+
+
+def _with_clients(points: Iterable[_Point], sweep: Sweep, shared: Sequence[str], parser: Parser) -> Iterator[_Point]:
+    """Replace the point of individual models by one for each client of its data."""
+    for point in points:
+        if point.case != INDIVIDUAL or not sweep.baselines:
+            yield point
+            continue
+        with _explained(f"run {point.group}", SweepSources(("fit", *shared), sweep.file, point.case), parser):
+            args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
+            complete(args)
+            with without_fetching():
+                data = parser.instantiate(args).data
+            data.prepare_data()
+            data.setup()
+        names = args.federation.clients or list(data.clients)
+        for name, word in zip(names, as_folders(names), strict=True):
+            case = f"{INDIVIDUAL}-{word}"
+            settings = {**point.settings, "federation.clients": [name]}
+            yield replace(point, group=case + point.group.removeprefix(INDIVIDUAL), case=case, settings=settings)
 
 
 def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[PlannedRun]:
@@ -347,26 +345,14 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
     check_names(args)
     with without_fetching():
         objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
-    method = Names.of(objects.federation, objects.model).method
-    group = args.name or group_name(documents.parse(resolved(args, parser)), method)
-    runs = []
-    data = args.data
+    names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
+    group = args.name or names.group
+    runs, data = [], args.data
+    args.tags = {**args.tags, PARENT: group}
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"
-        run = PlannedRun(
-            name=args.name,
-            group=group,
-            case="",
-            point={},
-            seed=seed,
-            directory=Path(args.run_dir) / args.experiment / args.name,
-            config=resolved(args, parser),
-            rounds=objects.federation.rounds,
-            credentials=as_words(args),
-            data_seed=args.get("data.init_args.seed"),
-        )
-        runs.append(run)
+        runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds))
     return runs
 
 

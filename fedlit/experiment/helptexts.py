@@ -28,6 +28,7 @@ SWEEP = """The YAML of a sweep; all but experiment is optional:
     scaffold: {federation.aggregators: [Scaffold], federation.rounds: 20}
   grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
+  baselines: [individual, pooled] # also each client's own model, and one model of all data
   seeds: [0, 1, 2]                # by default 0
   metric: val/auroc_macro         # for the summary; with a grid not test/...
 
@@ -36,6 +37,33 @@ RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; its output
 skipped, and unfinished ones continue. RUN_DIR/EXPERIMENT/sweep.csv has one row per run.
 
 In MLflow, runs that differ only in their seed share the tag fedlit.group; the tag fedlit.method is the case."""
+
+TUNE = """The YAML of a tuning:
+
+  experiment: tuned               # groups the runs, on disk and in MLflow
+  config: [../quickstart.yaml]    # base of all runs, relative to this file
+  set: {federation.rounds: 10}    # keys for all runs
+  cases:                          # the methods, each with any keys
+    fedavg: {federation.aggregators: [FedAvg]}
+    fedprox:
+      federation.aggregators: [FedProx]
+      ranges: {federation.aggregators.mu: [0.001, 0.01, 0.1]}  # only for this method
+  ranges:                         # for all methods
+    model.optimizer.lr: {low: 0.0001, high: 0.1, scale: log}
+    data.batch_size: [16, 32]
+  tries: 8                        # the same number for every method
+  rule: {metric: val/auroc_macro, seeds: [100]}
+  seeds: [0, 1, 2]                # of the final runs; none of them is in rule.seeds
+
+A range is a list, or low and high with a scale (linear or log) and integer: true or false. The tries are drawn at
+random (search_seed, by default 0); `sampler: grid` tries all combinations of lists and needs no tries. The rule chooses
+the settings with the best mean over its seeds, at the round of each run's best model. Test metrics are refused. A rule
+for another metric has a mode, max or min. The chosen settings of each method then run with the final seeds.
+
+Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
+a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric
+by number of tries, and the cost of the tries. In MLflow, the runs of a method are children of a run with its name.
+`fedlit compare RUN_DIR/EXPERIMENT` compares only the final runs."""
 
 CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet), a proposed YAML for `fedlit fit --config
 FILE` is printed first, with the meaning of each column and the reason for it. --set '{site: Ward}' overrides it. With

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import yaml
 
-from fedlit.core.custom import custom_code
 from fedlit.core.system import documents
 from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
+from fedlit.experiment.custom import custom_code
 from fedlit.tracking.addresses import scalars
 
 KEY = re.compile(r'Parser key "([^"]+)"')
@@ -115,7 +115,7 @@ class SweepSources(Sources):
     def _settings(self) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         """Yield keys and values of the sections that made the run, the overriding ones first."""
         node = _composed(self.file) if self.file else None
-        for section in (["grid"], ["cases", self.case], ["set"]):
+        for section in (["grid"], ["cases", self.case, "ranges"], ["ranges"], ["cases", self.case], ["set"]):
             entry = _find(node, section)
             yield from entry[1].value if entry and isinstance(entry[1], yaml.MappingNode) else ()
 

@@ -11,8 +11,8 @@ from typing import Any
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 
-from fedlit.core.aggregator import composed_name
 from fedlit.core.errors import ConfigError
+from fedlit.core.governing import composed_name
 from fedlit.core.parts import Parts
 from fedlit.federation.federation import Federation
 from fedlit.tracking.base import MetricsFile
@@ -78,11 +78,7 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
 
 
 def check_names(args: Namespace) -> None:
-    """Check the names of an experiment and a run.
-
-    Raises:
-        ConfigError: One cannot be the name of a folder.
-    """
+    """Refuse names of an experiment and a run that cannot be those of folders."""
     check_name("experiment", args.experiment, OF_RUNS)
     if args.name is not None:
         check_name("name", args.name, OF_RUNS)
@@ -90,27 +86,34 @@ def check_names(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of a method and its parts.
+    """The names of a method and its parts, and of its runs.
 
     Attributes:
         aggregator: Names of the aggregators.
         objective: Class of the model's objective, or "" if the model defines its own loss.
         method: Names of the aggregators, and the label of the objective: its ``objective_label`` (which is "" for the
             usual loss) or else its class.
+        group: Name that is the same for runs that differ only in their seed.
+        run: Default name of a run.
     """
 
     aggregator: str
     objective: str
     method: str
+    group: str
+    run: str
 
     @classmethod
-    def of(cls, federation: Federation, model: LightningModule) -> "Names":
-        """Return the names of a federation and its model."""
+    def of(
+        cls, federation: Federation, model: LightningModule, settings: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> "Names":
+        """Return the names of a federation and its model, with the settings and the seed of a run."""
         aggregator, objective = composed_name(federation.aggregators), Parts.of(model).objective
         name = "" if objective is None else type(objective).__name__
         # Not inherited: a subclass of an objective without a label is another objective.
         label = vars(type(objective)).get("objective_label", name)
-        return cls(aggregator, name, f"{aggregator}-{label}" if label else aggregator)
+        method = f"{aggregator}-{label}" if label else aggregator
+        return cls(aggregator, name, method, group_name(settings or {}, method), run_name(method, seed))
 
 
 def group_name(settings: Mapping[str, Any], method: str) -> str:

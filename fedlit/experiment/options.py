@@ -1,6 +1,8 @@
-"""The options of an experiment: the keys of its YAML, and the resolved configuration."""
+"""The options of an experiment: the keys of its YAML, the resolved configuration, and the objects made of it."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import signature
 
 from jsonargparse import Namespace
@@ -8,11 +10,15 @@ from jsonargparse.typing import restricted_string_type
 from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import make_fabric
+from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.parts import class_names
+from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.choices import AXES, shipped, short_names
+from fedlit.experiment.credentials import complete
+from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.helptexts import CHOSEN, EPILOG, metrics_help
+from fedlit.experiment.naming import check_names
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
@@ -90,11 +96,7 @@ def classes_of(data: FederatedDataModule) -> tuple[str, ...]:
 
 
 def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
-    """Check that the data name classes if the model takes some.
-
-    Raises:
-        ConfigError: They do not.
-    """
+    """Refuse data that name no classes if the model takes some."""
     if "classes" in signature(type(model).__init__).parameters and not data.classes:
         name = type(data).__name__
         raise ConfigError(
@@ -121,3 +123,42 @@ def resolved(args: Namespace, parser: Parser) -> str:
 def seeds_of(args: Namespace) -> list[int]:
     """Return the seeds of a configuration, in most cases one."""
     return [int(number) for number in re.findall(r"-?\d+", str(args.seed))]
+
+
+@contextmanager
+def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator[Experiment]:
+    """Context manager that makes the objects of a configuration; ``tracked`` if the command makes a run.
+
+    Raises:
+        ConfigError: There are several seeds, a name cannot be that of a folder, or credentials are missing.
+    """
+    seeds = seeds_of(args)
+    if not seeds:
+        raise ConfigError("seed: expected a number, found none", key="seed-missing")
+    if parser.sources.where("model.classes"):
+        raise ConfigError(
+            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set "
+            "data.classes",
+            key="model-classes-given",
+        )
+    if len(seeds) != 1:
+        raise ConfigError(
+            f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; give only the seed of the run of "
+            "--ckpt_path",
+            key="several-seeds",
+        )
+    args.seed = seeds[0]
+    if tracked:  # other commands only read runs, which may have names of an earlier version
+        check_names(args)
+    config = resolved(args, parser)
+    if not tracked or args.fast_dev_run:
+        args.logger = False
+    complete(args)
+    fabric = make_fabric(**args.fabric)
+    launch(fabric)
+    seed_process(args.seed, "initial weights")
+    objects = parser.instantiate(args)
+    check_classes(objects.model, objects.data)
+    made = {name: objects[name] for name in ("data", "model", "federation")}
+    with ready(Experiment.of(config, objects, fabric=fabric, **made)) as experiment:
+        yield experiment

@@ -52,13 +52,7 @@ LAST = ("model.optimizer.", "fabric.", "phases")
 
 
 def parameters(settings: Mapping[str, Any], federation: Federation, names: Names) -> dict[str, Value]:
-    """Return the parameters of a run, the most wanted ones first.
-
-    Args:
-        settings: The configuration.
-        federation: The federation that it describes.
-        names: Names of the method.
-    """
+    """Return the parameters of a run, the most wanted ones first."""
     flat = _flat(settings)
     chosen: dict[str, Value] = {
         "method": names.method,

@@ -9,9 +9,9 @@ from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 from rich.console import Console
 from yaml import YAMLError
 
-from fedlit.core.custom import custom_code
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError, key_of
 from fedlit.core.system import documents
+from fedlit.experiment.custom import custom_code
 from fedlit.experiment.helptexts import HelpFormatter
 from fedlit.experiment.mistakes import Sources, explain, home
 from fedlit.tracking.addresses import marked, without_credentials

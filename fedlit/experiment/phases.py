@@ -11,7 +11,6 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.argument_types import checked
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
@@ -20,12 +19,13 @@ from fedlit.core.local_model import configured
 from fedlit.core.module import copy_of
 from fedlit.core.objective import Objective
 from fedlit.core.seeds import derive_seed
+from fedlit.core.system.argument_types import checked
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.participation import Participation
 from fedlit.federation.session import Session
-from fedlit.federation.settings import Settings
-from fedlit.schedules import Schedule
+from fedlit.federation.settings import RoundSettings, Settings
 from fedlit.tracking.run import Run
 
 FOLDER = "phases"
@@ -35,65 +35,35 @@ INHERITED = ("participation", "weights", "gradient_clip", "gradient_clamp", "eva
 
 
 @checked
-@dataclass
-class Phase:
+@dataclass(kw_only=True)
+class Phase(RoundSettings):
     """A phase: rounds before the main part, with its own clients, objective and algorithms.
 
     The next phase starts from the best model of this one. All phases log to the same run, and their rounds are numbered
     consecutively. The states of algorithms start afresh in each phase; a part of the model that a client keeps in both
-    phases continues with the client's values. "As in the main part" means the value of ``federation``.
+    phases continues with the client's values. By default participation, weights, gradient_clip, gradient_clamp,
+    eval_every and checkpoint_every are as in the main part; lr_factors are not.
 
     Args:
         name: Name of the phase, and of its folder in the run directory.
-        rounds: Number of rounds. By default as many as the schedule describes, or 10 if it has no end.
-        schedule: Window, unit and learning rate of each round. By default one epoch per round.
-        clients: Names of the clients that take part. By default all.
-        aggregators: The algorithms. By default federated averaging.
         objective: The objective, instead of that of the model.
         optimizer: The optimizer, instead of that of the model.
         trainable: The trained part of the model: ``all`` or ``head``. By default as the model defines.
         keep: The part of the model with which the next phase starts: the ``body``, with a new head and new variables of
             the objective, or ``all``.
-        optimizer_state: Whether to ``keep`` or ``reset`` a client's optimizer state between its rounds.
-        monitor: Metric that selects the best model; ``auto`` chooses as in the main part.
-        monitor_mode: Whether higher (``max``) or lower (``min``) is better; ``auto`` knows losses and AUROC.
-        patience: Number of rounds without a better model after which the phase ends. By default it never ends early.
-        patience_margin: Difference from the best metric below which a worse round does not count for patience. By
-            default every round counts that is not better.
-        participation: Share of the clients that train in a round. By default as in the main part.
-        weights: Weights of the clients in every mean, ``examples`` or ``uniform``. By default as in the main part, or
-            else as the phase's aggregators define.
-        lr_factors: Factors of the learning rates of single clients by name. By default all are 1, also if the main part
-            has factors.
-        gradient_clip: Largest norm of a local gradient. By default as in the main part.
-        gradient_clamp: Largest absolute value of the elements of a local gradient. By default as in the main part.
-        eval_every: Number of rounds between evaluations. By default as in the main part.
-        checkpoint_every: Number of rounds between checkpoints, seconds such as ``60s``, or ``auto``. By default as in
-            the main part.
 
     Raises:
         ConfigError: The name cannot be that of a folder.
     """
 
-    name: str
-    rounds: int | None = None
-    schedule: Schedule | None = None
-    clients: list[str] | None = None
+    name: str = field(kw_only=False)
     aggregators: list[Aggregator] = field(default_factory=list)
     objective: nn.Module | None = None
     optimizer: OptimizerCallable | None = None
     trainable: Literal["all", "head"] | None = None
     keep: Literal["body", "all"] = "body"
     optimizer_state: Literal["reset", "keep"] = "keep"
-    monitor: str = "auto"
-    monitor_mode: Literal["auto", "max", "min"] = "auto"
-    patience: int | None = None
-    patience_margin: float | None = None
-    participation: float | None = None
-    weights: Literal["examples", "uniform"] | None = None
-    lr_factors: dict[str, float] | None = None
-    gradient_clip: float | None = None
-    gradient_clamp: float | None = None
+    participation: float | Participation | None = None
     eval_every: int | None = None
     checkpoint_every: int | str | None = None
 
@@ -116,19 +86,19 @@ class Phase:
 
 
 class RunPart:
-    """Consecutive rounds of a run with the same settings: a phase, or the main part (``phase`` None)."""
+    """Consecutive rounds of a run with the same settings: a phase, or the main part.
 
-    def __init__(self, federation: Federation, phase: Phase | None = None) -> None:
+    Attributes:
+        name: Name of the phase; "" for the main part.
+        seed: Seed of the part, derived from that of the run.
+        title: A line for the terminal, or "" for the main part.
+    """
+
+    def __init__(self, federation: Federation, phase: Phase | None = None, seed: int = 0) -> None:
         self.federation, self.phase = federation, phase
-
-    @property
-    def title(self) -> str:
-        """A line for the terminal, or "" for the main part."""
-        return f"phase {self.phase.name!r}, before the main part" if self.phase else ""
-
-    def seed(self, seed: int) -> int:
-        """Return the seed of the part, derived from that of the run."""
-        return derive_seed(seed, "phase", self.phase.name) if self.phase else seed
+        self.seed = derive_seed(seed, "phase", phase.name) if phase else seed
+        self.name = phase.name if phase else ""
+        self.title = f"phase {phase.name!r}, before the main part" if phase else ""
 
     def model(self, main: LightningModule) -> LightningModule:
         """Return the model that is trained in this part: a copy for a phase, the model itself for the main part.
@@ -168,13 +138,7 @@ class RunPart:
         return last is not None and self.federation.over(checkpoint.rounds(last), checkpoint.best(last))
 
     def carry_over(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
-        """Load the result of a phase into ``model`` by name; tensors that are not kept get their initial values.
-
-        Args:
-            run: The run's directory.
-            model: The model before the phase, which is changed.
-            fresh: Initial values by name.
-        """
+        """Load the result of a phase into ``model`` by name; tensors that are not kept get their ``fresh`` values."""
         learned, dropped = checkpoint.tensors(self._result(run)), self.dropped(model)
         for name, value in model.state_dict().items():
             if name.startswith(dropped):

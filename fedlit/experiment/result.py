@@ -46,25 +46,12 @@ class Fitted:
 
     @classmethod
     def of(cls, outcome: Outcome, start: LightningModule) -> Fitted:
-        """Collect the results of a run.
-
-        Args:
-            outcome: Its outcome.
-            start: A model with the same layers.
-        """
+        """Collect the results of a run; ``start`` is a model with the same layers."""
         session = outcome.session
         names = [type(aggregator).__name__ for aggregator in session.federation.aggregators]
         loaded = checkpoint.load(outcome.best, session.layout, names)
         logged = list(MetricsFile(outcome.directory / "metrics.csv").rows())
-        return cls(
-            directory=outcome.directory,
-            test=outcome.metrics,
-            best_round=outcome.rounds,
-            _session=session,
-            _loaded=loaded,
-            _start=start,
-            _logged=logged,
-        )
+        return cls(outcome.directory, outcome.metrics, outcome.rounds, session, loaded, _start=start, _logged=logged)
 
     @cached_property
     def metrics(self) -> pd.DataFrame:

@@ -63,12 +63,8 @@ def required_checkpoint(experiment: Experiment) -> Path:
 
 @contextmanager
 def locked(experiment: Experiment, run: Path) -> Iterator[None]:
-    """Context manager that locks a run's directory; the first rank does so for all ranks.
-
-    Raises:
-        ConfigError: Another process is using the directory.
-    """
-    lock, refusal = RunLock(run), None
+    """Context manager that locks a run's directory against other processes; the first rank does so for all ranks."""
+    lock, refusal = RunLock(run), ""
     if experiment.fabric.is_global_zero:
         try:
             lock.acquire()
@@ -89,7 +85,6 @@ class Resumption:
     Attributes:
         directory: The run's directory, or None for a new run that does not have one yet.
         checkpoint: Checkpoint to resume from, or None to start with the first round.
-        messages: Lines for the user.
     """
 
     directory: Path | None
@@ -107,7 +102,7 @@ class Resumption:
         directory, messages = self.directory, ()
         if directory is None:
             created = experiment.fabric.is_global_zero and new_directory(
-                experiment.run_dir, experiment.experiment, experiment.run_name
+                experiment.run_dir, experiment.experiment, experiment.name or experiment.names.run
             )
             directory = experiment.fabric.broadcast(created)
             if experiment.name not in (None, directory.name):

@@ -1,7 +1,7 @@
 """A run of an experiment, from its first round to the test of its best model."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +12,8 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.naming import totals
+from fedlit.experiment.parameters import parameters
+from fedlit.experiment.phases import RunPart
 from fedlit.experiment.resumption import resumption
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
@@ -20,21 +22,15 @@ from fedlit.predictions.table import FOLDER
 from fedlit.tracking.full_disk import full_disk_explained
 from fedlit.tracking.run import Result, Run
 
-Say = Callable[[str], None]
-"""Prints a line for the user."""
-
 
 @dataclass(frozen=True)
 class Outcome:
     """The result of a run.
 
     Attributes:
-        directory: The run's directory.
-        signum: Number of the signal that stopped the run, or 0. A stopped run has only these two attributes.
+        signum: Number of the signal that stopped the run, or 0. A stopped run has only this and its directory.
         session: Session of the main part, whose processes have ended.
-        best: Checkpoint of the tested model.
         rounds: Number of completed rounds of the tested model.
-        metrics: Metrics ``test/...`` by name.
     """
 
     directory: Path
@@ -45,12 +41,8 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def fit(experiment: Experiment, say: Say) -> Outcome:
+def fit(experiment: Experiment) -> Outcome:
     """Train, test the best model, and write the results into the run's directory.
-
-    Args:
-        experiment: The experiment.
-        say: Prints a line for the user, in addition to the progress of the rounds.
 
     Raises:
         ConfigError: The parts contradict each other, or another process is using the run; nothing has been trained.
@@ -58,13 +50,13 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
         TrainingError: Training cannot continue; all ranks stop.
     """
     with ExitStack() as open_things:
-        start = resumption(experiment, open_things)
+        start, say = resumption(experiment, open_things), experiment.console.print
         for line in start.messages:
             say(line)
         resumed = start.directory is not None
         if resumed and experiment.away is not None:
             experiment.away.open(start.directory)
-        first = experiment.first_session(start.directory)  # mistakes are found before there is a directory
+        first, pending = experiment.first_session(start.directory)  # mistakes are found before there is a directory
         open_things.callback(first.engine.close)
         start = start.in_directory(experiment, open_things)
         for line in start.messages:
@@ -73,13 +65,15 @@ def fit(experiment: Experiment, say: Say) -> Outcome:
             experiment.away.open(start.directory)
         run = Run(start.directory, experiment.tracker, resumed, experiment.fabric.is_global_zero)
         with full_disk_explained(start.directory):
-            return _fit(experiment, first, run, start.checkpoint, say)
+            return _fit(experiment, first, pending, run, start.checkpoint)
 
 
-def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None, say: Say) -> Outcome:
+def _fit(
+    experiment: Experiment, session: Session, pending: Sequence[RunPart], run: Run, resume: Path | None
+) -> Outcome:
+    say, params = experiment.console.print, parameters(experiment.settings, experiment.federation, experiment.names)
     status, began, before, signum = "FAILED", time.perf_counter(), 0, 0
     try:
-        pending = experiment.pending(run.directory)
         for part in experiment.parts:
             if part in pending:
                 if part is not pending[0]:
@@ -87,7 +81,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
                     session = experiment.session(run.directory, part)
                 if part.title:
                     say(part.title)
-                options = {"config": experiment.config, "params": experiment.parameters}
+                options = {"config": experiment.config, "params": params}
                 signum = part.fit(session, run, resume, before=before, callbacks=experiment.callbacks, **options)
             if signum:
                 break
@@ -107,7 +101,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             run.artifact(file, FOLDER)
         run.artifact(best, "best")
         if experiment.away is None:  # the model's notes describe how images are decoded, which only the sites know
-            _keep_model(session, Contents(rounds, server, {}, Best()), run, say)
+            _keep_model(experiment, session, Contents(rounds, server, {}, Best()), run)
         for line in () if experiment.fast_dev_run else session.hand_out(server, rounds):
             say(line)
         run.artifact(run.metrics.path)
@@ -124,7 +118,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
             result.write(run.directory)
 
 
-def _keep_model(session: Session, best: Contents, run: Run, say: Say) -> None:
+def _keep_model(experiment: Experiment, session: Session, best: Contents, run: Run) -> None:
     """Log the best model as an MLflow model if the tracker keeps models; print why if it cannot be logged."""
     if not (run.main and run.tracker.keeps_models):
         return
@@ -136,6 +130,6 @@ def _keep_model(session: Session, best: Contents, run: Run, say: Say) -> None:
         save_mlflow_model(folder, lambda file: export(session, best, run.directory, client, file))
     except Exception as error:  # the user's own module may fail in any way
         reason = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0]
-        say(f"the best model is not logged as an MLflow model: {reason}")
+        experiment.console.print(f"the best model is not logged as an MLflow model: {reason}")
     else:
         run.artifact(folder)

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
-from fedlit.experiment.grid import PlannedRun, Sweep, load_sweep, plan
+from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import near
+from fedlit.experiment.sweep_file import load_sweep
 from fedlit.experiment.sweep_progress import SweepProgress
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
@@ -173,11 +174,7 @@ def _last_lines(log: Path, count: int = 15) -> str:
 
 @contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Context manager that locks the runs of a table; the system releases the lock when the process dies.
-
-    Raises:
-        ConfigError: Another process has the lock.
-    """
+    """Context manager that locks the runs of a table; the system releases the lock when the process dies."""
     file.parent.mkdir(parents=True, exist_ok=True)
     try:
         lock = FileLock(file.with_name(f".{file.stem}.lock")).acquire(blocking=False)

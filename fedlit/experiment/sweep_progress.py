@@ -11,14 +11,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 
 class SweepProgress:
-    """The display of a sweep: how many runs are done, which are running and for how long, and the time left.
-
-    Args:
-        runs: Total number of runs.
-        done: Number of runs that earlier calls finished.
-        jobs: Largest number of runs at a time.
-        console: Console to print to.
-    """
+    """The display of a sweep: how many runs are done, which are running and for how long, and the time left."""
 
     def __init__(self, runs: int, done: int, jobs: int, console: Console) -> None:
         self.console, self._runs, self._done, self._jobs = console, runs, done, jobs

@@ -16,24 +16,26 @@ from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import ADAPTIVE, FlatOptimizer
+from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.clients import participating_clients, select_clients
+from fedlit.federation.control_variates import ADAPTIVE
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.examinations import (
     OF_ALGORITHMS,
+    OF_CONFIGURED,
     OF_MODULES,
     OF_OPTIMIZERS,
-    CaptureRequest,
     Compiler,
     StepCapture,
     examine,
     examine_clients,
+    is_foreign,
 )
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.scheduler import following_scheduler
@@ -73,32 +75,44 @@ def assemble(
     """
     examine(module, OF_MODULES)
     examine((module, settings.aggregators), OF_ALGORITHMS)
-    model, aggregators = _initial_model(module, fabric, settings), settings.aggregators
+    start, aggregators = configured(fabric, copy_of(module), settings.aggregators), settings.aggregators
+    start.fabric = fabric
+    model = FlatModel(start)
+    examine(model, OF_CONFIGURED)
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
-    if optimizer.foreign:
+    if is_foreign(optimizer.configured):
         examine(module, OF_OPTIMIZERS)
     if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
-            examine(CaptureRequest(fabric.device, model, optimizer, aggregators), (StepCapture(),))
+            examine((fabric.device, model, optimizer, aggregators), (StepCapture(),))
         if settings.compile:
             examine(fabric.device, (Compiler(),))
-    everyone = _set_up(data, fabric)
-    data = select_clients(everyone, settings.clients)
+    if fabric.local_rank == 0:
+        data.prepare_data()
+    fabric.barrier()
+    data.setup("fit")
+    everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
-    _check_classes(data, layout.classes)
+    if layout.classes and data.classes and layout.classes != tuple(data.classes):
+        raise ConfigError(
+            f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}",
+            key="model-of-other-classes",
+        )
+    settings.cohorts.check([*clients], settings.rounds)
+    smallest, largest = settings.cohorts.sizes([*clients])
     for aggregator in aggregators:
-        aggregator.check_cohort(settings.cohort_size(len(clients)))
+        aggregator.check_cohort(smallest)
     examine_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
-    personal = _keeping(masks, layout)
+    personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
     memory_format = devices.resolve_memory_format(settings.memory_format, fabric, module)
     workers = 1
     if fabric.world_size == 1:
-        workers = min(wanted_workers(settings.workers, fabric), settings.cohort_size(len(clients)))
+        workers = min(wanted_workers(settings.workers, fabric), largest)
     placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
         settings.training,
@@ -107,19 +121,10 @@ def assemble(
         compiled=bool(settings.compile),
     )
     program = Program(
-        module=module,
-        aggregators=aggregators,
-        clients=clients,
-        data=datasets,
-        test_sets=test_sets,
-        training=training,
-        batch_size=data.batch_size,
-        eval_batch_size=data.eval_batch_size,
-        seed=seed,
-        threads=settings.threads,
-        limit_eval_batches=limit_eval_batches,
-        pictures=placement.name,
-    )
+        module=module, aggregators=aggregators, clients=clients, data=datasets, test_sets=test_sets, training=training,
+        batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
+        limit_eval_batches=limit_eval_batches, pictures=placement.name,
+    )  # fmt: skip
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
     stored = away is None and _are_stored(state_bytes * len(clients), settings, fabric)
     engine: Engine
@@ -131,50 +136,11 @@ def assemble(
         engine.reduce = partial(reduced, reducing, layout)
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
-        federation=settings,
-        fabric=fabric,
-        seed=seed,
-        tags=dict(tags or {}),
-        everyone=everyone,
-        data=data,
-        clients=clients,
-        masks=masks,
-        personal=personal,
-        rates=optimizer.rates,
-        optimizer=optimizer.name,
-        memory_format=memory_format,
-        placement=placement,
-        stored=stored,
-        state_bytes=state_bytes,
-        engine=engine,
-        program=program,
-        server_model=model,
-        initial=initial,
-        personal_state=personal_state,
-    )
-
-
-def _initial_model(module: LightningModule, fabric: FederationFabric, settings: Settings) -> FlatModel:
-    start = configured(fabric, copy_of(module), settings.aggregators)
-    start.fabric = fabric
-    return FlatModel(start)
-
-
-def _set_up(data: FederatedDataModule, fabric: FederationFabric) -> FederatedDataModule:
-    if fabric.local_rank == 0:
-        data.prepare_data()
-    fabric.barrier()
-    data.setup("fit")
-    return data
-
-
-def _check_classes(data: FederatedDataModule, classes: tuple[str, ...]) -> None:
-    """Check that the model has the classes of the data."""
-    if classes and data.classes and classes != tuple(data.classes):
-        raise ConfigError(
-            f"model: expected the classes of the data, {tuple(data.classes)}, found {classes}",
-            key="model-of-other-classes",
-        )
+        federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
+        clients=clients, masks=masks, personal=personal, rates=optimizer.rates, optimizer=optimizer.name,
+        memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
+        program=program, server_model=model, initial=initial, personal_state=personal_state,
+    )  # fmt: skip
 
 
 def _keeping(masks: Mapping[str, Mask], layout: Layout) -> list[str]:

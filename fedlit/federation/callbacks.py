@@ -55,11 +55,7 @@ class Callback:
 
 
 class Callbacks:
-    """Several callbacks, called in order.
-
-    Args:
-        callbacks: The callbacks.
-    """
+    """Several callbacks, called in order."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = tuple(callbacks)
@@ -130,7 +126,6 @@ class SaveCheckpoints(Callback):
     """Write checkpoints: at the start, when one is due, with each best model, and at the end.
 
     Args:
-        saver: The folder of the checkpoints.
         others: Callbacks whose states are saved.
     """
 

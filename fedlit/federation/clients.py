@@ -32,12 +32,7 @@ def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> 
 def participating_clients(
     data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule
 ) -> dict[str, Client]:
-    """Return the clients that take part, by name.
-
-    Args:
-        data: The data of these clients.
-        settings: Weights, and factors of learning rates.
-        everyone: The data of all clients. Factors of clients that do not take part are allowed and ignored.
+    """Return the clients that take part, by name; factors of other clients of ``everyone`` are allowed and ignored.
 
     Raises:
         ConfigError: There are no clients, a client has too few examples, or a factor names an unknown client.

@@ -4,13 +4,19 @@ from collections.abc import Sequence
 
 from rich.filesize import decimal
 
-from fedlit.core.aggregator import Aggregator, governed
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.governing import governed
 from fedlit.core.messages import Payload
-from fedlit.core.optimizer import control_variates_warning
+from fedlit.data.clients import group_counts
 from fedlit.data.pictures.cached import note_use
+from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
+from fedlit.tracking.base import DataInfo
 from fedlit.tracking.run import Run
+
+MOST_CLIENTS = 100
+"""Largest number of clients whose images a tracker lists."""
 
 
 def announcement(session: Session, monitor: Monitor) -> list[str]:
@@ -91,6 +97,16 @@ def tags(session: Session) -> dict[str, str]:
     } | session.tags
 
 
+def data_info(session: Session) -> DataInfo:
+    """Return the description of the data for a tracker."""
+    images = {name: client.examples for name, client in session.clients.items()}
+    counts = {"clients": len(images), "classes": len(session.classes), "training_images": sum(images.values())}
+    kind = type(session.data)
+    by_client = {f"training_images/{name}": number for name, number in list(images.items())[:MOST_CLIENTS]}
+    source = f"{kind.__module__}.{kind.__qualname__}"
+    return DataInfo(kind.__name__, source, session.data.partition_hash, counts | by_client)
+
+
 def save_partition(session: Session, run: Run) -> None:
     """Save the partition with the run, as a table and as a figure."""
     if not run.main or session.data.assignment is None:
@@ -111,5 +127,8 @@ def save_partition(session: Session, run: Run) -> None:
     partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
+    if len(groups := group_counts(session.data.clients.values(), session.data.test_sets)):
+        groups.to_csv(run.directory / "groups.csv", index=False)
+        listed.append("groups.csv")
     for name in ("partition.csv", "partition.png", "classes.csv", *listed):
         run.artifact(run.directory / name)

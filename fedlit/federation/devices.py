@@ -1,6 +1,6 @@
 """Use of the device: the memory format of convolutions, and the placement of images."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,7 +11,7 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.memory_format import converted_weights, convolutions
+from fedlit.core.memory_format import either_order
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.images import LabelledImages
@@ -28,18 +28,14 @@ def resolve_memory_format(
     if at most half of the convolution weights must be reordered at every step (DenseNet, ResNet-50, MobileNet;
     ResNet-18 gains nothing).
 
-    Args:
-        wanted: The setting; None for the default.
-        fabric: Device and precision.
-        module: The module that is trained.
-
     Returns:
         The format; "" for a model without 2-D convolutions.
 
     Raises:
         ConfigError: The setting is ``channels_last``, and the model has no 2-D convolution.
     """
-    if not convolutions(module):
+    layers = [layer for layer in module.modules() if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d))]
+    if not layers:
         if wanted != "channels_last":
             return ""
         raise ConfigError(
@@ -49,7 +45,8 @@ def resolve_memory_format(
         )
     if wanted is not None:
         return wanted
-    turning, weights = converted_weights(module)
+    weights = sum(layer.weight.numel() for layer in layers)
+    turning = sum(layer.weight.numel() for layer in layers if not either_order(layer.weight))
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
     pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"
@@ -106,7 +103,8 @@ def resolve_placement(
                 key="data-device-without-gpu",
             )
         return Placement()
-    sets = [*_of_clients(clients), *test_sets.values()]
+    parts = (part for data in clients.values() for part in (data.train, data.val, data.test))
+    sets = [*(part for part in parts if part is not None), *test_sets.values()]
     images = [data for data in sets if isinstance(data, LabelledImages)]
     reason = "" if images else "they are not in an image store of fedlit"
     if on_cpu := {type(data.augment).__name__ for data in images if not _batches_on_device(data)}:
@@ -157,10 +155,6 @@ def placed(
         for client, data in clients.items()
     }
     return moved, {test: move(data) for test, data in test_sets.items()}
-
-
-def _of_clients(clients: Mapping[str, ClientData]) -> Iterable[Dataset]:
-    return [part for data in clients.values() for part in (data.train, data.val, data.test) if part is not None]
 
 
 def _batches_on_device(data: LabelledImages) -> bool:

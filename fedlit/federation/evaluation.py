@@ -9,8 +9,9 @@ from statistics import quantiles
 import numpy as np
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
+from torchmetrics import Metric
+from torchmetrics.utilities import dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum
 
-from fedlit.core.logged import merged
 from fedlit.core.messages import Broadcast, ClientReport, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
@@ -19,6 +20,9 @@ from fedlit.federation.session import Session
 from fedlit.metrics.auroc import ClassAUROC, class_auroc, client_mean_auroc, grouped_auroc, slug, slugs
 from fedlit.metrics.tally import pooled_auroc
 from fedlit.tracking.run import Run
+
+MERGING = (dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum)
+"""Reductions of a metric's states that merge exactly."""
 
 MAX_CLIENT_CURVES = 32
 """Largest number of clients with curves of their own; for more clients there are quartiles and a table."""
@@ -162,14 +166,8 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
         sites = np.asarray(sites_of(scored.view)).astype(str)[: scored.examples]
         for site in sorted(set(sites.tolist())):
             rows = torch.from_numpy(sites == site)
-            part = replace(
-                scored,
-                examples=int(rows.sum()),
-                scores=scored.scores[rows],
-                labels=scored.labels[rows],
-                logged={},
-                metrics={},
-            )
+            kept = {"scores": scored.scores[rows], "labels": scored.labels[rows]}
+            part = replace(scored, examples=int(rows.sum()), **kept, logged={}, metrics={})
             by_name.setdefault(site, []).append(part)
     return by_name if 1 < len(by_name) <= MAX_CLIENT_CURVES else {}
 
@@ -310,7 +308,7 @@ def _merged_or(mean: float, name: str, having: Sequence[ClientReport | Scores]) 
     """Return the value of the clients' merged torchmetrics metrics, or the mean if they cannot be merged."""
     if any(name not in each.metrics for each in having):
         return mean
-    value = merged([each.metrics[name] for each in having])
+    value = _merged([each.metrics[name] for each in having])
     return mean if value is None else value
 
 
@@ -322,3 +320,15 @@ def _logged(scores: Sequence[Scores]) -> dict[str, float]:
         means[slug(name)] = _merged_or(mean, name, having)
         means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
     return means
+
+
+def _merged(metrics: Sequence[Metric]) -> float | None:
+    """Compute a metric over the updates of several copies; None if its states do not merge exactly."""
+    first, *others = metrics
+    if first.full_state_update is not False or any(how not in MERGING for how in first._reductions.values()):
+        return None
+    together = first.clone()
+    for other in others:
+        together.merge_state(other)
+    together._computed = None
+    return float(together.compute())

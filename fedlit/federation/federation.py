@@ -60,8 +60,8 @@ class Federation(Settings):
         follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, custom))
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
         stalled = StalledTraining(list(session.clients), over=state.step > 0)
-        custom.load(checkpoint.callbacks(resume) if resume else {})
-        run.start(config, params or {}, description.tags(session), state.step)
+        custom.load(checkpoint.manifest_of(resume).callbacks if resume else {})
+        run.start(config, params or {}, description.tags(session), state.step, description.data_info(session))
         try:
             with Interrupts() as interrupts:
                 follow("on_fit_start", state)
@@ -120,7 +120,7 @@ class Federation(Settings):
             session.initialise_objective(server)
         saver.rewind(done)
         monitor = Monitor.resolve(self, evaluation.sanity_check(session, server), has_callbacks)
-        if resume is not None and session.change_clients(server, done, checkpoint.names(resume)):
+        if resume is not None and session.change_clients(server, done, checkpoint.manifest_of(resume).clients):
             best = Best(round=done)  # the validation images are different, so patience starts again as well
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
 

@@ -22,10 +22,8 @@ class PersonalState:
 
     Attributes:
         path: Checkpoint of the phase; None at a site, which stores its own states.
-        layout: Layout of the phase's model.
         aggregators: Algorithms of the phase, which determine what a client keeps.
         dropped: Prefixes of the names of tensors that are initialised again.
-        phase: Name of the phase.
     """
 
     path: Path | None
@@ -46,16 +44,9 @@ class PersonalState:
         aggregators: Sequence[Aggregator],
         kept: Iterable[tuple[str, ClientState]],
     ) -> Iterator[tuple[str, ClientState]]:
-        """Yield names and initial states of clients in the next part.
+        """Yield names and initial states of the clients of the next part that keep a part of the model there.
 
         Elements that a client keeps in both parts are taken from its old state, all others from the server.
-
-        Args:
-            clients: Clients of the next part that keep a part of the model there.
-            module: Model of the next part.
-            server: Initial server state of the next part.
-            aggregators: Algorithms of the next part.
-            kept: Names and states of clients in the completed phase.
         """
         fresh, common = initial_client_state(aggregators, server.layout), _common_buffers(module)
         w, stats = server.w.clone(), server.stats.clone()

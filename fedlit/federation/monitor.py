@@ -17,7 +17,6 @@ class Monitor:
 
     Attributes:
         metric: Key of the metric, or None if there is no validation metric.
-        mode: ``max`` or ``min``.
         notice: Message to the user about the choice, or "".
     """
 
@@ -27,12 +26,7 @@ class Monitor:
 
     @classmethod
     def resolve(cls, settings: Settings, available: Mapping[str, float], more: bool = False) -> "Monitor":
-        """Return the monitor for the settings and the available validation metrics.
-
-        Args:
-            settings: Settings of the federation.
-            available: Metrics of the sanity check.
-            more: Whether custom callbacks may log additional metrics.
+        """Return the monitor for the settings and the metrics of the sanity check; custom callbacks may log ``more``.
 
         Raises:
             ConfigError: ``monitor`` is a metric that this federation does not have.

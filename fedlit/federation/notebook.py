@@ -16,14 +16,7 @@ class NotebookBar:
         self._shown, self._updated = None, 0.0
 
     def update(self, done: float, total: int, text: str, now: bool = False) -> None:
-        """Show the progress.
-
-        Args:
-            done: Completed rounds, plus the share of the running one.
-            total: Number of rounds.
-            text: Text after the bar.
-            now: Whether to update regardless of the time since the last update.
-        """
+        """Show the completed rounds and a text, unless the last update is too recent and it need not be ``now``."""
         from IPython.display import HTML, display
 
         if not now and time.monotonic() - self._updated < SECONDS:

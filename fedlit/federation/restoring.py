@@ -12,17 +12,7 @@ from fedlit.federation.settings import Settings
 
 
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
-    """Check that the clients' states are where this federation expects them.
-
-    Args:
-        path: The checkpoint.
-        loaded: Contents of the checkpoint.
-        keeps_states: Whether clients' states are kept on this machine, not at sites.
-        needed: Whether the states are needed.
-
-    Raises:
-        CheckpointError: The states are at sites but this federation has no sites, or the reverse.
-    """
+    """Refuse a checkpoint whose states are at sites if this federation has no sites, or the reverse."""
     if loaded.at_sites and keeps_states and needed:
         raise CheckpointError(
             f"{path}: the clients' states are at their sites; pass the --sites of the original run",
@@ -36,18 +26,7 @@ def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) 
 
 
 def check_states(path: Path, loaded: Contents, settings: Settings, initial: ServerState, names: Sequence[str]) -> None:
-    """Check that a checkpoint has all states of algorithms and optimizer, and the same order of clients.
-
-    Args:
-        path: The checkpoint.
-        loaded: Contents of the checkpoint.
-        settings: Settings of the resumed federation.
-        initial: Initial state of the server.
-        names: Names of the clients, in order.
-
-    Raises:
-        CheckpointError: Something is missing or the order differs; names the file.
-    """
+    """Refuse a checkpoint that lacks a state of an algorithm or optimizer, or has another order of clients."""
     if sorted(loaded.names) == sorted(names) and list(loaded.names) != list(names):
         raise CheckpointError(
             f"{path}/manifest.json: expected the clients in the order of the data, {', '.join(names)}, found "
@@ -78,13 +57,7 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
 
 
 def changed_clients(before: Sequence[str], weights: Mapping[str, float], afresh: Sequence[str]) -> str:
-    """Return the notice of a run that continues with other clients.
-
-    Args:
-        before: Names of the clients that took part before.
-        weights: The share of each client that takes part now.
-        afresh: Names of the algorithms whose states start afresh.
-    """
+    """Return the notice of a run that continues with other clients; the states of some algorithms start afresh."""
     left, joined = [name for name in before if name not in weights], [name for name in weights if name not in before]
     changes = [f"{word} {', '.join(names)}" for word, names in (("without", left), ("with", joined)) if names]
     shares = ", ".join(f"{name} {weight:.3f}" for name, weight in weights.items())

@@ -13,9 +13,9 @@ from lightning.pytorch import LightningModule
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from fedlit.core.configured_optimizer import optimizer_and_scheduler
 from fedlit.core.errors import ConfigError
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import optimizer_and_scheduler
 from fedlit.core.schedule import Plan, Schedule
 from fedlit.federation.settings import Settings
 
@@ -28,13 +28,7 @@ KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plate
 
 
 class FollowsScheduler(Schedule):
-    """A schedule whose learning rates follow a scheduler.
-
-    Args:
-        schedule: Schedule of stages and windows.
-        factors: Learning-rate factor of each round; later rounds use the last one.
-        scheduler: Name of the scheduler's class.
-    """
+    """A schedule whose learning rates follow a scheduler; after the last of the factors it stays."""
 
     def __init__(self, schedule: Schedule, factors: Sequence[float], scheduler: str) -> None:
         self._schedule, self._factors = schedule, factors
@@ -52,8 +46,6 @@ class Scheduled:
     """An optimizer and its scheduler, whose rate depends only on the number of epochs or steps.
 
     Attributes:
-        optimizer: The optimizer.
-        scheduler: The scheduler of the optimizer.
         interval: Unit that the scheduler counts, ``epoch`` or ``step``.
         frequency: Number of these units per step of the scheduler.
     """
@@ -128,11 +120,6 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
     the number of epochs or steps, all groups have the same factor, and the rate is constant within each round. Each
     client then trains as it would with its own scheduler.
 
-    Args:
-        settings: Settings of the rounds.
-        module: The model.
-        away: Whether clients are at sites, which plan their rounds from the configuration.
-
     Raises:
         ConfigError: The scheduler is not supported; gives the reason and the fix.
     """
@@ -147,7 +134,7 @@ def following_scheduler(settings: Settings, module: LightningModule, away: bool)
         reason = "sites plan their rounds only from the configuration"
     elif any(plan.lr_factor != 1 for plan in plans):
         reason = f"{type(schedule).__name__} also changes the learning rate"
-    elif settings.participation < 1:
+    elif settings.participation != 1:
         reason = "with participation below 1 clients have trained for different numbers of epochs"
     elif units != f"{lr_scheduler.interval}s":
         reason = f"its interval is one {lr_scheduler.interval}, but the window of federation.schedule counts {units}"
@@ -183,11 +170,7 @@ def _others(optimizer: Optimizer) -> list[dict[str, Any]]:
 
 
 def _factor(seen: Sequence[tuple[float, ...]], interval: str) -> float:
-    """Return the factor of a round, common to all its epochs or steps and all groups.
-
-    Raises:
-        ValueError: The factors differ.
-    """
+    """Return the factor of a round; refuse different ones for its epochs or steps, or for the groups."""
     if len(set(seen)) > 1:
         raise ValueError(
             f"its rate changes within a round of {len(seen)} {interval}s, but a round has only one rate; set the "

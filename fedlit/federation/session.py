@@ -12,23 +12,23 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.aggregator import composed_name
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import StateFolder, check_room
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import initial_client_state, state_of
-from fedlit.core.measuring import conclude, objective_of
+from fedlit.core.governing import composed_name
+from fedlit.core.hooks import initial_client_state, personalise, state_of
+from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
-from fedlit.core.randomness import generator
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.restoring import changed_clients, check_place, check_states
+from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
 
 
@@ -37,24 +37,14 @@ class Session:
     """A federation that is ready to run, as :func:`fedlit.federation.assembly.assemble` creates it.
 
     Attributes:
-        federation: Settings of the rounds.
-        fabric: Lightning Fabric, launched.
-        seed: Seed from which all randomness derives.
         tags: Tags of the run; they override the session's own tags.
         everyone: Data of all clients, including those that do not take part.
         data: Data of the clients that take part.
-        clients: Clients that take part, by name.
         masks: Masks of the elements that each client shares.
         personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
-        rates: Learning rate of each parameter group of the optimizer.
-        optimizer: Class name of the optimizer.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
-        placement: Placement of the images.
         stored: Whether the clients' states are stored in files.
         state_bytes: Estimated size of one client's state, in bytes.
-        engine: Engine that runs the clients.
-        program: Models and data for the engine's processes.
-        server_model: The server's copy of the model.
         initial: State of the server before the first round.
         personal_state: State that clients kept in an earlier phase and start with.
     """
@@ -111,6 +101,11 @@ class Session:
         return sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
 
     @property
+    def _aggregators(self) -> list[str]:
+        """Class names of the aggregators."""
+        return [type(aggregator).__name__ for aggregator in self.federation.aggregators]
+
+    @property
     def algorithm(self) -> str:
         """Name of the list of aggregators."""
         return composed_name(self.federation.aggregators)
@@ -130,8 +125,7 @@ class Session:
                 self.engine.roll_back({}, 0)
             self._load_personal_state(self.initial)
             return self.initial, 0, Best()
-        names = [type(a).__name__ for a in self.federation.aggregators]
-        loaded = checkpoint.load(path, self.layout, names, self.stored)
+        loaded = checkpoint.load(path, self.layout, self._aggregators, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
@@ -152,7 +146,7 @@ class Session:
         rank_folder = folder.absolute() / str(self.fabric.global_rank)
         rank_folder.mkdir(parents=True)
         self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
-        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohort_size(len(self.clients)))
+        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohorts.sizes([*self.clients])[1])
 
     def save(
         self,
@@ -164,23 +158,12 @@ class Session:
         later: bool = False,
     ) -> None:
         """Save the state after ``rounds`` rounds; ``later`` is that of :meth:`Checkpoints.save`."""
-        names = [type(a).__name__ for a in self.federation.aggregators]
         states, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites delete states that no checkpoint needs
-        contents = Contents(
-            round=rounds,
-            server=server,
-            clients=states,
-            best=best,
-            names=list(self.clients),
-            aggregators=names,
-            files={},
-            at_sites=at_sites,
-            callbacks=callbacks or {},
-        )
-        saver.save(contents, later)
+        kept = {"at_sites": at_sites, "callbacks": callbacks or {}}
+        saver.save(Contents(rounds, server, states, best, list(self.clients), self._aggregators, **kept), later)
         if at_sites:
-            self.engine.saved([checkpoint.at_sites(path) for path in saver.kept])
+            self.engine.saved([checkpoint.manifest_of(path).at_sites for path in saver.kept])
 
     def initialise_objective(self, server: ServerState) -> None:
         """Measure the constants of the objective, and its variables at the initial weights."""
@@ -192,11 +175,6 @@ class Session:
 
     def change_clients(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
         """Adapt a resumed run to its clients if others took part before; only sites may leave and join.
-
-        Args:
-            server: State after the completed rounds, which may be changed.
-            done: Number of completed rounds.
-            before: Names of the clients that took part in them.
 
         Returns:
             Whether the clients changed.
@@ -218,12 +196,7 @@ class Session:
     def round(self, index: int) -> Round:
         """Return the plan and the cohort of a round."""
         plan, names = self.federation.schedule.plan(index), list(self.clients)
-        cohort = names
-        if self.federation.participation < 1:
-            drawn = torch.randperm(len(names), generator=generator(self.seed, "cohort", index))[
-                : self.federation.cohort_size(len(self.clients))
-            ]
-            cohort = [names[i] for i in sorted(drawn.tolist())]
+        cohort = self.federation.cohorts.cohort(names, index, self.seed)
         shares = self.participation(cohort)
         return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
 
@@ -247,9 +220,8 @@ class Session:
 
     def participation(self, cohort: Sequence[str]) -> torch.Tensor:
         """Return, per element, the weight of the owners in the cohort divided by the weight of all owners."""
-        if len(cohort) == len(self.clients):
-            return torch.tensor(1.0, dtype=self.layout.dtype)
-        present = sum(self.weights[name] * self.masks[name].owned.double() for name in cohort)
+        everyone = len(cohort) == len(self.clients)
+        present = self._owners if everyone else sum(self.weights[n] * self.masks[n].owned.double() for n in cohort)
         return self.layout.expand(torch.where(self._owners > 0, present / self._owners, 0.0))
 
     def learned(self, client: str | None) -> set[str]:
@@ -273,6 +245,7 @@ class Session:
         if client is not None:
             state = state or initial_client_state(self.federation.aggregators, self.layout)
             state.write(self.masks[client], self.layout, self.server_model.w, self.server_model.stats)
+            personalise(self.federation.aggregators, state, self.server_model.w, self.server_model.stats)
             self.server_model.own.load(state.buffers)
         return self.server_model.module
 

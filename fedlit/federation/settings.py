@@ -2,35 +2,37 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from math import inf
 from typing import Literal
 
 from typing_extensions import TypedDict
 
-from fedlit.core.aggregator import Aggregator, governed_twice
-from fedlit.core.argument_types import checked
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.cadence import Cadence
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
+from fedlit.core.governing import governed_twice
 from fedlit.core.local_model import LocalTraining
+from fedlit.core.system.argument_types import checked
+from fedlit.federation.participation import Participation, Share
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
 
 
-@checked
-@dataclass
-class Settings:
-    """Settings of a federation's rounds: algorithms, schedule, clients, evaluation and checkpoints.
+@dataclass(kw_only=True)
+class RoundSettings:
+    """Settings of rounds that the main part and every phase have.
 
     Args:
         aggregators: The algorithms, composed as a list. An empty list is federated averaging.
         rounds: Number of rounds. By default the number that the schedule describes, or 10 if it has no end.
         schedule: Window, unit and learning rate of each round. By default one epoch per round.
         clients: Names of the clients in the federation. By default all clients of the data.
-        participation: Share of the clients that train in a round, in (0, 1]. A new cohort is drawn for each round.
+        participation: Share of the clients that train in a round, in (0, 1], of whom a new cohort is drawn for each
+            round; or a plan: ``Cyclic``, ``Timetable`` or ``Availability``.
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default the
             aggregators decide, and ``examples`` is used if they do not.
         optimizer_state: Optimizer state of a client between its rounds: ``reset`` or ``keep``.
@@ -39,6 +41,42 @@ class Settings:
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
         gradient_clamp: Largest absolute value of each element of a local gradient, except for an objective's own
             variables. Corrections such as control variates are added afterwards. By default gradients are not clamped.
+        eval_every: Number of rounds between evaluations. The last round is always evaluated.
+        monitor: Metric that selects the best model. By default (``auto``) ``val/auroc_macro``, or ``val/loss`` if the
+            model gives no scores; if it logs no loss either, the last model counts as the best.
+        monitor_mode: Whether the metric should be high (``max``) or low (``min``). By default (``auto``) a loss should
+            be low and an AUROC high; set it for any other metric.
+        patience: Number of rounds without improvement after which the run stops. By default it never stops early.
+        patience_margin: Rounds that are worse than the best by less than this margin do not count towards patience.
+            By default every round without improvement counts.
+        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as possible at less
+            than 2% of the time.
+    """
+
+    aggregators: list[Aggregator] | None = None
+    rounds: int | None = None
+    schedule: Schedule | None = None
+    clients: list[str] | None = None
+    participation: float | Participation = 1.0
+    weights: Literal["examples", "uniform"] | None = None
+    optimizer_state: Literal["reset", "keep"] = "reset"
+    lr_factors: dict[str, float] | None = None
+    gradient_clip: float | None = None
+    gradient_clamp: float | None = None
+    eval_every: int = 1
+    monitor: str = "auto"
+    monitor_mode: Literal["auto", "max", "min"] = "auto"
+    patience: int | None = None
+    patience_margin: float | None = None
+    checkpoint_every: int | str = "auto"
+
+
+@checked
+@dataclass(kw_only=True)
+class Settings(RoundSettings):
+    """Settings of a federation's rounds: algorithms, schedule, clients, evaluation and checkpoints.
+
+    Args:
         measure_batches: Number of batches per client in a measuring round. Measuring rounds compute initial values of
             an objective's variables, CODA's dual, or BatchNorm's statistics.
         workers: Number of processes that train clients in parallel on this machine. By default the number of CPU cores,
@@ -51,18 +89,8 @@ class Settings:
             ``false``. By default (``auto``) they are not captured.
         compile: Whether torch.compile compiles the model's forward pass, which takes about a minute at the start.
             Results are not bit-identical to those without it. By default the model is not compiled.
-        eval_every: Number of rounds between evaluations. The last round is always evaluated.
         test_curves: Whether each evaluation also scores the test sets and logs ``test_curve/...``; do not base any
             choice on these curves. By default only the best model is scored on the test sets, once.
-        monitor: Metric that selects the best model. By default (``auto``) ``val/auroc_macro``, or ``val/loss`` if the
-            model gives no scores; if it logs no loss either, the last model counts as the best.
-        monitor_mode: Whether the metric should be high (``max``) or low (``min``). By default (``auto``) a loss should
-            be low and an AUROC high; set it for any other metric.
-        patience: Number of rounds without improvement after which the run stops. By default it never stops early.
-        patience_margin: Rounds that are worse than the best by less than this margin do not count towards patience.
-            By default every round without improvement counts.
-        checkpoint_every: Rounds between checkpoints, seconds such as ``60s``, or ``auto``: as often as possible at less
-            than 2% of the time.
         state_memory: Memory for the clients' states between rounds, such as ``4GB`` or a number of bytes. Larger states
             are stored in files of the run's directory. By default (``auto``) a quarter of the free memory. It does not
             change any result.
@@ -77,29 +105,15 @@ class Settings:
         ConfigError: A value is outside of its range, or the aggregators do not fit each other or the schedule.
     """
 
-    aggregators: list[Aggregator] | None = None
-    rounds: int | None = None
-    schedule: Schedule | None = None
-    clients: list[str] | None = None
-    participation: float = 1.0
-    weights: Literal["examples", "uniform"] | None = None
-    optimizer_state: Literal["reset", "keep"] = "reset"
-    lr_factors: dict[str, float] | None = None
-    gradient_clip: float | None = None
-    gradient_clamp: float | None = None
+    aggregators: list[Aggregator] | None = field(default=None, kw_only=False)
+    rounds: int | None = field(default=None, kw_only=False)
     measure_batches: int = 32
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
     memory_format: Literal["contiguous", "channels_last"] | None = None
     cuda_graph: bool | Literal["auto"] = "auto"
     compile: bool | None = None
-    eval_every: int = 1
     test_curves: bool | None = None
-    monitor: str = "auto"
-    monitor_mode: Literal["auto", "max", "min"] = "auto"
-    patience: int | None = None
-    patience_margin: float | None = None
-    checkpoint_every: int | str = "auto"
     state_memory: int | str = "auto"
     quorum: int | None = None
     deadline: float | None = None
@@ -121,11 +135,8 @@ class Settings:
                 raise ConfigError(
                     f"federation.{name}: expected a value above 0, found {value}", key="federation-number-not-positive"
                 )
-        if not 0 < self.participation <= 1:
-            raise ConfigError(
-                f"federation.participation: expected a share in (0, 1], found {self.participation}",
-                key="participation-out-of-range",
-            )
+        plan = self.participation
+        self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
@@ -169,10 +180,6 @@ class Settings:
             raise ConfigError(f"federation.aggregators: {twice}", key="aggregators-govern-twice")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
-
-    def cohort_size(self, clients: int) -> int:
-        """Return the number of clients that train in a round."""
-        return max(1, round(self.participation * clients))
 
     def over(self, done: int, best: Best) -> bool:
         """Check if ``done`` is the number of rounds, or if patience has run out."""

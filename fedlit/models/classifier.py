@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.fetching import may_fetch
+from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.models.steps import Classifier
 
@@ -43,6 +43,8 @@ class ImageClassifier(Classifier):
         stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
             stride 1 and no pooling, at 16 times the cost.
         hidden: Width of a hidden layer (ReLU) between body and head; 0 for none.
+        projection: Width of the output of a projection head before ``head`` (two layers with a ReLU between them, as in
+            MOON); 0 for none.
         trainable: Trained part: ``all``, or ``head``: then the body is frozen, in evaluation mode.
         drop_rate: Rate of dropout before the head.
         objective: The loss, called with (logits, labels); unknown labels are NaN.
@@ -65,6 +67,7 @@ class ImageClassifier(Classifier):
         norm: Literal["batch", "group"] = "batch",
         stem: Literal["imagenet", "small"] = "imagenet",
         hidden: int = 0,
+        projection: int = 0,
         trainable: Literal["all", "head"] = "all",
         drop_rate: float = 0.0,
         objective: nn.Module | None = None,
@@ -75,10 +78,12 @@ class ImageClassifier(Classifier):
             raise ConfigError(
                 f"model.in_chans: expected at least 1 channel, found {in_chans}", key="in-chans-below-one"
             )
-        if hidden < 0:
-            raise ConfigError(
-                f"model.hidden: expected a width of at least 1, or 0 for none, found {hidden}", key="hidden-negative"
-            )
+        for name, width in {"hidden": hidden, "projection": projection}.items():
+            if width < 0:
+                raise ConfigError(
+                    f"model.{name}: expected a width of at least 1, or 0 for none, found {width}",
+                    key="model-width-negative",
+                )
         if not 0 <= drop_rate < 1:
             raise ConfigError(
                 f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}", key="drop-rate-out-of-range"
@@ -87,8 +92,11 @@ class ImageClassifier(Classifier):
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
+        width = hidden or features
+        layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection)) if projection else ()
+        self.projection = nn.Sequential(*layers)
         self.drop = nn.Dropout(drop_rate)
-        self.head = nn.Linear(hidden or features, len(self.classes))
+        self.head = nn.Linear(projection or width, len(self.classes))
         self.train_with(objective, optimizer)
         self.train_only(trainable)
 
@@ -112,7 +120,7 @@ class ImageClassifier(Classifier):
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
         features = self._features(images) if images.ndim == 4 else images
-        return self.head(self.drop(self.hidden(features)))
+        return self.head(self.drop(self.projection(self.hidden(features))))
 
     def _features(self, images: Tensor) -> Tensor:
         if images.shape[1] != self.in_chans:

@@ -7,10 +7,10 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit.core.argument_types import Checked
 from fedlit.core.batches import columns
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.objective import Objective
+from fedlit.core.system.argument_types import Checked
 from fedlit.objectives import BCE
 
 

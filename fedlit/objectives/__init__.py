@@ -3,6 +3,7 @@
 from fedlit.objectives.auc import AUCSaddle
 from fedlit.objectives.bce import BCE
 from fedlit.objectives.focal import SoftmaxFocalLoss
+from fedlit.objectives.label_skew import FedLC, FedRS
 from fedlit.objectives.ratio import RatioLoss
 
-__all__ = ["BCE", "AUCSaddle", "RatioLoss", "SoftmaxFocalLoss"]
+__all__ = ["BCE", "AUCSaddle", "FedLC", "FedRS", "RatioLoss", "SoftmaxFocalLoss"]

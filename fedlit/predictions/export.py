@@ -75,6 +75,9 @@ def kept_parts(session: Session) -> dict[str, list[str]]:
     parts["statistics"] = filled.intersection([layout.stats_group])
     kept_by = {}
     for aggregator in session.federation.aggregators:
+        if aggregator.implements("personalise"):
+            kept_by[type(aggregator).__name__] = ["a personal model"]
+            continue
         masks = [aggregator.scope(layout, client) for client in session.clients.values()]
         kept = {name for name, groups in parts.items() if any(m.kept[list(groups)].any() for m in masks)}
         if kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from fedlit import __version__
 from fedlit.core.errors import DataError
 from fedlit.core.system.files import whole
+from fedlit.data.clients import groups_of
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.federation.engines.scores import Scores
 
@@ -93,12 +93,16 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
     if not scored:
         return None
     values, columns = [], {name: [] for name in COLUMNS.values()}
-    for s in scored:
-        view, n, learned, dataset = s.view, s.examples, session.learned(s.view.client), session.program.dataset(s.view)
+    datasets = [session.program.dataset(s.view) for s in scored]
+    groups = {group: [] for dataset in datasets for group in groups_of(dataset)}
+    for s, dataset in zip(scored, datasets, strict=True):
+        view, n, learned, blank = s.view, s.examples, session.learned(s.view.client), np.full(len(dataset), "")
         values.append(s.scores.masked_fill(torch.tensor([c not in learned for c in session.classes]), torch.nan))
-        columns["images"].append(_row_texts(dataset, "names", lambda size: np.arange(size))[:n])
+        columns["images"].append(_row_texts(getattr(dataset, "names", None), np.arange(len(dataset)))[:n])
         for column in ("patients", "sites"):
-            columns[column].append(_row_texts(dataset, column, lambda size: np.full(size, ""))[:n])
+            columns[column].append(_row_texts(getattr(dataset, column, None), blank)[:n])
+        for group, parts in groups.items():
+            parts.append(_row_texts(groups_of(dataset).get(group), blank)[:n])
         columns["clients"].append(np.full(n, view.holder or ""))
         columns["models"].append(np.full(n, view.client if view.client in session.personal else ""))
     return Predictions(
@@ -110,6 +114,7 @@ def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int
         torch.cat([s.labels for s in scored]).float(),
         **{column: np.concatenate(parts) for column, parts in columns.items()},
         trained_positives=_trained_positives(session),
+        groups={group: np.concatenate(parts) for group, parts in groups.items()},
     )
 
 
@@ -246,8 +251,7 @@ def _trained_positives(session: Session) -> tuple[int, ...] | None:
     return tuple(positives.reindex(list(session.classes)).astype(int).tolist())
 
 
-def _row_texts(dataset: Dataset, field: str, default: Callable[[int], np.ndarray]) -> np.ndarray:
+def _row_texts(values: Sequence | None, default: np.ndarray) -> np.ndarray:
     """Return a field of a data set as str if it has one value per row, or else the default."""
-    values = getattr(dataset, field, None)
-    is_of_rows = values is not None and np.ndim(values) == 1 and len(values) == len(dataset)
-    return np.asarray(values if is_of_rows else default(len(dataset))).astype(str)
+    is_of_rows = values is not None and np.ndim(values) == 1 and len(values) == len(default)
+    return np.asarray(values if is_of_rows else default).astype(str)

@@ -233,7 +233,9 @@ def _client(told: Told, classes: list[str]) -> str:
         if name in told.classes:
             shown.append(f"{name} {_number(positives)}/{_number(negatives)}")
     labelled = f"; training positives/negatives as they are reported: {', '.join(shown)}" if shown else ""
-    return f"client {told.name!r}: {', '.join(parts)} images{labelled}"
+    groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in told.groups.items())
+    grouped = f"; groups of test images that leave: {groups}" if groups else ""
+    return f"client {told.name!r}: {', '.join(parts)} images{labelled}{grouped}"
 
 
 def _number(count: int | None) -> str:

@@ -26,10 +26,18 @@ class Elsewhere(Dataset):
         size: Number of examples.
         augmented: Whether they are augmented.
         sites: Organisation of each example, [size]; () if the site does not report it.
+        groups: A map from names to the group of each example, [size]; {} if the site reports none.
     """
 
-    def __init__(self, client: str, size: int, augmented: bool = False, sites: Sequence[str] = ()) -> None:
-        self.client, self.size, self.sites = client, size, sites
+    def __init__(
+        self,
+        client: str,
+        size: int,
+        augmented: bool = False,
+        sites: Sequence[str] = (),
+        groups: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
+        self.client, self.size, self.sites, self.groups = client, size, sites, dict(groups or {})
         self.augment = True if augmented else None
 
     def __len__(self) -> int:
@@ -52,7 +60,7 @@ class AtSites(FederatedDataModule):
         batch_size: Number of examples in a training batch of one client.
         eval_batch_size: Number of examples in a batch of an evaluation.
         test_sets: Test sets of the server.
-        arrays: Numbers of the organisations of each site's images, by site.
+        arrays: Indices of the organisations and groups of each site's images, by site.
 
     Raises:
         ConfigError: If two sites have a client with the same name.
@@ -143,7 +151,13 @@ def _without_images(told: Told, arrays: State) -> ClientData:
     parts = [
         None
         if size is None
-        else Elsewhere(told.name, size, told.augmented and part == "train", _sites(told, part, arrays))
+        else Elsewhere(
+            told.name,
+            size,
+            told.augmented and part == "train",
+            _sites(told, part, arrays),
+            _groups(told, arrays) if part == "test" else None,
+        )
         for part, size in zip(SPLITS, (told.train, told.val, told.test), strict=True)
     ]
     return ClientData(told.name, tuple(told.classes), *parts)
@@ -155,6 +169,16 @@ def _sites(told: Told, part: str, arrays: State) -> Sequence[str]:
     if numbers is None or len(numbers) != getattr(told, part) or not all(0 <= n < len(names) for n in numbers.unique()):
         return ()
     return np.asarray(names)[numbers.numpy()]
+
+
+def _groups(told: Told, arrays: State) -> dict[str, np.ndarray]:
+    """Return the groups of a client's test images; a group that does not fit them is left out."""
+    groups = {}
+    for name, values in told.groups.items():
+        indices = arrays.get(f"group/{told.name}/{name}")
+        if indices is not None and len(indices) == told.test and all(-1 <= n < len(values) for n in indices.unique()):
+            groups[name] = np.asarray([*values, ""])[indices.numpy()]
+    return groups
 
 
 def _untold(site: Presence) -> Iterator[str]:

@@ -8,11 +8,12 @@ import torch
 from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
-from fedlit.core.aggregator import Aggregator, composed_name
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
+from fedlit.core.governing import composed_name
 from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
 from fedlit.federation.engines.scores import Scores, View
@@ -185,7 +186,7 @@ class SiteEngine(Engine):
         aggregators: Sequence[Aggregator],
     ) -> None:
         """Ask clients to begin with what they kept at their sites in an earlier phase."""
-        self._start(list(clients), parts.phase, checkpoint.at_sites(parts.path), server)
+        self._start(list(clients), parts.phase, checkpoint.manifest_of(parts.path).at_sites, server)
 
     def start_afresh(self, server: ServerState) -> None:
         """Ask clients to start the phase again, with only their own part of the model."""

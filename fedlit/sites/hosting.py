@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system.typed import made
+from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
 from fedlit.experiment.run import fit
@@ -262,7 +262,7 @@ class Hosted:
 
     def _fit(self, experiment: Experiment) -> Ending:
         self._roster = experiment.away
-        outcome = fit(experiment, print)
+        outcome = fit(experiment)
         heads = (f"{site} {head}" for site, head in sorted(self._roster.ledgers.heads.items()))
         print(f"heads of the sites' ledgers (lines, hash of the last): {', '.join(heads)}")
         told = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}

@@ -111,7 +111,7 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
             phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
         start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
         plans[name] = Plan(
-            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed(experiment.seed),
+            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed,
             weights="" if number else start,
             lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state,
             gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,

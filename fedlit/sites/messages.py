@@ -59,6 +59,8 @@ class Told:
         organisations: Names of the organisations of its images by part; ``organisation/CLIENT/PART`` has their indices.
             Empty unless scores of single images leave the site.
         data: Fingerprint of its data, which only the site can compute.
+        groups: Names of the groups of its test images, such as ``sex``, each with its values; ``group/CLIENT/NAME`` has
+            their indices, -1 for none. Empty unless scores of single images leave the site.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Told:
     counts: dict[str, list[list[int | None]]]
     organisations: dict[str, list[str]]
     data: str
+    groups: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.classes = [str(name) for name in self.classes]

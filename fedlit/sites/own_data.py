@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlit.core.custom import named_errors
 from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
-from fedlit.data.clients import parts_of
+from fedlit.data.clients import groups_of, parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
+from fedlit.experiment.custom import named_errors
 from fedlit.federation.examinations import examine_clients
 from fedlit.sites.messages import Told
 from fedlit.sites.settings import SiteSettings
@@ -93,6 +93,31 @@ class OwnData:
                     ).int()
         return found
 
+    def groups(self, client: str) -> dict[str, np.ndarray]:
+        """Return the groups of a client's test images as far as they may leave, see :attr:`Told.groups`.
+
+        They leave only with scores of single images, for the table of predictions; a group that is hidden from all
+        images is left out.
+        """
+        data = self.module.clients[client].test
+        if data is None or not self.policy.leaves.scores:
+            return {}
+        patients = np.asarray(getattr(data, "patients", ())).astype(str)
+        if len(patients) != len(data) or not (patients != "").all():
+            patients = np.arange(len(data))
+        told = {name: self.policy.told_groups(np.asarray(of), patients) for name, of in groups_of(data).items()}
+        return {name: groups for name, groups in told.items() if (groups != "").any()}
+
+    def group_indices(self) -> State:
+        """Return the index of the group of each test image, see :attr:`Told.groups`."""
+        found = {}
+        for client in self.module.clients:
+            for name, groups in self.groups(client).items():
+                values = np.unique(groups[groups != ""])
+                indices = np.where(groups == "", -1, np.searchsorted(values, groups))
+                found[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
+        return found
+
     def hidden(self, client: str, part: str) -> list[str]:
         """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""
         labels = getattr(dict(parts_of(self.module.clients[client]))[part], "labels", None)
@@ -151,6 +176,7 @@ class OwnData:
             test=len(parts["test"]) if "test" in parts else None,
             augmented=getattr(client.train, "augment", None) is not None,
             counts={part: self.policy.told(labels) for part, labels in labelled.items()},
+            groups={name: np.unique(of[of != ""]).tolist() for name, of in self.groups(name).items()},
             organisations={part: np.unique(found).astype(str).tolist() for part, found in sites.items()},
             data=self.fingerprint(name),
         )

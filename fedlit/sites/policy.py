@@ -32,6 +32,7 @@ class Leaves:
             loss and histograms.
         counts_below: A class with fewer positives or fewer negatives than this in a part of a client's data is hidden
             there: no counts, no AUROC, no histogram, no share of positives, and no loss of an evaluation of that part.
+            A group of images with fewer patients than this is hidden with its complement.
         errors: Whether error messages leave that may name files or cells of a table. Otherwise the server learns only
             that something failed, and the site's own log has the message.
     """
@@ -308,6 +309,28 @@ class Policy:
         positives, negatives = (np.asarray(labels == value).sum(0) for value in (1, 0))
         few = np.minimum(positives, negatives) < self.leaves.counts_below
         return (few & (positives + negatives > 0)).tolist()
+
+    def told_groups(self, groups: np.ndarray, patients: np.ndarray) -> np.ndarray:
+        """Return groups [n] of images in which those that may not leave are "", as unknown ones are.
+
+        A group of fewer patients than the limit is hidden. Hidden images must not stand out as what the others leave:
+        the next smallest group is hidden too until the images without a group are of at least as many patients.
+
+        Args:
+            groups: Group of each image, [n] str, "" if unknown.
+            patients: Patient of each image, [n].
+        """
+
+        def people(mask: np.ndarray) -> int:
+            return len(np.unique(patients[mask]))
+
+        limit, told = self.leaves.counts_below, groups.copy()
+        size = {name: people(groups == name) for name in np.unique(groups[groups != ""])}
+        for name in sorted(size, key=size.get):
+            is_small, stands_out = size[name] < limit, people(told == "") < limit and (told != groups).any()
+            if is_small or stands_out:
+                told[groups == name] = ""
+        return told
 
     def told(self, labels: Any) -> list[list[int | None]]:
         """Count positives and negatives of each class in labels [n, C]; None for both if the class is hidden."""

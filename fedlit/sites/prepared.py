@@ -9,13 +9,13 @@ from torch import Tensor
 from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
-from fedlit.core.graphs import RECORDERS
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
+from fedlit.federation.engines.captured import RECORDERS
 from fedlit.federation.examinations import Compiler, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import Unfit
@@ -152,10 +152,11 @@ class PreparedPhase:
         """
         local, layout = self.worker.local, self.layout
         if task.client is not None:
-            local.adopt(local.mask(self.client(task.client)), self.state(task), down)
+            local.adopt_personal(self.client(task.client), self.state(task), down)
             return
         masks = [local.mask(client) for client in self.clients.values()]
-        if any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
+        personal = any(aggregator.implements("personalise") for aggregator in local.aggregators)
+        if personal or any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
             raise InvalidMessageError(
                 "model: clients keep a part of the model; expected the name of a client, found none",
                 key="model-client-missing",

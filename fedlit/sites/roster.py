@@ -193,7 +193,7 @@ class Gathered:
 
     Attributes:
         presences: The answers, in the order of the sites' names.
-        arrays: Indices of the organisations of each site's images, by site.
+        arrays: Indices of the organisations and groups of each site's images, by site.
     """
 
     presences: list[Presence]
@@ -323,6 +323,12 @@ def _check_told(told: Told, classes: Sequence[str]) -> None:
                 f"client {told.name!r}: expected a possible number of images in {part}, found {size}",
                 key="hello-image-count",
             )
+    texts = [*told.groups, *(value for values in told.groups.values() for value in values)]
+    if odd := [text for text in texts if not text or printable(text, 200) != text]:
+        raise InvalidMessageError(
+            f"client {told.name!r}: expected printable names and values of groups, found {printable(odd[0], 60)!r}",
+            key="hello-groups-unprintable",
+        )
     for part, counts in told.counts.items():
         size = getattr(told, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):

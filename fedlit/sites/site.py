@@ -148,7 +148,7 @@ class Site:
             until=self._until,
             ledger=self._ledger.head_after(asked.lines),
         )
-        return entry, Envelope.of(REPLY, presence, self._data.organisations())
+        return entry, Envelope.of(REPLY, presence, self._data.organisations() | self._data.group_indices())
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(Prepare))

@@ -13,6 +13,23 @@ RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 @dataclass(frozen=True)
+class DataInfo:
+    """Description of the data of a run.
+
+    Args:
+        name: Name of the data's class.
+        source: Its path, for example ``fedlit.data.phantom.phantom.PhantomCXR``.
+        digest: Digest of which image is at which client and in which split.
+        counts: Number of clients, classes and training images, and training images by client.
+    """
+
+    name: str
+    source: str
+    digest: str
+    counts: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class RunInfo:
     """Description of a run for a tracker.
 
@@ -23,6 +40,7 @@ class RunInfo:
         params: Parameters to compare between runs, flat: ``{"lr": 0.01}``.
         tags: Properties of the run: aggregators, engine, partition, git revision.
         resumed: Whether the run continues an earlier one in the same directory.
+        data: The data, if they are known.
     """
 
     directory: Path
@@ -31,6 +49,7 @@ class RunInfo:
     params: Mapping[str, str | int | float | bool]
     tags: Mapping[str, str]
     resumed: bool
+    data: DataInfo | None = None
 
 
 class MetricsFile:
@@ -38,9 +57,6 @@ class MetricsFile:
 
     Trackers are synchronised from this file. Values are read back as the float64 that was written, with NaN as ``nan``.
     A key that was last written at the same step is not written again, so evaluating a finished run again adds no rows.
-
-    Args:
-        path: The file, which the first `append` creates.
     """
 
     header = "step,key,value\n"

@@ -8,12 +8,7 @@ from fedlit.tracking.names import COUNT
 
 
 def write_counts(metrics: Iterable[tuple[int, str, float]], path: Path) -> bool:
-    """Write a row per set and class with its positives and negatives; returns False if there are no counts.
-
-    Args:
-        metrics: Rows of ``metrics.csv``.
-        path: The CSV file, which is not created without counts.
-    """
+    """Write a row per set and class with its positives and negatives; returns False if there are no counts."""
     table: dict[tuple[str, str], dict[str, int]] = {}
     for _, key, value in metrics:
         if (match := COUNT.fullmatch(key)) and value == value:

@@ -21,8 +21,6 @@ class LockHolder:
     """The process that is using a run directory.
 
     Attributes:
-        pid: Process id.
-        host: Host name of the machine.
         started: Date and time at which the process took the lock.
         boot: Boot id of the machine; "" if it has none.
     """
@@ -59,9 +57,6 @@ class RunLock:
 
     The operating system releases the lock of a process that exits for any reason, and the next process takes over its
     files. Processes on other machines are not visible, so their files count as a lock until they are deleted.
-
-    Args:
-        directory: The existing directory of the run.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -123,11 +118,7 @@ def is_held(directory: Path) -> bool:
 
 
 def refuse_held(directory: Path) -> None:
-    """Check that no other process is using a run directory.
-
-    Raises:
-        ConfigError: A process is using it; names the process.
-    """
+    """Refuse a run directory that another process is using."""
     if (directory / LOCK).exists() or (directory / HOLDER).exists():
         lock = RunLock(directory)
         lock.acquire()

@@ -42,11 +42,7 @@ def tracker_of(setting: LoggerSetting) -> Tracker:
 
 
 class Trackers(Tracker):
-    """Several trackers as one.
-
-    Args:
-        trackers: Trackers that all receive everything that the run logs.
-    """
+    """Several trackers as one."""
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)
@@ -126,7 +122,7 @@ class LightningTracker(Tracker):
 
     def _send(self, params: Mapping[str, object]) -> None:
         self._guarded(lambda: self.logger.log_hyperparams(dict(params)))
-        last_steps, position, closing = self._read_last_steps(), 0, False
+        last_steps, position, closing = _read(self._note).get(self._identity, {}), 0, False
         while not closing:
             closing = self._closing.wait(FLUSH_SECONDS)
             try:
@@ -151,9 +147,6 @@ class LightningTracker(Tracker):
         if position > before:
             self._guarded(self.logger.save)
         return position
-
-    def _read_last_steps(self) -> dict[str, int]:
-        return _read(self._note).get(self._identity, {})
 
     def _write(self, last_steps: Mapping[str, int]) -> None:
         with _NOTING, whole(self._note) as draft:

@@ -25,6 +25,12 @@ OTHERS = 5
 TEST = ("test/", "test_curve/")
 """Prefixes of test metrics, on which no choice may be based."""
 
+PARENT, IS_PARENT = "fedlit.parent", "fedlit.is_parent"
+"""Tags of a run with the name of the MLflow run above it, and of that MLflow run, which has no directory."""
+
+STAGE, BUDGET = "fedlit.tune", "fedlit.tuned"
+"""Tags of the runs of `fedlit tune`: ``try`` or ``final``, and the number of tries and seeds of their method."""
+
 COUNT = re.compile(r"(?P<set>.+)/n_(?P<sign>pos|neg)/(?P<class>[^/]+)")
 """Keys of the numbers of positive and negative images per class, which are the same in every round."""
 

@@ -16,7 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
-from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.counts import write_counts
 
 MAY_DIFFER = (
@@ -44,7 +44,6 @@ class Result:
         best_round: Number of completed rounds of the tested model.
         seconds: Duration of the process that completed the run.
         metrics: Values of ``test/...``; undefined values are NaN, and null in the file.
-        status: ``FINISHED``.
     """
 
     rounds: int
@@ -82,12 +81,20 @@ class Result:
             ) from error
 
 
+def metric_of(directory: Path, key: str) -> float:
+    """Return a metric of a run's best model, or the newest value of an unfinished run; NaN if it is not logged."""
+    result = Result.read(directory)
+    if result is not None and key in result.metrics:
+        return result.metrics[key]
+    values = {step: value for step, name, value in MetricsFile(directory / "metrics.csv").rows() if name == key}
+    newest = next(reversed(values.values()), float("nan"))
+    return values.get(result.best_round, newest) if result else newest
+
+
 class Run:
     """One run of one experiment.
 
     Args:
-        directory: The run's directory, ``runs/<experiment>/<run>``.
-        tracker: The tracker, which also receives metrics and artifacts.
         resumed: Whether the directory contains an earlier part of the run.
         main: Whether this process writes; other ranks of a run only read.
     """
@@ -104,7 +111,12 @@ class Run:
         return self.directory / "checkpoints"
 
     def start(
-        self, config: str, params: Mapping[str, str | int | float | bool], tags: Mapping[str, str], rounds: int
+        self,
+        config: str,
+        params: Mapping[str, str | int | float | bool],
+        tags: Mapping[str, str],
+        rounds: int,
+        data: DataInfo | None = None,
     ) -> None:
         """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed.
 
@@ -120,27 +132,20 @@ class Run:
             draft.write_text(config)
         for file in (self.metrics, self.client_metrics):
             file.truncate(rounds)
-        info = RunInfo(self.directory, self.directory.parent.name, self.directory.name, params, tags, self.resumed)
+        names = self.directory.parent.name, self.directory.name
+        info = RunInfo(self.directory, *names, params, tags, self.resumed, data)
         self.tracker.start(info, self.metrics)
         self.artifact(self.directory / "config.yaml")
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Write metrics of a round to ``metrics.csv`` and to the tracker.
-
-        Raises:
-            TrainingError: The directory was renamed or deleted.
-        """
+        """Write metrics of a round to ``metrics.csv`` and to the tracker, if the directory is still in place."""
         if self.main:
             self.check_in_place()
             self.metrics.append(metrics, step)
             self.tracker.log_metrics(metrics, step)
 
     def check_in_place(self) -> None:
-        """Check that the directory was not renamed or deleted, because the run would be split over two directories.
-
-        Raises:
-            TrainingError: The directory was renamed or deleted.
-        """
+        """Refuse a directory that was renamed or deleted, because the run would be split over two directories."""
         if self._started and not self._in_place:
             raise TrainingError(
                 f"{self.directory} was renamed or deleted while its run trained. If it was renamed, resume it under "
@@ -214,11 +219,7 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
 
 
 def check_writable(root: Path, experiment: str) -> None:
-    """Check before training that a run can be written to a folder.
-
-    Raises:
-        ConfigError: The folder cannot be created or is not writable.
-    """
+    """Refuse, before training, a folder that cannot be created or is not writable."""
     existing = next(
         (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
     )
@@ -332,12 +333,7 @@ def read_config(directory: Path) -> dict:
 
 
 def check_same_config(directory: Path, config: str) -> None:
-    """Check that a resumed run has the same configuration.
-
-    Raises:
-        CheckpointError: Something other than rounds, workers, devices, callbacks and logger differs; lists the
-            differences.
-    """
+    """Refuse to resume a run with another configuration, except for rounds, workers, devices, callbacks and logger."""
     if differences := config_difference(directory, config):
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(

@@ -54,15 +54,7 @@ class _RefusedError(Exception):
 
 
 class Sender(threading.Thread):
-    """Thread that sends data to a store until it is closed, and then until all data are sent or time has run out.
-
-    Args:
-        store: The MLflow run.
-        metrics: The file of metrics; its existing rows are from earlier sessions.
-        params: Parameters of the run.
-        tags: Tags of the run.
-        flush_seconds: Seconds between batches of metrics.
-    """
+    """Thread that sends data to a store until it is closed, and then until all data are sent or time has run out."""
 
     def __init__(
         self,
@@ -116,6 +108,7 @@ class Sender(threading.Thread):
         try:
             self._persist(self.store.open, refusable=False)
             self._send_tags_and_params()
+            self._deliver("data", [("of the run",)], lambda _: self.store.log_data())
             self._send_until_closed()
         except _OutOfTimeError:
             pass

@@ -4,24 +4,36 @@ import getpass
 import json
 import logging
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
+from urllib.request import url2pathname
 
 import yaml
+from filelock import FileLock
 
+from fedlit.core.checkpoints.stored_states import link
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
+from fedlit.tracking.names import IS_PARENT, PARENT
 
 logger = logging.getLogger(__name__)
+
+PARENT_ID = "mlflow.parentRunId"
+"""MLflow's tag with the id of the run above."""
 
 TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions accept more
 WEB_SERVERS = ("http://", "https://")
 SERVERS = (*WEB_SERVERS, "databricks", "uc:")
+
+WEIGHTS = (".pt", ".safetensors")
+"""Suffixes of files with weights or states of clients."""
 
 _IMPORTING = threading.Lock()
 
@@ -39,9 +51,7 @@ class MLflowStore:
     """A run in MLflow. Each method sends one or a few requests, raises their errors, and may be called again.
 
     Args:
-        tracking_uri: Address of MLflow's store.
         artifact_location: Folder or URI of the artifacts of a new experiment; None is the default of the store.
-        run: The run, whose directory contains the id of the MLflow run.
     """
 
     def __init__(self, tracking_uri: str, artifact_location: str | None, run: RunInfo):
@@ -103,11 +113,30 @@ class MLflowStore:
         entities = [import_mlflow().entities.RunTag(key, cut(value, TAG_LENGTH)) for key, value in tags]
         self._client.log_batch(self.run_id, tags=entities, synchronous=True)
 
+    def log_data(self) -> None:
+        """Log the data of the run as a dataset, with their digest and counts."""
+        if (data := self.run.data) is None:
+            return
+        entities = import_mlflow().entities
+        source = json.dumps({"tags": {"class": data.source}})
+        profile = json.dumps({"num_rows": data.counts.get("training_images"), **data.counts})
+        dataset = entities.Dataset(data.name, data.digest, "code", source, profile=profile)
+        context = entities.InputTag("mlflow.data.context", "training")
+        self._client.log_inputs(self.run_id, [entities.DatasetInput(dataset, [context])])
+
     def log_artifact(self, path: Path, folder: str) -> None:
-        """Log a file or a directory; a model is added to the list of the run's models."""
+        """Log a file or a directory; a model is added to the list of the run's models.
+
+        In a folder of this machine, weights are links, which take no space.
+        """
         if not path.exists():
             raise FileNotFoundError(f"{path} no longer exists")
-        self._client.log_artifact(self.run_id, str(path), folder or None)
+        artifacts = self._client.get_run(self.run_id).info.artifact_uri if path.is_dir() else ""
+        if artifacts.startswith("file:"):
+            target = Path(url2pathname(urlparse(artifacts).path)) / folder / path.name
+            shutil.copytree(path, target, copy_function=_linked, dirs_exist_ok=True)
+        else:
+            self._client.log_artifact(self.run_id, str(path), folder or None)
         if (path / "MLmodel").is_file():
             self._list_model(path)
 
@@ -167,8 +196,25 @@ class MLflowStore:
                     self.run_id = candidate.info.run_id
                     return
         self._asked_for_run = True
-        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": _user()}}
+        parent = self._parent()
+        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": _user(), **parent}}
         self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
+
+    def _parent(self) -> dict[str, str]:
+        """Return the tag that shows the run below its parent in MLflow, which the first run of a group creates."""
+        name = self.run.tags.get(PARENT)
+        if name is None:
+            return {}
+        wanted = f"tags.`{IS_PARENT}` = 'true' and attributes.run_name = '{name}'"
+        with FileLock(self.run.directory.parent / ".parents.lock"):  # runs that start at the same time share one
+            for parent in self._client.search_runs([self.experiment_id], filter_string=wanted, max_results=1):
+                return {PARENT_ID: parent.info.run_id}
+            tags = {IS_PARENT: "true", "mlflow.user": _user(), "mlflow.source.name": "fedlit"}
+            parent = self._client.create_run(
+                self.experiment_id, start_time=self.started_ms, run_name=name, tags=tags
+            ).info.run_id
+            self._client.set_terminated(parent)
+        return {PARENT_ID: parent}
 
     def _find_or_create_experiment(self) -> str:
         name, options = self.run.experiment, {"artifact_location": self._artifact_location}
@@ -296,6 +342,15 @@ def cut(value: Any, length: int) -> str:
     """Return a value as text, with ``...`` at the end if it is too long."""
     text = str(value)
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+def _linked(source: str, target: str) -> None:
+    """Copy a file, or link it if it holds weights; checkpoints and models are replaced and never written again."""
+    Path(target).unlink(missing_ok=True)
+    if Path(source).suffix in WEIGHTS:
+        link(Path(source), Path(target))
+    else:
+        shutil.copy2(source, target)
 
 
 def _user() -> str:

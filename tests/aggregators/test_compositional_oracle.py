@@ -5,7 +5,7 @@ import itertools
 import fdam_oracle
 import pytest
 import torch
-from compositional_oracle import Device, LocalSCGDAM, LocalSGDAM, LocalSGDM, Net, Problem, Products, auc
+from compositional_oracle import Device, LocalSCGDAM, LocalSGDM, Net, Problem, Products, auc
 from torch import nn
 
 PRODUCTS = Products(alpha=0.3, beta_x=0.4, beta_y=0.2, gamma_x=0.2, gamma_y=0.15)
@@ -41,13 +41,6 @@ def difference(function, at: torch.Tensor, step: float = 1e-6) -> torch.Tensor:
         move[i] = step
         columns.append((function(at + move) - function(at - move)) / (2 * step))
     return torch.stack(columns, -1)
-
-
-def same(one: Device, other: Device, letters: str, tolerance: float = 1e-12) -> None:
-    for letter in letters:
-        torch.testing.assert_close(getattr(one, letter), getattr(other, letter), rtol=tolerance, atol=tolerance)
-    for name, tensor in one.statistics.items():
-        torch.testing.assert_close(tensor, other.statistics[name], rtol=tolerance, atol=tolerance)
 
 
 class Scalars(Problem):
@@ -135,25 +128,6 @@ def test_derivatives_are_differences(net):
     assert (p.jacobian(x, xi) - torch.eye(len(x))).abs().max() > 1e-2
 
 
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-def test_at_h_equal_to_g_the_direction_is_the_gradient_through_the_inner_step(net):
-    p, x, y = problem(net), numbers(net.size + 2), numbers(1, seed=4)
-    xi, zeta = itertools.islice(batches(1), 2)
-    leaf = x.clone().requires_grad_()
-    (delta,) = torch.autograd.grad(p.inner_loss(leaf[:-2], xi), leaf, create_graph=True)
-    (expected,) = torch.autograd.grad(p.f(leaf - p.rho * delta, y, zeta), leaf)
-    device = next(iter(devices(net, 1).values()))
-    device.x, device.y, device.h = x, y, p.g(x, xi)
-    u, _ = LocalSCGDAM(p, {"site": device}, PRODUCTS, 1).estimate(device, xi, zeta)
-    torch.testing.assert_close(u, expected, rtol=1e-12, atol=1e-13)
-    first, _ = LocalSCGDAM(p, {"site": device}, PRODUCTS, 1, first_order=True).estimate(device, xi, zeta)
-    d = net.size
-    hessian = torch.func.hessian(p.inner_loss)(x[:d], xi)
-    torch.testing.assert_close((first - u)[:d], p.rho * hessian @ first[:d], rtol=1e-10, atol=1e-12)
-    assert torch.equal(first[d:], u[d:])
-    assert (first - u).abs().max() > 1e-3
-
-
 def test_the_perceptron_is_pytorchs():
     net = Net(3, 4)
     layers = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 1)).double()
@@ -174,47 +148,6 @@ def test_eq_1_is_eq_2_of_the_other_paper():
     p = torch.tensor(0.3, dtype=torch.float64)
     other = fdam_oracle.paper_form(h, b, w1, w2, w3, p).mean()
     torch.testing.assert_close(auc(h, b, w1, w2, w3, 0.3), other, rtol=1e-14, atol=0)
-
-
-@pytest.mark.parametrize("net", NETS.values(), ids=NETS)
-@pytest.mark.parametrize("p", [1, 3])
-def test_without_an_inner_step_it_is_descent_ascent_with_momentum(net, p):
-    """rho = 0 and alpha*eta = 1: h is x."""
-    products = Products(1.0, 0.4, 0.2, 0.2, 0.15)
-    names = ("site-0", "site-1")
-    whole = LocalSCGDAM(problem(net, 0.0), devices(net, 2), products, p, same_batch=True, outer_moves=False)
-    plain = LocalSGDAM(problem(net), devices(net, 2), products, p)
-    start = plain.devices["site-0"].x
-    for _ in range(3):
-        whole.round(names)
-        plain.round(names)
-        for name in names:
-            same(whole.devices[name], plain.devices[name], "xyuv")
-            torch.testing.assert_close(whole.devices[name].h, whole.devices[name].x, rtol=1e-14, atol=1e-15)
-    assert (plain.devices["site-0"].x - start).abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("algorithm", [LocalSCGDAM, LocalSGDAM])
-def test_with_one_device_the_period_changes_nothing(algorithm):
-    net, ends = NETS["perceptron"], []
-    for p in (1, 2, 6):
-        hand = algorithm(problem(net), devices(net, 1), PRODUCTS, p)
-        for _ in range(6 // p):
-            hand.round(("site-0",))
-        ends.append(hand.devices["site-0"])
-    for end in ends[1:]:
-        same(ends[0], end, "xyhuv" if algorithm is LocalSCGDAM else "xyuv", 1e-15)
-
-
-def test_equal_devices_are_one():
-    """With equal devices, their number and the period do not matter."""
-    net = NETS["perceptron"]
-    alone = LocalSCGDAM(problem(net), devices(net, 1), PRODUCTS, 4)
-    crowd = LocalSCGDAM(problem(net), {k: devices(net, 1)["site-0"] for k in "abc"}, PRODUCTS, 2)
-    alone.round(("site-0",))
-    crowd.round(tuple("abc"))
-    crowd.round(tuple("abc"))
-    same(alone.devices["site-0"], crowd.devices["b"], "xyhuv")
 
 
 def test_after_a_communication_everybody_has_the_weighted_mean():
@@ -238,25 +171,3 @@ def test_after_a_communication_everybody_has_the_weighted_mean():
     for late, drawn in (("site-2", 4), ("site-0", 6)):
         following = next(itertools.islice(batches(int(late[-1])), drawn, None))
         assert torch.equal(next(hand.devices[late].batches)[0], following[0])
-
-
-@pytest.mark.parametrize("outer_moves", [True, False])
-def test_running_statistics_move_with_the_inner_pass_then_with_the_outer(outer_moves):
-    net = NETS["perceptron"]
-    hand = LocalSCGDAM(problem(net), devices(net, 1), PRODUCTS, 1, outer_moves=outer_moves)
-    device = hand.devices["site-0"]
-    layer, xs, hs = nn.BatchNorm1d(4).double(), [device.x], []
-    hand.start(device)
-    hs.append(device.h)
-    hand.iterate(device)
-    xs.append(device.x)
-    hs.append(device.h)
-    stream = batches(0)
-    for x, h in zip(xs, hs, strict=True):
-        for w, passes in ((x, True), (h, outer_moves)):
-            a, _ = next(stream)
-            first = net.parts(w)
-            if passes:
-                layer(a @ first["body.0.weight"].T + first["body.0.bias"])
-    for name, tensor in device.statistics.items():
-        torch.testing.assert_close(tensor, getattr(layer, name), rtol=1e-12, atol=1e-13)

@@ -282,54 +282,6 @@ def test_every_round_equals_the_transcription_where_momentum_is_not_averaged(sta
     compare(case, CrossEntropy(BCE()), Sites(FOUR), 3, participation=participation)
 
 
-@pytest.mark.parametrize("hidden", [0, 6])
-def test_without_an_inner_step_it_is_local_sgdam(hidden):
-    """As close to rho = 0 and alpha*eta = 1 as the class allows."""
-    ends = []
-    for aggregator in (LocalSCGDAM(1e-13, 1 - 1e-13, 0.4, 0.2, same_batch=True), LocalSGDAM(0.4, 0.2)):
-        federation = Federation([aggregator], rounds=ROUNDS, schedule=ConstantSchedule(3, "steps"))
-        done = simulate(Trained(hidden).double(), Sites(THREE), federation)
-        ends.append(torch.cat([done.server.w, done.server.aggregators[0]["u"]]))
-    torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-11)
-
-
-@pytest.mark.parametrize("hidden", [0, 6])
-def test_at_h_equal_to_g_u_is_the_gradient_through_the_inner_step(hidden):
-    """PyTorch's layers and fedlit's loss, at the second estimate, as close to alpha = beta = 1 as the class allows."""
-    near, data, module = 1 - 1e-13, Sites({"south": THREE["south"]}), Trained(hidden).double()
-    federation = Federation([LocalSCGDAM(0.4, near, near, near)], rounds=1, schedule=ConstantSchedule(1, "steps"))
-    done = simulate(module, data, federation)
-    data.setup()
-    (a, b), (other, its) = itertools.islice(batches(data, "south"), 2, 4)
-    x = {name: view.clone().requires_grad_() for name, view in by_name(done, done.server.w).items()}
-    weights = {name: tensor for name, tensor in x.items() if not name.startswith("objective")}
-    loss = BCE()(torch.func.functional_call(module, weights, (a,)), b)
-    slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
-    inner = {name: weights[name] - 0.4 * slope for name, slope in zip(weights, slopes, strict=True)}
-    module.objective.p = done.buffer("objective.p")
-    variables = {name.removeprefix("objective."): tensor for name, tensor in x.items() if name not in weights}
-    logits = torch.func.functional_call(module, inner, (other,))
-    torch.func.functional_call(module.objective, variables, (logits, its)).backward()
-    for name, u in by_name(done, done.server.aggregators[0]["u"]).items():
-        torch.testing.assert_close(
-            u, x[name].grad, rtol=1e-9, atol=1e-11, msg=lambda text, name=name: f"{name}: {text}"
-        )
-
-
-@pytest.mark.parametrize("case", ["exact", "first order", "LocalSGDAM", "LocalSGDM"])
-def test_with_one_client_the_period_changes_nothing(case):
-    alone = {"south": THREE["south"]}
-    chosen, ends = SADDLES.get(case, SGDM), []
-    for p, rounds in ((1, 4), (2, 2), (4, 1)):
-        module = (CrossEntropy(BCE()) if case == "LocalSGDM" else Trained()).double()
-        federation = Federation([chosen.aggregator], rounds=rounds, schedule=ConstantSchedule(p, "steps"))
-        done = simulate(module, Sites(alone), federation)
-        state = done.server.aggregators[0]
-        ends.append(torch.cat([done.server.w, done.server.stats, state["u"], state.get("h", state["u"])]))
-    for end in ends[1:]:
-        torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-13)
-
-
 def test_a_client_alone_has_nobody_to_exchange_gradients_with():
     ends = []
     for outer in ("local", "exchanged"):

@@ -26,7 +26,7 @@ from fedlit.aggregators import (
     SurgicalHeads,
     TrimmedMean,
 )
-from fedlit.core.aggregator import Composition
+from fedlit.aggregators.composition import Composition
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask

@@ -1,6 +1,6 @@
 """Measure the overhead of fedlit over bare PyTorch loops.
 
-    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [memory] [clients]
+    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [canon] [memory] [clients]
 
 densenet, cnn   ratio of a round's time to that of the faster of two bare PyTorch loops with the same local steps and
                 one average: one client at a time on all cores, and parallel clients with one thread each. The three
@@ -8,6 +8,8 @@ densenet, cnn   ratio of a round's time to that of the faster of two bare PyTorc
 step            time that SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC objective, add to a client's step of
                 densenet121 with FedAvg and cross-entropy, batch 16, 32x32. Limit: 5%.
 compositional   ratio of a step of LocalSCGDAM, exact and first order, to two plain steps of the same densenet121.
+canon           ratio of a step with each classic method to one with FedAvg. Limit: 1.05, except for MOON (two more
+                forward passes) and Ditto (another forward and backward pass).
 memory          memory of all processes over 50 rounds. Limit: 5% growth.
 clients         seconds per client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
@@ -40,7 +42,22 @@ from bare_loops import (
 )
 from lightning.pytorch import LightningModule
 
-from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSCGDAM, Scaffold
+from fedlit.aggregators import (
+    CODASCA,
+    MOON,
+    Aggregator,
+    Ditto,
+    FedAdam,
+    FedAvg,
+    FedBN,
+    FedDyn,
+    FedNova,
+    FedPer,
+    FedProx,
+    FedRep,
+    LocalSCGDAM,
+    Scaffold,
+)
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import per_client, training_metrics
@@ -183,6 +200,14 @@ def compositional_cost(turns: int) -> None:
         )
 
 
+def canon_cost(turns: int) -> None:
+    methods = [FedAvg(), FedAdam(), FedNova(), FedDyn(), FedPer(), FedRep(1), MOON(), Ditto()]
+    lists: Lists = {type(method).__name__: (densenet, [method]) for method in methods}
+    step, _, _ = step_seconds(lists, turns)
+    for name, each in step.items():
+        print(f"canon: {each * 1e3:.1f} ms with {name}: {each / step['FedAvg']:.2f} of FedAvg's; {turns} turns")
+
+
 def memory(rounds: int = 50) -> None:
     work = Work(SmallCNN, 32, 8, 32)
     runner, at = Fedlit(work, work.data(), [Scaffold(), FedBN()]), {}
@@ -228,6 +253,7 @@ MEASUREMENTS = {
     ),
     "step": lambda turns: step_cost(max(turns, 15)),
     "compositional": lambda turns: compositional_cost(max(turns, 5)),
+    "canon": lambda turns: canon_cost(max(turns, 5)),
     "memory": lambda turns: memory(),
     "clients": lambda turns: clients_cost(min(turns, 5)),
 }

@@ -84,6 +84,16 @@ class TestOneFolder:
         assert "train_val_list.txt is missing" in out
         assert fedlit_cli("data check nih --set '{official_split: false}'")[0] == 0
 
+    def test_groups_are_counted(self, fedlit_cli):
+        file = write_nih("nih") / "Data_Entry_2017_v2020.csv"
+        file.write_text(file.read_text().replace(",F,", ",M,", 1))
+        code, out, _ = fedlit_cli("data check nih --set '{groups: [sex, view]}'")
+        assert code == 0
+        assert "sex female 7 of 4 patients sex male 1 of 1 patients view " in words(out)
+        code, out, _ = fedlit_cli("data check nih --set '{groups: [sax]}'")
+        assert code == 1
+        assert f"data.groups: {file}: expected sex, age, view or a column, found 'sax'; similar names are sex" in out
+
     def test_official_splits_are_counted(self, fedlit_cli):
         root = write_nih("nih")
         names = sorted(file.name for file in (root / "images").iterdir())

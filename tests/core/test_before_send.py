@@ -9,7 +9,7 @@ from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, ClientContext, FedBN, FedProx
-from fedlit.core.aggregator import Composition
+from fedlit.aggregators.composition import Composition
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientData, Payload

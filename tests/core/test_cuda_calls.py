@@ -7,10 +7,10 @@ from unittest.mock import MagicMock, call, create_autospec
 import pytest
 import torch
 
-from fedlit.core.batches import ReadAhead
 from fedlit.core.devices import to_device
-from fedlit.core.graphs import CUDARecorder
 from fedlit.federation.devices import free_memory
+from fedlit.federation.engines.captured import CUDARecorder
+from fedlit.federation.engines.read_ahead import ReadAhead
 
 GPU = torch.device("cuda", 1)
 NAMES = ("current_stream", "get_sync_debug_mode", "graph_pool_handle", "mem_get_info", "set_sync_debug_mode", "stream")
@@ -100,8 +100,8 @@ def test_a_batch_that_is_read_ahead_is_page_locked_where_it_is_not_on_the_gpu(cu
     here, there = MagicMock(device=torch.device("cpu")), MagicMock(device=GPU)
     stream = MagicMock(**{"take.return_value": (here, there), "dataset.finish.side_effect": lambda taken: taken})
     ahead = ReadAhead(GPU)
-    assert ahead.batch(stream, 3, last=False) == (here, there)  # nobody could know of it
-    assert ahead.batch(stream, 4, last=True) == (here.pin_memory.return_value, there)
+    assert ahead(stream, 3, last=False) == (here, there)  # nobody could know of it
+    assert ahead(stream, 4, last=True) == (here.pin_memory.return_value, there)
     assert stream.take.mock_calls == [call(3), call(4)]
     assert cuda.set_device.mock_calls == [call(GPU)]
 

@@ -12,12 +12,13 @@ from simulation import Simulation, simulate
 from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, Scaffold
-from fedlit.core.diagnostics import drift_metrics, squares
+from fedlit.core.diagnostics import squares
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
+from fedlit.federation.server import drift_metrics
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import OwnRows

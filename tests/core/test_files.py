@@ -3,11 +3,10 @@
 import errno
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from runs import execute
 
 from fedlit.core.system import files
 from fedlit.core.system.files import put, remove, whole
@@ -129,9 +128,9 @@ with whole(Path(sys.argv[1])) as draft:
 def test_a_killed_process_leaves_the_old_file_and_a_hidden_draft(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     path.write_text("old")
-    killed = subprocess.run([sys.executable, "-c", KILLED, path], capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    draft = tmp_path / killed.stdout.strip()
+    killed = execute(KILLED, tmp_path, path)
+    assert killed.wait() == -signal.SIGKILL
+    draft = tmp_path / killed.output.strip()
     assert path.read_text() == "old"
     assert draft.name.startswith(".")
     assert draft.read_text() == "half"

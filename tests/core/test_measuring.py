@@ -14,10 +14,11 @@ from toys import CLASSES, ToyData, ToyNet
 from fedlit.aggregators import CODA, CODASCA, CODAPlus, FedAvg
 from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
-from fedlit.core.labels import check_batch, wrong_labels
+from fedlit.core.labels import check_batch
 from fedlit.core.objective import Objective
 from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import objective_metrics
+from fedlit.federation.examinations.data import Labels, TrainingData
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.objectives import BCE, AUCSaddle
@@ -287,8 +288,8 @@ def test_a_batch_of_other_things_than_images_and_labels_stays():
 def test_indices_of_classes_and_targets_of_a_model_without_classes_stay():
     images = torch.randn(8, 3)
     for labels, classes in ((torch.tensor([0, 1, 2, -100] * 2), ("a", "b", "c")), (torch.randn(8, 2), ())):
-        assert not wrong_labels("site-0", TensorDataset(images, labels), classes)
-    assert not wrong_labels("site-0", TensorDataset(images), ("a",))
+        assert not Labels().problem(TrainingData("site-0", TensorDataset(images, labels), classes))
+    assert not Labels().problem(TrainingData("site-0", TensorDataset(images), ("a",)))
 
 
 def test_a_client_without_positives_trains():

@@ -7,6 +7,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from runs import execute
 
 OWN = """
 import multiprocessing, os, signal, sys, threading
@@ -102,20 +103,21 @@ class TestCopies:
             """)
         assert done.stdout == "42\n", done.stderr
 
-    def test_a_copy_computes_after_a_convolution_with_two_threads(self):
+    def test_a_copy_computes_after_a_convolution_with_two_threads(self, tmp_path: Path):
         """Like a worker, with one thread."""
         code = (
             "import sys, torch; torch.set_num_threads(1); "
             "x = torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)); sys.exit(int(x[0, "
             "0, 1, 1]))"
         )
-        done = ran(f"""
+        script = f"""
             import torch
             torch.set_num_threads(2)
             torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3)).sum()
             print(ran({code!r}))
-            """)
-        assert done.stdout == "144\n", done.stderr
+            """
+        done = execute(OWN + textwrap.dedent(script), tmp_path)
+        assert (done.wait(), done.output) == (0, "144\n")
 
     def test_it_keeps_no_pipe_open(self):
         """The reader of a pipe sees its end although a copy still runs."""

@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ import pandas as pd
 import pytest
 import refusals
 from PIL import Image
+from runs import execute
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import ImageTable, Organisations
@@ -99,6 +98,7 @@ KILLED = """
 import os, sys
 from pathlib import Path
 from fedlit.data.pictures import pixels
+os.environ["FEDLIT_CORES"] = "1"
 from fedlit.data.pictures.decoding import decode_images
 
 real, seen = pixels.read_image, []
@@ -117,9 +117,7 @@ decode_images(sorted(Path(sys.argv[1]).iterdir()), 16, cache_dir=sys.argv[2])
 @pytest.mark.slow
 def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
     files = write(tmp_path / "png")
-    environment = os.environ | {"FEDLIT_CORES": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    words = [sys.executable, "-c", KILLED, str(tmp_path / "png"), str(tmp_path / "cache")]
-    assert subprocess.run(words, env=environment, check=False).returncode == -signal.SIGKILL
+    assert execute(KILLED, tmp_path, tmp_path / "png", tmp_path / "cache").wait() == -signal.SIGKILL
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert 12 - len(read) >= 4  # as many as were done, whatever the number of threads
     check(store, range(12))

@@ -66,18 +66,18 @@ def test_copies_are_found_and_nothing_else(tmp_path, how):
 
 
 def test_real_xrays_and_their_copies(tmp_path):
-    files = sorted(REAL.glob("*.png"))[:150]
-    if len(files) < 150:
+    files = sorted(REAL.glob("*.png"))[:50]
+    if len(files) < 50:
         pytest.skip("needs ../shared/data/nih-cxr14-mini with images/")
     images = [Image.open(file).convert("L") for file in files]
     ours = store(tmp_path, images)
     cut = store(tmp_path, [image.crop((2, 2, image.size[0] - 2, image.size[1] - 2)) for image in images])
     found = {(pair.one, pair.other) for pair in near_pairs(ours, cut)}
-    assert sum((n, n) in found for n in range(150)) >= 147
+    assert sum((n, n) in found for n in range(50)) >= 49
     assert all(pair.same for pair in near_pairs(ours, store(tmp_path, [jpeg(image) for image in images])))
     borders = [ImageOps.expand(image, round(0.03 * image.size[0]), 0) for image in images]
     small = near_pairs(store(tmp_path, images, THUMB), store(tmp_path, borders, THUMB))
-    assert sum(pair.one == pair.other for pair in small) >= 147
+    assert sum(pair.one == pair.other for pair in small) >= 49
     bordered = store(tmp_path, borders, 224)
     by_five = store(
         tmp_path,
@@ -89,7 +89,7 @@ def test_real_xrays_and_their_copies(tmp_path):
     )
     for copies in (bordered, by_five):
         found = {(pair.one, pair.other) for pair in near_pairs(store(tmp_path, images, 224), copies)}
-        assert sum((n, n) in found for n in range(150)) >= 141
+        assert sum((n, n) in found for n in range(50)) >= 47
     patients = np.array([file.name.partition("_")[0] for file in files])
     assert near_pairs(ours, ours, (patients, patients)) == []
 
@@ -211,7 +211,7 @@ def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
 
 
 def hospital(**look) -> PhantomCXR:
-    return PhantomCXR(hospitals=[Hospital(images=300, **look)])
+    return PhantomCXR(hospitals=[Hospital(images=60, **look)])
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

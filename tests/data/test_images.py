@@ -2,14 +2,13 @@
 
 import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 from refusals import refused
+from runs import execute
 from torchvision.transforms import v2
 
 from fedlit.data.pictures import opening, pixels
@@ -98,8 +97,7 @@ def test_a_killed_write_is_started_again(tmp_path):
         "import os, sys; from fedlit.data.pictures.images import ImageStore\n"
         "ImageStore.cached('k', (3, 1, 4, 4), lambda out: os.kill(os.getpid(), 9), sys.argv[1])"
     )
-    killed = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert killed.returncode == -9
+    assert execute(code, tmp_path, tmp_path).wait() == -9
     assert not (tmp_path / "k.npy").exists()
     (left_over,) = tmp_path.iterdir()
     os.utime(left_over, (0, 0))

@@ -86,7 +86,7 @@ def config(roots) -> dict:
     }
     return {
         "data": {"class_path": "Organisations", "init_args": init_args},
-        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "resnet10t"}},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}},
         "federation": {"rounds": 1, "aggregators": [{"class_path": "SurgicalHeads"}]},
     }
 

@@ -105,7 +105,7 @@ class TestWhatItGives:
             def log_metrics(self, metrics, step):
                 tracked.append(step)
 
-        fitted = fit(phases=[Phase("first", 1, keep="all")], callbacks=[Counting()], logger=Noting())
+        fitted = fit(phases=[Phase("first", rounds=1, keep="all")], callbacks=[Counting()], logger=Noting())
         assert seen == [1, 2, 3]
         assert tracked == [1, 2, 3, 3]
         assert list(fitted.metrics.index) == [1, 2, 3]
@@ -115,7 +115,10 @@ class TestWhatItGives:
             def on_round_end(self, state):
                 torch.nn.init.zeros_(model.head.weight)
 
-        phases, model = [Phase("first", 1, keep="body")], net()  # the head starts afresh, from its initial values
+        phases, model = (
+            [Phase("first", rounds=1, keep="body")],
+            net(),
+        )  # the head starts afresh, from its initial values
         plain, emptied = fit(phases=phases), fit(model, two(), phases=phases, callbacks=[Emptying()])
         assert not model.head.weight.any()
         assert torch.equal(plain.model.head.weight, emptied.model.head.weight)

@@ -72,7 +72,7 @@ class Stream(IterableDataset):
         (lambda: fit(net(), ToyData()), ("option-given-twice", "batch_size: ToyData")),
     ],
     ids=[
-        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "with a dot", "number as name",
+        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "hidden name", "number as name",
         "number", "tensors", "loader", "stream", "dict", "list of sets", "four sets", "no training set", "empty set",
         "one example", "one aggregator", "aggregator class", "aggregator name", "text", "no rounds", "word",
         "truth value", "schedule", "logger", "path", "precision", "batch size twice",

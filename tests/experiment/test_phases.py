@@ -33,7 +33,7 @@ CONFIG = {
     "model": {
         "class_path": "ImageClassifier",
         "init_args": {
-            "backbone": "mobilenetv2_035",
+            "backbone": "small_cnn",
             "objective": {"class_path": "AUCSaddle"},
             "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.002}},
         },
@@ -132,11 +132,9 @@ class TestOneConfig:
         assert less_totals(kept.metrics()) != less_totals(of_main(whole[0]))
 
 
-@pytest.mark.parametrize(
-    "step", [PHASE + 1, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, PHASE, PHASE + MAIN))]
-)
+@pytest.mark.parametrize("step", [PHASE + 1, pytest.param(PHASE, marks=pytest.mark.slow)])
 def test_killed_and_resumed(whole, tmp_path, step):
-    """Kills in the phase, at its end, in the main part, and at its end."""
+    """Kills at the end of the phase, and in the main part."""
     here = place(tmp_path, CONFIG)
     command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
     assert command.wait() == -signal.SIGKILL, command.output
@@ -231,7 +229,7 @@ class TestHandOver:
         body, head = parts(start_of_main(tmp_path, changed()))
         assert_start(body, self.best(tmp_path)[0])
         assert_start(head, fresh[1])
-        assert not torch.equal(body["body.conv_stem.weight"], fresh[0]["body.conv_stem.weight"])
+        assert not torch.equal(body["body.conv1.weight"], fresh[0]["body.conv1.weight"])
 
     @pytest.mark.slow
     def test_all(self, fresh, tmp_path):

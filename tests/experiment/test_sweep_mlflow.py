@@ -59,8 +59,12 @@ def tracked(place: Path) -> dict:
     client = connect(f"sqlite:///{place}/mlflow.db")
     experiment = client.get_experiment_by_name("both")
     found = client.search_runs([experiment.experiment_id])
-    assert Counter(run.info.run_name for run in found) == Counter(RUNS)
-    return {run.info.run_name: run for run in found}
+    assert Counter(run.info.run_name for run in found) == Counter([*RUNS, "fedavg", "fedprox"])
+    names = {run.info.run_id: run.info.run_name for run in found}
+    runs = [run for run in found if run.info.run_name in RUNS]
+    for run in runs:  # those of a group are shown below one run with its name
+        assert names[run.data.tags["mlflow.parentRunId"]] == run.info.run_name.partition(",")[0]
+    return {run.info.run_name: run for run in runs}
 
 
 def directory(place: Path, name: str) -> Path:

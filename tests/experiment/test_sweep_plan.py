@@ -8,6 +8,7 @@ import yaml
 from refusals import refused
 from sweeps import BASE, GRID, write
 
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.sweep import load_sweep, plan
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -96,3 +97,30 @@ def test_no_file_and_no_yaml(folder: Path):
     (folder / "list.yaml").write_text("[1]")
     with refused("yaml-not-a-mapping", "list.yaml", "a list"):
         load_sweep(folder / "list.yaml")
+
+
+def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path):
+    base = BASE | {"data": {"class_path": "PhantomCXR", "init_args": {"hospitals": 2, "images": 60, "image_size": 16}}}
+    base |= {"model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}}}
+    sweep = {"experiment": "joining", "config": ["base.yaml"], "baselines": ["individual", "pooled"], "seeds": [1]}
+    runs = plan(load_sweep(write(folder, sweep, base)))
+    configs = {run.case: yaml.safe_load(run.config) for run in runs}
+    assert [run.name for run in runs] == [
+        "federated,seed=1", "individual-hospital-01,seed=1", "individual-hospital-02,seed=1", "pooled,seed=1"
+    ]  # fmt: skip
+    assert {case: config["federation"]["clients"] for case, config in configs.items()} == {
+        "federated": None,
+        "individual-hospital-01": ["hospital-01"],
+        "individual-hospital-02": ["hospital-02"],
+        "pooled": None,
+    }
+    assert [config["data"]["init_args"]["pooled"] for config in configs.values()] == [False, False, False, True]
+
+
+def test_an_own_case_is_not_named_as_a_baseline(folder: Path):
+    sweep = GRID | {"cases": {"pooled": {}}, "baselines": ["pooled"]}
+    with pytest.raises(ConfigError, match="'pooled' is the name of one of the baselines"):
+        load_sweep(write(folder, sweep))
+    with pytest.raises(ConfigError, match="baselines"):
+        load_sweep(write(folder, GRID | {"baselines": ["alone"]}))
+    assert plan(load_sweep(write(folder, GRID | {"cases": {"individual": {}}})))[0].case == "individual"

@@ -187,7 +187,7 @@ def test_a_callback_remembers_over_a_resume(tmp_path):
     fit(tmp_path / "whole", Patient(), rounds=6, checkpoint_every=1)
     fit(tmp_path / "parts", Diary(), Patient(), StopsAfter(2), rounds=6, checkpoint_every=1)
     resume = checkpoint.find(tmp_path / "parts" / "checkpoints", "last")
-    assert checkpoint.callbacks(resume) == {"1 Patient": {"waited": 2}}
+    assert checkpoint.manifest_of(resume).callbacks == {"1 Patient": {"waited": 2}}
     fit(tmp_path / "parts", Diary(), Patient(), resume=resume, rounds=6, checkpoint_every=1)
     rounds = [checkpoint.rounds(checkpoint.find(tmp_path / p / "checkpoints", "last")) for p in ("whole", "parts")]
     assert rounds == [3, 3]

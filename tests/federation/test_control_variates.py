@@ -3,8 +3,8 @@
 import pytest
 
 from fedlit.aggregators import CODASCA, FedAvg, FedProx, Scaffold
-from fedlit.core.aggregator import governed
-from fedlit.core.optimizer import ADAPTIVE, control_variates_warning
+from fedlit.core.governing import governed
+from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 
 
 @pytest.mark.parametrize("optimizer", sorted(ADAPTIVE))
@@ -28,7 +28,7 @@ def test_sgd_and_other_algorithms_are_not():
 def test_it_is_said_before_the_first_round(tmp_path, monkeypatch, fedlit_cli):
     monkeypatch.chdir(tmp_path)
     code, out, err = fedlit_cli(
-        "fit --model ImageClassifier --model.backbone resnet10t --fast_dev_run true"
+        "fit --model ImageClassifier --model.backbone small_cnn --fast_dev_run true"
         " --model.optimizer Adam --model.optimizer.lr 0.01 --federation.workers 1 --federation.aggregators=[Scaffold]"
         " --data PhantomCXR --data.hospitals 2 --data.images 60 --data.image_size 32 --data.batch_size 8 --logger false"
     )

@@ -13,10 +13,12 @@ from strangers import fit, having, seeded
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from fedlit.core.flat import FlatModel
 from fedlit.federation.examinations import (
     EVERY,
     IN_ROUNDS,
     OF_ALGORITHMS,
+    OF_CONFIGURED,
     OF_DATA,
     OF_MACHINES,
     OF_MODULES,
@@ -64,6 +66,13 @@ def test_each_stops_what_it_is_for_and_nothing_else(examination: Examination):
     assert not examination.problem(seeded(having()))
 
 
+def test_the_optimizer_of_the_module_is_examined_on_its_flat_model():
+    (examination,) = OF_CONFIGURED
+    assert examination.problem(FlatModel(seeded(having()))) == ""
+    frozen = having(configure_optimizers=lambda m: m.net.requires_grad_(False) and torch.optim.SGD(m.parameters(), 0.1))
+    assert "freezes the parameter net.weight" in examination.problem(FlatModel(seeded(frozen)))
+
+
 def test_an_ordinary_module_passes_them_all_and_stays_as_it_is():
     module = seeded(having())
     held = {name: value.clone() for name, value in module.state_dict().items()}
@@ -79,7 +88,8 @@ def test_the_list_shows_names_and_advice(fedlit_cli):
         assert examination.name in words
         assert examination.advice.split()[0] in words
     assert len({examination.name for examination in EVERY}) == len(EVERY)
-    assert len(EVERY) == len(WRONG) + len(OF_ALGORITHMS) + len(OF_DATA) + len(OF_MACHINES) + len(IN_ROUNDS)
+    others = (OF_ALGORITHMS, OF_CONFIGURED, OF_DATA, OF_MACHINES, IN_ROUNDS)
+    assert len(EVERY) == len(WRONG) + sum(map(len, others))
 
 
 class Rereading(Dataset):

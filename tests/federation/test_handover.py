@@ -34,7 +34,7 @@ STILL = {"class_path": "SGD", "init_args": {"lr": 0.0}}
 
 def config(phase: dict | None = None, aggregators: tuple = ("PersonalHeads",), **changes) -> dict:
     """A warm-up (with other values of a phase) before a main part (with other values of a model)."""
-    model = {"backbone": "mobilenetv2_035", "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.001}}} | changes
+    model = {"backbone": "small_cnn", "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.001}}} | changes
     return {
         "phases": [WARM_UP | (phase or {})],
         "data": {"class_path": "toys.ToyData"},
@@ -97,9 +97,9 @@ def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, PHASE, PHASE + 1, PHASE + MAIN])
+@pytest.mark.parametrize("step", [PHASE, PHASE + 1])
 def test_killed_and_resumed(whole, tmp_path, step):
-    """In the warm-up, at its end, in the main part, at its end."""
+    """At the end of the warm-up, and in the main part."""
     here = place(tmp_path, config())
     command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
     assert command.wait() == -signal.SIGKILL, command.output

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from fedlit.aggregators import Aggregator, ClientContext, Scaffold
-from fedlit.core.batches import BatchStream, Draws, ReadAhead
+from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.fabric import make_fabric
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -27,6 +27,7 @@ from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement, introduction
 from fedlit.federation.devices import Placement, placed, resolve_placement
 from fedlit.federation.engines import base
+from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor

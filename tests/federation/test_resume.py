@@ -53,10 +53,9 @@ def kill_until_finished(place: Place, kill: Callable[[Command, int], bool], opti
     raise AssertionError(f"not finished after {len(deaths)} kills: {deaths}")
 
 
-@pytest.mark.parametrize("cadence", ["3", *(pytest.param(other, marks=pytest.mark.slow) for other in ("1", "auto"))])
-def test_killed_at_random_moments(tmp_path, uninterrupted, cadence):
+def test_killed_at_random_moments(tmp_path, uninterrupted):
     """Every third time after start, otherwise after training has begun."""
-    delays = torch.rand(8, generator=torch.Generator().manual_seed(ord(cadence[0])))
+    delays = torch.rand(8, generator=torch.Generator().manual_seed(51))
 
     def kill(command: Command, number: int) -> bool:
         if number == len(delays):
@@ -70,7 +69,7 @@ def test_killed_at_random_moments(tmp_path, uninterrupted, cadence):
         return True
 
     place = Place(tmp_path, OPTIONS)
-    deaths = kill_until_finished(place, kill, f"--federation.checkpoint_every {cadence}")
+    deaths = kill_until_finished(place, kill, "--federation.checkpoint_every 3")
     assert len(deaths) >= 3
     # a run that was killed before its first checkpoint stays behind, and is not the one that is resumed
     finished = [d for d in (tmp_path / "default").iterdir() if Kept(d).rounds]
@@ -179,15 +178,14 @@ def test_more_rounds_on_resume_equal_a_longer_run(tmp_path, uninterrupted):
     assert [row for row in kept.metrics() if row not in extra] == uninterrupted.metrics()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_a_signal_stops_cleanly(tmp_path, uninterrupted, signum):
+def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
     place = Place(tmp_path, OPTIONS)
     kept = place.run("run")
     command = place.fit(f"--federation.rounds {ROUNDS} --federation.checkpoint_every 1000")
     assert wait_until(lambda: (kept.path / "metrics.csv").exists() and _steps(kept) >= {3}, command)
     assert (kept.path / "status.txt").read_text() == "RUNNING"
-    os.kill(command.process.pid, signum)
-    assert command.wait() == 128 + signum, command.output
+    os.kill(command.process.pid, signal.SIGINT)
+    assert command.wait() == 130, command.output
     assert "Traceback" not in command.output
     assert f"--ckpt_path {kept.path}" in command.output
     assert (kept.path / "status.txt").read_text() == "KILLED"
@@ -279,16 +277,7 @@ def test_resuming_a_finished_run_adds_no_rows(finished, tmp_path):
     assert len({row[:2] for row in before}) == len(before)
 
 
-@pytest.mark.parametrize(
-    ("which", "rounds"),
-    [
-        ("last", 4),
-        ("best", 1),
-        ("{run}", 4),
-        ("{run}/checkpoints/round-000001", 1),
-        ("{run}/checkpoints/round-000004", 4),
-    ],
-)
+@pytest.mark.parametrize(("which", "rounds"), [("last", 4), ("best", 1), ("{run}/checkpoints/round-000001", 1)])
 def test_what_ckpt_path_may_name(finished, tmp_path, which, rounds):
     """Resuming from an earlier checkpoint repeats the same rounds, with the same result."""
     place = copy_of(finished, tmp_path)

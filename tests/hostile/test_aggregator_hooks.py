@@ -10,7 +10,7 @@ from simulation import simulate
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
-from fedlit.core.aggregator import Composition
+from fedlit.aggregators.composition import Composition
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import Mask, Payload
 from fedlit.federation.federation import Federation

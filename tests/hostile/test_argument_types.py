@@ -26,8 +26,8 @@ from fedlit.aggregators import (
     Scaffold,
     TrimmedMean,
 )  # fmt: skip
-from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.argument_types import check_arguments
 from fedlit.data import (
     IID,
     MIMICCXR,

@@ -164,7 +164,7 @@ KINDS = [
     ),
     option("an aggregator as a schedule", "--federation.schedule FedAvg", "an aggregator", "StageSchedule", code=2),
     option("an aggregator as an optimizer", "--model.optimizer FedAvg", "model.optimizer", "is an aggregator", code=2),
-    listed("a class in lower case", "fedavg", "did you mean FedAvg?", code=2),
+    listed("a class in lower case", "surgicalheads", "did you mean SurgicalHeads?", code=2),
     option("a class with a letter of Cyrillic", "--data PhаntomCXR", "did you mean PhantomCXR?", "CYRILLIC", code=2),
     option("a key with a letter of Cyrillic", "--federation.rоunds 3", "did you mean federation.rounds", code=2),
     option(

@@ -25,7 +25,7 @@ def root(what: str, command: str, *words: str, code: int = 1) -> Refused:
     return Refused(what, command, words, {"file": "text", "empty/.keep": "", FILE: GOOD}, code)
 
 
-FIT = "fit --data NIHChestXray14 --model.backbone resnet10t --logger false --data.root "
+FIT = "fit --data NIHChestXray14 --model.backbone small_cnn --logger false --data.root "
 COLUMNS = "'Image Index', 'Finding Labels', 'Patient ID'"
 
 INPUTS = [

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 PHANTOM = (
-    "--data.hospitals 2 --data.images 60 --data.image_size 32 --data.cache_dir cache --model.backbone resnet10t"
+    "--data.hospitals 2 --data.images 60 --data.image_size 32 --data.cache_dir cache --model.backbone small_cnn"
     " --model.objective AUCSaddle --model.optimizer SGD --model.optimizer.lr 0.1 --logger false --federation.workers 1"
     " --federation.rounds 1"
 )
@@ -110,7 +110,7 @@ def test_a_phantom_classifier_as_one_types_it(tmp_path):
     file = tmp_path / RUN.relative_to("runs") / "model.safetensors"
     told = metadata(file)
     classes = json.loads(told["classes"])
-    module = ImageClassifier(classes, "resnet10t", objective=AUCSaddle())
+    module = ImageClassifier(classes, "small_cnn", objective=AUCSaddle())
     found = load_file(file)
     module.load_state_dict(found, strict=True)
     assert {"objective.alpha", "objective.a", "objective.b", "objective.p"} <= found.keys()
@@ -119,7 +119,7 @@ def test_a_phantom_classifier_as_one_types_it(tmp_path):
     assert told["model"] == "fedlit.models.classifier.ImageClassifier"
     assert (told["fedlit"], told["round"]) == (fedlit.__version__, "1")
     assert told["config"] == (file.parent / "config.yaml").read_text()
-    assert yaml.safe_load(told["config"])["model"]["init_args"]["backbone"] == "resnet10t"
+    assert yaml.safe_load(told["config"])["model"]["init_args"]["backbone"] == "small_cnn"
     assert (told["image_size"], told["in_chans"], told["mean"], told["std"]) == ("32", "1", "[0.449]", "[0.226]")
     assert json.loads(told["learned"]) == [True] * len(classes)
     assert "client" not in told

@@ -94,7 +94,7 @@ class Listed(Tracker):
 
 WARDS = (
     "--data test_predictions.Wards --model toys.ToyNet --logger test_predictions.Listed --federation.workers 1"
-    " --federation.rounds 2"
+    " --federation.rounds 2 --federation.checkpoint_every 1"
 )
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 
@@ -111,6 +111,23 @@ def fedlit_cli(capsys: pytest.CaptureFixture):
         return printed.out
 
     return run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The working directory of a run of `WARDS`."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with pytest.raises(SystemExit):
+            main(shlex.split(f"fit --name run {WARDS}"))
+    return folder
+
+
+@pytest.fixture
+def run(finished, folder) -> None:
+    """A copy of the run, in the working directory of the test."""
+    shutil.copytree(finished, folder, dirs_exist_ok=True)
 
 
 def wards(**options) -> Wards:
@@ -142,8 +159,7 @@ def assert_aurocs(predictions: Predictions, rows, metrics: dict[str, float], nam
 
 
 class TestFit:
-    def test_the_test_metrics_come_out_of_the_files(self, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS}")
+    def test_the_test_metrics_come_out_of_the_files(self, run):
         result, sets = Result.read(RUN), kept()
         assert set(sets) == {"federation", "outer set"}
         federation = sets["federation"]
@@ -160,8 +176,7 @@ class TestFit:
             "predictions/outer set.parquet",
         ]
 
-    def test_rows_are_those_of_the_data_in_their_order(self, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS}")
+    def test_rows_are_those_of_the_data_in_their_order(self, run):
         data, sets = wards(), kept()
         parts = {name: client.test for name, client in data.clients.items()}
         for holder, part in {**parts, "": data.test_sets["outer set"]}.items():
@@ -244,8 +259,7 @@ class TestFit:
 
 
 class TestTest:
-    def test_it_writes_what_fit_wrote(self, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS}")
+    def test_it_writes_what_fit_wrote(self, run, fedlit_cli):
         first = kept()
         shutil.rmtree(RUN / "predictions")
         out = fedlit_cli(f"test {WARDS} --ckpt_path best")
@@ -256,14 +270,13 @@ class TestTest:
     @pytest.mark.parametrize(
         "options", ["--ckpt_path WORSE", "--ckpt_path RUN --seed 5", "--ckpt_path BEST --fast_dev_run true"]
     )
-    def test_another_test_than_the_runs_own_never_replaces_its_predictions(self, options, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS} --federation.checkpoint_every 1")
+    def test_another_test_than_the_runs_own_never_replaces_its_predictions(self, options, run, fedlit_cli):
         before = {file.name: file.read_bytes() for file in (RUN / "predictions").iterdir()}
         best = RUN / f"checkpoints/round-{Result.read(RUN).best_round:06d}"
         (worse,) = (path for path in (RUN / "checkpoints").glob("round-*") if path != best)
         for name, path in {"WORSE": worse, "BEST": best, "RUN": RUN}.items():
             options = options.replace(name, str(path))
-        options = f"test {WARDS} --federation.checkpoint_every 1 {options}"
+        options = f"test {WARDS} {options}"
         said = fedlit_cli(options)
         assert "predictions were not written" in said
         assert ("was trained with other settings: seed: 0 there, 5 now" in said) == ("--seed 5" in options)
@@ -273,8 +286,7 @@ class TestTest:
 
 
 class TestPredict:
-    def test_probabilities_are_those_of_the_logits(self, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS}")
+    def test_probabilities_are_those_of_the_logits(self, run, fedlit_cli):
         out = fedlit_cli(f"predict {WARDS} --ckpt_path best")
         folder = RUN / "probabilities"
         assert {file.name for file in folder.iterdir()} == {"federation_test.parquet", "outer set_test.parquet"}
@@ -285,8 +297,7 @@ class TestPredict:
             torch.testing.assert_close(found.scores, logits.scores.sigmoid())
             np.testing.assert_array_equal(found.images, logits.images)
 
-    def test_csv_holds_the_same_table(self, fedlit_cli):
-        fedlit_cli(f"fit --name run {WARDS}")
+    def test_csv_holds_the_same_table(self, run, fedlit_cli):
         fedlit_cli(f"predict {WARDS} --ckpt_path best --part val --output val --format csv")
         fedlit_cli(f"predict {WARDS} --ckpt_path best --part val --output val")
         table = pd.read_csv("val/federation_val.csv", dtype={"image": str}, keep_default_na=False, na_values=["nan"])

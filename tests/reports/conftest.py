@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import timm
 
+from fedlit.reports.compare import report
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 
@@ -15,12 +16,20 @@ def no_pretrained(monkeypatch):
     monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **options | {"pretrained": False}))
 
 
+@pytest.fixture(scope="module")
+def no_pdf():
+    """Charts are written as SVG alone, in half the time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "save", lambda *_: None)
+        yield
+
+
 @pytest.fixture
 def plan_some(no_pretrained):
     """The last run of every part, or the last few, planned; a part has up to 18, which differ in the same few keys."""
 
-    def planned(reproduction: Reproduction, last: int = 1) -> dict[str, list]:
-        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()]
+    def planned(reproduction: Reproduction, last: int = 1, among: slice = slice(None)) -> dict[str, list]:
+        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()[among]]
         reproduction.parts = lambda: parts
         return reproduction.plan()
 

@@ -128,7 +128,7 @@ def test_bytes_are_shown_in_their_unit():
     assert figure.axes[0].lines[0].get_xdata().max() == 4e9
 
 
-@pytest.mark.parametrize("count", [2, 8, 24])
+@pytest.mark.parametrize("count", [2, 24])
 def test_long_names_and_many_methods_stay_inside(count):
     methods = [f"method number {i} with a name that is far too long to print" for i in range(count)]
     figure = curves_figure({method: seeds(20, 20, 20) for method in methods}, "round", "AUROC", styles(methods))
@@ -214,7 +214,7 @@ def test_differences_say_what_is_significant():
     assert lies_inside(figure)
 
 
-@pytest.mark.parametrize("count", [1, 4, 7])
+@pytest.mark.parametrize("count", [1, 7])
 def test_differences_of_many_methods_and_long_names_stay_inside(count):
     methods = [f"method number {i} with a name that is far too long to print" for i in range(count)]
     classes = [f"Consolidation or infiltrate of lobe {i}" for i in range(14)]

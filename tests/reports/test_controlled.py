@@ -103,7 +103,7 @@ def test_a_round_that_was_not_measured_is_an_error(sites):
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, plan_some):
     given = {"scale": scale, "run_dir": tmp_path} | ({"root": tmp_path} if scale == "paper" else {})
-    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given), 2)
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given), 2, slice(1))
     configs = [yaml.safe_load(run.config) for run in planned["surgical-sites"]]
     for config in configs:
         assert config["data"]["init_args"]["scheme"]["init_args"]["shared"] == 0
@@ -145,7 +145,7 @@ def test_all_methods_start_from_one_body_and_are_tried_at_the_same_rates(scale, 
 
 
 def test_runs_on_fixed_features_can_be_planned(tmp_path, plan_some):
-    planned = plan_some(Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path))
+    planned = plan_some(Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path), 1, slice(0, 10, 5))
     trained = {name: yaml.safe_load(runs[0].config)["model"]["init_args"] for name, runs in planned.items()}
     assert {keys["trainable"] for name, keys in trained.items() if "body" not in name} == {"head"}
     assert {runs[0].rounds for name, runs in planned.items() if "body" not in name} == {256}

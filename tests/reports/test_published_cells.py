@@ -18,7 +18,6 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
 METHODS = {"PFL Baseline": "PFL", "Vanilla FL": "Vanilla", "FL + PartialLoss": "PartialLoss", "FL + SurgAgg": "SurgAgg"}
-BOTH_SITES = ("NIH", "CheXpert")
 
 
 def reported(name: str, folder: Path, metrics, scale: str = "paper") -> tuple[Reproduction, Report]:

@@ -91,7 +91,7 @@ def owners_mean(ended: Ended, aggregators: list, **data) -> Tensor:
     toys.setup()
     layout, states = FlatModel(ToyNet()).layout, ended.states()
     total, weights = torch.zeros(layout.size), torch.zeros(layout.num_groups, dtype=torch.float64)
-    members = checkpoint.names(ended.kept.last)
+    members = checkpoint.manifest_of(ended.kept.last).clients
     for name in members:
         client = Client(name, toys.clients[name].classes, SIZES[name], SIZES[name])
         total += SIZES[name] * states[name]["0/c"]

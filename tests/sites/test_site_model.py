@@ -29,7 +29,7 @@ from fedlit.sites.models import bring
 CONFIG = {
     "data": {
         "class_path": "PhantomCXR",
-        "init_args": {"hospitals": 2, "images": 120, "image_size": 32, "batch_size": 8, "label_scheme": "split"},
+        "init_args": {"hospitals": 2, "images": 80, "image_size": 16, "batch_size": 8, "label_scheme": "split"},
     },
     "model": {
         "class_path": "ImageClassifier",
@@ -38,7 +38,7 @@ CONFIG = {
     "federation": {
         "rounds": 2,
         "workers": 1,
-        "schedule": {"init_args": {"window": 4}, "class_path": "ConstantSchedule"},
+        "schedule": {"init_args": {"window": 2}, "class_path": "ConstantSchedule"},
     },
     "fabric": {"accelerator": "cpu"},
     "logger": False,

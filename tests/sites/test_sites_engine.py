@@ -7,6 +7,7 @@ import yaml
 from at_sites import TOYS, Answer, Ended, assert_same
 
 from fedlit.experiment.choices import shipped
+from fedlit.predictions import read
 from fedlit.sites.envelope import Envelope
 
 MODEL = {
@@ -168,7 +169,7 @@ def test_organisations_of_a_sites_images_are_told_where_scores_leave(fedlit_cli,
     """Clients that hold images of several hospitals: the hospitals' own rows are those of a run here."""
     hospitals = (
         "--data PhantomCXR --data.hospitals 3 --data.images 120 --data.image_size 16 --data.partition IID "
-        "--data.partition.clients 2"
+        "--data.partition.clients 2 --data.fainter.finding Mass"
     )
     options = (
         f"fit {hospitals} --model.backbone small_cnn --federation.rounds 1 --federation.workers 1 --logger "
@@ -179,3 +180,6 @@ def test_organisations_of_a_sites_images_are_told_where_scores_leave(fedlit_cli,
         assert code == 0, err
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
     assert any(key.startswith("test/hospital-01/auroc/") for _, key, _ in Ended(tmp_path / "there").kept.metrics())
+    there, here = (read(tmp_path / where / "default/one/predictions/federation.parquet") for where in ("there", "here"))
+    assert there.groups["scanner"].tolist() == here.groups["scanner"].tolist()
+    assert set(here.groups["scanner"]) == {"A", "B"}

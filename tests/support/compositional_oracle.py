@@ -208,12 +208,10 @@ class LocalSCGDAM(Algorithm):
     Args:
         same_batch: zeta is xi.
         first_order: the Jacobian of g is taken for the identity.
-        outer_moves: whether the pass of f moves the running statistics too.
     """
 
     same_batch: bool = False
     first_order: bool = False
-    outer_moves: bool = True
 
     def __post_init__(self) -> None:
         self.averaged = ("x", "y", "h", "u", "v")
@@ -241,8 +239,7 @@ class LocalSCGDAM(Algorithm):
         """The stochastic compositional gradient by x, with the device's h, and the gradient by y."""
         by_g, by_y = self.problem.gradients(device.h, device.y, zeta)
         self.seen(device, device.x, xi)
-        if self.outer_moves:
-            self.seen(device, device.h, zeta)
+        self.seen(device, device.h, zeta)
         if self.first_order:
             return by_g, by_y
         return self.problem.jacobian(device.x, xi).T @ by_g, by_y

@@ -11,7 +11,7 @@ TINY = """\
 data:
   class_path: PhantomCXR
   init_args: {hospitals: 3, images: 90, image_size: 32, batch_size: 8}
-model: {class_path: ImageClassifier, init_args: {backbone: resnet10t}}
+model: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}
 federation: {rounds: 1, workers: 1, schedule: {window: 1}}
 logger: false
 """

@@ -18,11 +18,24 @@ connect = mlflow_store.connect
 class Session:
     """What the training does: each metric goes to the file, then to the tracker."""
 
-    def __init__(self, folder, uri, resumed=False, params=None, tags=None, finish_seconds=30.0, **options):
-        self.directory = Path(folder) / "runs" / "nih" / "fedavg"
+    def __init__(
+        self,
+        folder,
+        uri,
+        resumed=False,
+        params=None,
+        tags=None,
+        finish_seconds=30.0,
+        data=None,
+        name="fedavg",
+        **options,
+    ):
+        self.directory = Path(folder) / "runs" / "nih" / name
+        self.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.tracker = MLflowTracker(uri, flush_seconds=0.02, finish_seconds=finish_seconds, **options)
-        self.tracker.start(RunInfo(self.directory, "nih", "fedavg", params or {}, tags or {}, resumed), self.metrics)
+        info = RunInfo(self.directory, "nih", name, params or {}, tags or {}, resumed, data)
+        self.tracker.start(info, self.metrics)
 
     def log(self, metrics, step):
         self.metrics.append(metrics, step)

@@ -1,28 +1,17 @@
 """Fixtures of the tests of MLflow: an empty database, and a sender that does not wait."""
 
-import os
-import shutil
 import socket
 
 import pytest
 
-from fedlit.tracking import sender
-from fedlit.tracking import store as mlflow_store
-
-
-@pytest.fixture(scope="session")
-def template(tmp_path_factory):
-    """An empty MLflow database; creating its tables takes seconds, copying it does not."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    path = tmp_path_factory.mktemp("mlflow") / "template.db"
-    mlflow_store.connect(f"sqlite:///{path}").search_experiments()
-    return path
+from fedlit.tracking import sender, store
 
 
 @pytest.fixture
-def uri(template, tmp_path, monkeypatch):
+def uri(tmp_path, monkeypatch):
+    """The address of an empty database."""
     monkeypatch.chdir(tmp_path)
-    shutil.copy(template, tmp_path / "mlflow.db")
+    store.connect("sqlite:///mlflow.db")
     return "sqlite:///mlflow.db"
 
 

@@ -2,14 +2,12 @@
 
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import refusals
+from runs import execute, wait_until
 
 from fedlit.tracking.lock import HOLDER, LOCK, LockHolder, RunLock, is_held, refuse_held
 
@@ -44,12 +42,13 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path):
         "import sys, time; from pathlib import Path; from fedlit.tracking.lock import RunLock\n"
         "lock = RunLock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
-    assert process.stdout.readline() == "held\n"
+    started = execute(code, tmp_path, tmp_path)
+    process = started.process
+    assert wait_until(lambda: started.output == "held\n", started)
     with refusals.refused("run-used-by-process", process.pid):
         refuse_held(tmp_path)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert LockHolder.read(tmp_path).pid == process.pid
     lock = RunLock(tmp_path)
     lock.acquire()

@@ -1,6 +1,8 @@
 """A run in MLflow whose store works, and what it costs."""
 
+import json
 import math
+import shutil
 import socket
 import subprocess
 import sys
@@ -10,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
+from runs import execute
 from tracked_sessions import Flaky, Session, client_of, flaky, history, runs_of, warnings_in
 
 from fedlit.core.errors import ConfigError
 from fedlit.tracking import store as mlflow_store
-from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
 connect = mlflow_store.connect
@@ -57,6 +60,49 @@ def test_a_run_is_read_back_as_it_was_logged(uri, tmp_path, caplog):
     assert [e.path for e in client.list_artifacts(session.run_id, "figures/curves")] == ["figures/curves/roc.svg"]
     assert run.info.artifact_uri.startswith((tmp_path / "mlartifacts").as_uri())
     assert warnings_in(caplog) == []
+
+
+def test_the_data_of_a_run_are_a_dataset(uri, tmp_path, caplog):
+    counts = {"clients": 2, "classes": 3, "training_images": 30, "training_images/a": 10, "training_images/b": 20}
+    data = DataInfo("PhantomCXR", "fedlit.data.phantom.phantom.PhantomCXR", "0123456789ab", counts)
+    for _ in range(2):
+        Session(tmp_path, uri, data=data).tracker.finish("FINISHED")
+    for run in runs_of(uri):
+        (logged,) = run.inputs.dataset_inputs
+        assert (logged.dataset.name, logged.dataset.digest) == ("PhantomCXR", "0123456789ab")
+        assert json.loads(logged.dataset.profile) == {"num_rows": 30, **counts}
+        assert [(tag.key, tag.value) for tag in logged.tags] == [("mlflow.data.context", "training")]
+    assert warnings_in(caplog) == []
+
+
+def test_runs_that_start_together_share_a_parent(uri, tmp_path):
+    named = {"fedlit.parent": "fedavg,lr=0.1"}
+    started = [Session(tmp_path, uri, tags=named, name=f"seed={seed}") for seed in range(3)]
+    other = Session(tmp_path, uri, tags={"fedlit.parent": "scaffold"}, name="other")
+    for session in (*started, other):
+        session.tracker.finish("FINISHED")
+    runs = {run.info.run_id: run for run in runs_of(uri)}
+    parents = {runs[session.run_id].data.tags["mlflow.parentRunId"] for session in started}
+    parents |= {runs[other.run_id].data.tags["mlflow.parentRunId"]}
+    assert sorted(runs[parent].info.run_name for parent in parents) == ["fedavg,lr=0.1", "scaffold"]
+    assert {runs[parent].info.status for parent in parents} == {"FINISHED"}
+    assert len(runs) == 6
+
+
+def test_weights_in_a_local_folder_are_links_that_outlive_the_run_s_own(uri, tmp_path):
+    session = Session(tmp_path, uri)
+    folder = tmp_path / "round-000001"
+    folder.mkdir()
+    (folder / "server.pt").write_bytes(b"weights")
+    (folder / "manifest.json").write_text("{}")
+    session.tracker.log_artifact(folder, "best")
+    session.tracker.log_artifact(folder, "best")
+    session.tracker.finish("FINISHED")
+    kept = Path(client_of(uri).get_run(session.run_id).info.artifact_uri.removeprefix("file://")) / "best" / folder.name
+    assert (kept / "server.pt").samefile(folder / "server.pt")
+    assert not (kept / "manifest.json").samefile(folder / "manifest.json")
+    shutil.rmtree(folder)
+    assert (kept / "server.pt").read_bytes() == b"weights"
 
 
 def test_tags_and_the_artifact_location_are_options(uri, tmp_path):
@@ -129,12 +175,12 @@ def test_two_trackers_that_create_one_experiment_at_once(uri, tmp_path, monkeypa
 # What it costs, and what it needs.
 
 
-def test_mlflow_is_imported_by_nothing_before_a_run_starts():
+def test_mlflow_is_imported_by_nothing_before_a_run_starts(tmp_path):
     code = (
         "import sys, fedlit.tracking.base, fedlit.tracking, fedlit.tracking.mlflow as m; m.MLflowTracker(); "
         "sys.exit('mlflow' in sys.modules)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert execute(code, tmp_path).wait() == 0
 
 
 def test_without_mlflow_the_error_says_what_to_do(monkeypatch):

@@ -55,7 +55,7 @@ def test_whatever_fails_everything_arrives_once_and_in_order(uri, tmp_path, monk
     assert str(session.metrics.path) in warning
 
 
-def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, template, caplog, unused_port):
+def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, uri, caplog, unused_port):
     session = Session(tmp_path, f"http://me:secret@127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=0.5)
     for step in range(10):
         session.log({"loss": step}, step)
@@ -75,7 +75,7 @@ def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, templat
 
 
 @pytest.mark.slow
-def test_a_server_that_never_answers_blocks_nothing(tmp_path, template, caplog):
+def test_a_server_that_never_answers_blocks_nothing(tmp_path, uri, caplog):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()

@@ -1,11 +1,9 @@
 """A run that is killed and resumed: each key and step is in MLflow once."""
 
-import shutil
 import signal
-import subprocess
-import sys
 
 import pytest
+from runs import execute
 from tracked_sessions import Session, client_of, flaky, history, runs_of, two_of_three, wait_until, warnings_in
 
 from fedlit.tracking.base import MetricsFile
@@ -35,8 +33,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
     directory = tmp_path / "runs" / "nih" / "fedavg"
-    killed = subprocess.run([sys.executable, "-c", KILLED, directory], cwd=tmp_path, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    assert execute(KILLED, tmp_path, directory).wait() == -signal.SIGKILL
     MetricsFile(directory / "metrics.csv").truncate(5)
     session = Session(tmp_path, uri, resumed=True, params={"rounds": 12, "lr": 0.1})
     for step in range(6, 12):
@@ -93,8 +90,7 @@ time.sleep(60)
 @pytest.mark.parametrize("back_to", [1, 3])
 def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
     directory = tmp_path / "runs" / "nih" / "fedavg"
-    command = [sys.executable, "-c", KILLED_BEFORE_THE_ACKNOWLEDGEMENT, directory]
-    assert subprocess.run(command, cwd=tmp_path, check=False).returncode == -signal.SIGKILL
+    assert execute(KILLED_BEFORE_THE_ACKNOWLEDGEMENT, tmp_path, directory).wait() == -signal.SIGKILL
     metrics = MetricsFile(directory / "metrics.csv")
     assert metrics.path.read_text().endswith("\n4,loss,0.")
     metrics.truncate(back_to)
@@ -147,13 +143,12 @@ def test_a_resume_whose_store_fails_meanwhile_still_sends_each_once(uri, tmp_pat
     assert history(uri, first.run_id) == {f"m{i}": [(s, i + s) for s in range(5)] for i in range(20)}
 
 
-def test_a_resume_with_another_store_sends_everything_to_a_new_run(uri, template, tmp_path):
+def test_a_resume_with_another_store_sends_everything_to_a_new_run(uri, tmp_path):
     first = Session(tmp_path, uri)
     for step in range(3):
         first.log({"loss": step}, step)
     first.tracker.finish("KILLED")
     run_id = first.run_id
-    shutil.copy(template, tmp_path / "other.db")
     resumed = Session(tmp_path, "sqlite:///other.db", resumed=True)
     resumed.log({"loss": 3}, 3)
     resumed.tracker.finish("FINISHED")

@@ -11,8 +11,15 @@ COMMANDS = {
     "predict": "Write the probabilities that a trained model gives to every image, as Parquet or CSV files.",
     "export": "Write the model of a checkpoint to one .safetensors file, to use it elsewhere.",
     "sweep": "Run all combinations of cases, values and seeds. Repeat the command to continue after an interruption.",
+    "tune": (
+        "Choose the settings of several methods with the same number of tries, and run the best with other seeds. "
+        "Repeat the command to continue after an interruption."
+    ),
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
+    "evaluate": "Evaluate runs of one method in depth: calibration, groups of patients, operating points, usefulness.",
+    "card": "Write the model card of a run as Markdown: data, settings, AUROC with intervals, and blanks to fill in.",
     "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
+    "runs": "List and rank runs, and remove them together with their runs in MLflow.",
     "data": "Check data before training on it, and manage the cache of decoded images.",
     "site": (
         "Prepare a federation across sites: write the folders of its sites, server and lead, check a site before it "

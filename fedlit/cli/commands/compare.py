@@ -2,12 +2,15 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.tracking.run import flatten
@@ -16,13 +19,20 @@ EPILOG = """Runs that differ only in their seed count as one method. The methods
 classes that all runs share, from the predictions that `fedlit fit` and `fedlit test` write; the report names what is
 left out. Intervals come from a bootstrap over patients or from DeLong's method. Intervals and p describe the
 uncertainty from the test images; the standard deviation over seeds and p over seeds describe that from training. OUTPUT
-receives report.html, its figures as SVG and PDF, auroc.csv and differences.csv."""
+receives report.html, its figures as SVG and PDF, auroc.csv and differences.csv.
+
+A CSV file needs the columns image and score/CLASS, as `fedlit predict --format csv` writes them; missing labels,
+patients and sites are those of the runs, by image.
+
+--against individual shows what joining brought each site: the AUROC of every method minus that of the site's own model,
+on the site's own test images and on those of the other sites, with a random-effects summary over sites. `baselines:
+[individual, pooled]` in the YAML of `fedlit sweep` trains these models."""
 
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a comparison."""
     options = Parser(description=COMMANDS["compare"], epilog=EPILOG)
-    runs = "Run directories, folders with run directories, or ids of MLflow runs."
+    runs = "Run directories, folders with run directories, ids of MLflow runs, or CSV files of predictions."
     options.add_argument("runs", metavar="RUN", nargs="*", type=str, default=[], help=runs)
     experiment = "Experiment in MLflow, all of whose finished runs are compared."
     options.add_argument("--experiment", type=str | None, default=None, help=experiment)
@@ -33,6 +43,16 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
     baseline = "Method that is subtracted from the others. By default the first."
     options.add_argument("--baseline", metavar="METHOD", type=str | None, default=None, help=baseline)
+    individual = "Also compare with the model of each site alone. See below."
+    options.add_argument("--against", type=Literal["individual"] | None, default=None, help=individual)
+    margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more."
+    options.add_argument("--margin", type=float | None, default=None, help=margin)
+    power = (
+        "Print how many test patients and seeds find a difference of the margin (by default 0.01) with a power of 0.8."
+    )
+    options.add_argument("--power", action="store_true", help=power)
+    latex = "Also write the tables as LaTeX with booktabs."
+    options.add_argument("--latex", action="store_true", help=latex)
     tested = "Test set on which the methods are compared. By default federation."
     options.add_argument("--set", metavar="NAME", type=str | None, default=None, help=tested)
     metric = "Metric that is plotted against rounds, local steps and bytes. By default val/auroc_macro."
@@ -46,11 +66,16 @@ def parser(argv: Sequence[str]) -> Parser:
 def execute(args: Namespace, parser: Parser) -> int:
     """Compare runs and write the report; return the exit code."""
     from fedlit.reports.compare.comparison import compare_runs
+    from fedlit.reports.compare.joining import what_joining_brought
+    from fedlit.reports.compare.latex import write_latex
+    from fedlit.reports.compare.margin import MARGIN, checked_margin, margin_tests, needed
     from fedlit.reports.compare.report import write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
     console = Console(highlight=False, markup=False)
+    if args.margin is not None:
+        checked_margin(args.margin)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
         runs, notes = load_runs(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
@@ -64,10 +89,27 @@ def execute(args: Namespace, parser: Parser) -> int:
             draws=args.draws,
             progress=status.update,
         )
+        numbers = comparison.statistics
+        if (args.margin is not None or args.power) and not (numbers and numbers.against):
+            raise ConfigError(
+                "--margin, --power: expected at least two methods with predictions, found fewer; add runs of another "
+                "method",
+                key="margin-of-one-method",
+            )
+        if args.margin is not None:
+            comparison = replace(comparison, margins=margin_tests(numbers, args.margin))
+        if args.power:
+            comparison = replace(comparison, plans=tuple(needed(numbers, args.margin or MARGIN)))
+        if args.against:
+            gains = what_joining_brought(runs, args.level, args.draws, status.update)
+            comparison = replace(comparison, joining=gains)
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
         report = write_report(comparison, args.output)
+        tables = write_latex(args.output, numbers, comparison.joining) if args.latex else []
         status.stop()
         show(comparison, console)
     console.print(f"report, figures, tables{earlier}: {report}", soft_wrap=True)
+    if tables:
+        console.print(f"LaTeX: {', '.join(map(str, tables))}", soft_wrap=True)
     return 0

@@ -7,8 +7,8 @@ from jsonargparse import Namespace
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.checkpoints import checkpoint
-from fedlit.experiment.experiment import Experiment, composed
-from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.experiment import Experiment
+from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.resumption import required_checkpoint
 from fedlit.metrics.auroc import slug
@@ -35,7 +35,7 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def run_export(experiment: Experiment, client: str | None, output: Path | None) -> int:
     """Write the model of a checkpoint, or a client's own model, to a file."""
-    path, console = required_checkpoint(experiment), experiment.console()
+    path, console = required_checkpoint(experiment), experiment.console
     directory = run_of(path)
     check_described(directory, experiment.config)
     experiment.federation.workers = 1  # nothing is computed

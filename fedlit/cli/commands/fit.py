@@ -11,10 +11,10 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.cli.commands.test import print_results
 from fedlit.cli.tables import seeds_table
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.fetching import without_fetching
-from fedlit.experiment.experiment import Experiment, composed
+from fedlit.core.system.fetching import without_fetching
+from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.grid import METRIC, plan_seeds
-from fedlit.experiment.options import experiment_parser, seeds_of
+from fedlit.experiment.options import composed, experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.run import fit
 from fedlit.experiment.sweep import draws_of, next_steps, run_all
@@ -110,10 +110,10 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
     if weights is not None:
         args["model.init_args.weights"] = None
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # mistakes are found here
-        console = experiment.console()
+        console = experiment.console
         config = to_json(experiment, None if weights is None else str(weights))
         submission = Submission(
-            config, experiment.run_name, Resumed(args.experiment) if args.ckpt_path else None, fresh
+            config, experiment.name or experiment.names.run, Resumed(args.experiment) if args.ckpt_path else None, fresh
         )
         if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
             console.print(f"the files of the server and of every site must list these classes: {line_to_add(needed)}")
@@ -129,9 +129,9 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
 
 def run_fit(experiment: Experiment) -> int:
     """Train, test the best model, and print where the results are; return the exit code."""
-    main, console = experiment.fabric.is_global_zero, experiment.console()
+    main, console = experiment.fabric.is_global_zero, experiment.console
     try:
-        outcome = fit(experiment, console.print)
+        outcome = fit(experiment)
         if outcome.signum:
             console.print(f"stopped by a signal; to continue: --ckpt_path {outcome.directory}")
             return 128 + outcome.signum if main else 0

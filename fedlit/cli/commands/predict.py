@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.experiment import Experiment, composed
-from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.experiment import Experiment
+from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.resumption import required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
@@ -98,7 +98,7 @@ def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accele
 
 def run_predict(experiment: Experiment, part: str, output: Path | None, format: str) -> int:
     """Write the probabilities that a checkpoint gives to a part of the data, one file per set of images."""
-    path, console = required_checkpoint(experiment), experiment.console()
+    path, console = required_checkpoint(experiment), experiment.console
     session = experiment.session(run_of(path))
     try:
         server, rounds, _ = session.restore(path)

@@ -12,9 +12,9 @@ from fedlit.cli.tables import auroc_table, sets_tables
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
-from fedlit.experiment.experiment import Experiment, composed
+from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.final_metrics import test_metrics, write_predictions
-from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.resumption import locked, required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
@@ -43,7 +43,7 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def run_test(experiment: Experiment, output: Path | None) -> int:
     """Evaluate a checkpoint on the test sets, and write the predictions."""
-    path, console = required_checkpoint(experiment), experiment.console()
+    path, console = required_checkpoint(experiment), experiment.console
     if (run_of(path) / "config.yaml").exists() and (rows := config_difference(run_of(path), experiment.config)):
         console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(rows[:5])}")
     folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)

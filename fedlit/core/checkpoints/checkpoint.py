@@ -40,14 +40,9 @@ class Contents:
 
     Attributes:
         round: Completed rounds.
-        server: The server's state.
-        clients: States of the clients that have trained.
-        best: The best model so far.
         names: Names of all clients, in their order.
-        aggregators: Class names of the aggregators, in their order.
         files: Name of the file of each client that has trained, after writing.
         at_sites: Round of each client's state at its site, if sites hold the states.
-        callbacks: State of each callback, by its position and class.
     """
 
     round: int
@@ -71,8 +66,6 @@ class Checkpoints:
     are kept; the newest names the best in its manifest.
 
     Args:
-        folder: The folder of the checkpoints.
-        fabric: The ranks; each writes its own clients.
         every: How often to write one; by default as often as costs less than 2% of the time.
     """
 
@@ -214,34 +207,20 @@ def find(folder: Path, which: str) -> Path | None:
     return path if path in complete and noted.value == noted.value else None
 
 
+def manifest_of(path: Path) -> Manifest:
+    """Return a checkpoint's manifest; an error names the last intact checkpoint."""
+    with _reading(path):
+        return Manifest.read(path)
+
+
 def rounds(path: Path) -> int:
     """Return the number of completed rounds of a checkpoint."""
-    with _reading(path):
-        return Manifest.read(path).round
+    return manifest_of(path).round
 
 
 def best(path: Path) -> Best:
     """Return the best model so far, from a checkpoint's manifest."""
-    with _reading(path):
-        return Manifest.read(path).best
-
-
-def at_sites(path: Path) -> dict[str, int | None]:
-    """Return the rounds of the clients' states at their sites; {} if the checkpoint holds the states."""
-    with _reading(path):
-        return Manifest.read(path).at_sites
-
-
-def names(path: Path) -> list[str]:
-    """Read the names of the clients that took part."""
-    with _reading(path):
-        return list(Manifest.read(path).clients)
-
-
-def callbacks(path: Path) -> dict[str, dict[str, Any]]:
-    """Return the callbacks' states, by their position and class."""
-    with _reading(path):
-        return Manifest.read(path).callbacks
+    return manifest_of(path).best
 
 
 def tensors(path: Path) -> State:
@@ -270,13 +249,7 @@ def tensors(path: Path) -> State:
 
 
 def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = False) -> Contents:
-    """Read a checkpoint.
-
-    Args:
-        path: The checkpoint.
-        layout: Layout of the model.
-        aggregators: Class names of the aggregators.
-        stored: Whether large client states stay in their files, which are checked.
+    """Read a checkpoint; if ``stored``, large client states stay in their files, which are checked.
 
     Raises:
         CheckpointError: It is not a checkpoint, is damaged, or belongs to another model or other aggregators; names the
@@ -284,7 +257,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
     """
     with _reading(path):
         manifest = _checked_manifest(path, layout, aggregators)
-        clients = {name: (file, state) for name, file, state in client_states(path, manifest, stored)}
+        held = list(client_states(path, manifest, stored))
         model = Broadcast.from_tensors(read_tensors(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
         for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
             if vector.shape != (size,):
@@ -292,25 +265,15 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
                     f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}",
                     key="checkpoint-vector-size",
                 )
-        return Contents(
-            round=manifest.round,
-            server=ServerState(layout, model.w, model.stats, model.aggregators),
-            clients={name: state for name, (_, state) in clients.items()},
-            best=manifest.best,
-            names=manifest.clients,
-            aggregators=manifest.aggregators,
-            files={name: file for name, (file, _) in clients.items()},
-            at_sites=manifest.at_sites,
-            callbacks=manifest.callbacks,
-        )
+        server = ServerState(layout, model.w, model.stats, model.aggregators)
+        states, files = {name: state for name, _, state in held}, {name: file for name, file, _ in held}
+        names = {"names": manifest.clients, "aggregators": manifest.aggregators, "files": files}
+        kept = {"at_sites": manifest.at_sites, "callbacks": manifest.callbacks}
+        return Contents(manifest.round, server, states, manifest.best, **names, **kept)
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
-    """Yield the names and states of the clients in a checkpoint, one after the other.
-
-    Raises:
-        CheckpointError: As for :func:`load`.
-    """
+    """Yield the names and states of the clients in a checkpoint, one after the other; see :func:`load`."""
     with _reading(path):
         for name, _, state in client_states(path, _checked_manifest(path, layout, aggregators)):
             yield name, state

@@ -49,10 +49,7 @@ class Manifest:
         round: Completed rounds.
         clients: Names of the federation's clients, in order; ``client-00000.pt`` belongs to the first, which is number
             0 in ``clients-0.pt``.
-        aggregators: Class names of the aggregators.
         files: Names of the other files.
-        layout: Description of the model's layout.
-        best: The best model so far.
         at_sites: Round of each client's state at its site that belongs to this checkpoint, None if it has no state yet;
             {} if the checkpoint holds the states.
         callbacks: State of each callback, by its position and class.

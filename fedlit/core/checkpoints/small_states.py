@@ -33,12 +33,7 @@ def stacked(states: Mapping[int, ClientState]) -> State:
 
 
 def unstacked(stacks: State, clients: int, names: tuple[str, ...]) -> dict[int, State]:
-    """Invert :func:`stacked`: return the tensors of each state by its client's number.
-
-    Args:
-        stacks: The result of :func:`stacked`.
-        clients: Number of the federation's clients.
-        names: Tensors that every state has.
+    """Invert :func:`stacked`: return the tensors of each state, with all of ``names``, by its client's number.
 
     Raises:
         ValueError: It is something else; names the fault.

@@ -45,12 +45,7 @@ class StoredState:
 
 @dataclass(frozen=True)
 class StateFolder:
-    """The folder of a run's client states, next to its checkpoints because links need the same file system.
-
-    Attributes:
-        path: The folder.
-        aggregators: Number of the federation's aggregators.
-    """
+    """The folder of a run's client states, next to its checkpoints because links need the same file system."""
 
     path: Path
     aggregators: int
@@ -147,11 +142,7 @@ def free_memory() -> int:
 
 
 def check_room(folder: Path, each: int, clients: int, cohort: int) -> None:
-    """Refuse a disk that is too small for the states: every client's, and the new and replaced ones of a round.
-
-    Raises:
-        ConfigError: Names the space that is needed.
-    """
+    """Refuse a disk that is too small for the states: every client's, and the new and replaced ones of a round."""
     needed, free = each * (clients + 2 * cohort), shutil.disk_usage(folder).free
     if needed > free:
         raise ConfigError(

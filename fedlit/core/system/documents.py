@@ -86,11 +86,7 @@ def text_of(path: Path) -> str:
 
 
 def check_text(text: str, name: str = "") -> None:
-    """Refuse an ambiguous document, without building its content.
-
-    Args:
-        text: The document.
-        name: Its file, for messages.
+    """Refuse an ambiguous document, without building its content; messages begin with the ``name`` of its file.
 
     Raises:
         DocumentError: It is not YAML; a key occurs twice, which would drop the first; or its anchors or nesting make it

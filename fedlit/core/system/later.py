@@ -5,11 +5,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 
 class Later:
-    """Background thread for one task at a time; ``finish`` re-raises its error.
-
-    Args:
-        name: Name of the thread.
-    """
+    """Background thread for one task at a time; ``finish`` re-raises its error."""
 
     def __init__(self, name: str) -> None:
         self._name = name

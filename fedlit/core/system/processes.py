@@ -83,11 +83,7 @@ def starting() -> Iterator[None]:
 
 
 def let_go(kept: Collection[int]) -> None:
-    """Close, in a forked process, files that the original has open, so that its pipes end and its locks are freed.
-
-    Args:
-        kept: File descriptors that this process needs.
-    """
+    """Close, in a forked process, the original's files but ``kept``, so that its pipes end and its locks are freed."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for fd in map(int, os.listdir("/proc/self/fd")):  # keep the numbers in use, as their owner may close them again
         if fd > 2 and fd not in (nothing, *kept):

@@ -154,7 +154,9 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
     if "views" not in known:
         _add_views(proposal, rows, [name for name in free if name not in labels])
     arguments = proposal.arguments
-    used = {*labels, *arguments.get("labels", ()), *arguments.get("views", ()), *map(str, arguments.values())}
+    groups = arguments.get("groups") or ()
+    used = {*(groups.values() if isinstance(groups, Mapping) else groups)}
+    used |= {*labels, *arguments.get("labels", ()), *arguments.get("views", ()), *map(str, arguments.values())}
     if words := _few_words(rows, [name for name in free if name not in used]):
         proposal.reasons["unused"] = (
             f"not used: {words}. Is one of them a label (labels, values) or the split (split, splits)?"

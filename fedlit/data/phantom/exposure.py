@@ -6,6 +6,7 @@ import numpy as np
 
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.phantom.drawing import draw_images
+from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.phantom.patients import Cohort
 
@@ -16,7 +17,15 @@ _MARKERS = {
 }
 
 
-def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.ndarray | None = None, chunk: int = 32):
+def render(
+    hospital: Hospital,
+    cohort: Cohort,
+    size: int,
+    seed: int,
+    out: np.ndarray | None = None,
+    chunk: int = 32,
+    fainter: Fainter | None = None,
+):
     """Draw the images of a cohort with the equipment of a hospital.
 
     Args:
@@ -26,6 +35,7 @@ def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.nda
         seed: Seed of the pixel noise.
         out: An array for the images, uint8 ``[N, 1, size, size]``; by default a new one.
         chunk: Number of images that are drawn together, which limits the memory and does not change the images.
+        fainter: A second scanner in whose images a finding has less contrast; by default there is none.
 
     Returns:
         uint8 ``[N, 1, size, size]``.
@@ -33,9 +43,12 @@ def render(hospital: Hospital, cohort: Cohort, size: int, seed: int, out: np.nda
     n = len(cohort.patient)
     out = np.empty((n, 1, size, size), np.uint8) if out is None else out
     rng = numpy_generator(seed, hospital.name, "noise")
+    at_b = None if fainter is None else fainter.scanners(hospital, cohort, seed) == "B"
     for start in range(0, n, chunk):
         part = slice(start, min(start + chunk, n))
         picture = draw_images(cohort.anatomy[part], cohort.severity[part], size)
+        if fainter is not None:
+            fainter.fade(picture, cohort[part], at_b[part])
         out[part, 0] = _expose(hospital, picture, cohort.look[part, :, None, None], rng)
     return out
 

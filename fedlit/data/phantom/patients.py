@@ -120,6 +120,10 @@ class Cohort:
     patient: np.ndarray
     look: np.ndarray
 
+    def __getitem__(self, which: slice) -> Cohort:
+        """Return the cohort with only some of its images."""
+        return Cohort(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
+
     @property
     def labels(self) -> np.ndarray:
         """``[N, F]`` float32, 1 where a finding is present."""

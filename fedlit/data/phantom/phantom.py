@@ -12,6 +12,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.phantom.exposure import render
+from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital, default_hospitals
 from fedlit.data.phantom.patients import sample_cohort
 from fedlit.data.pictures.images import ImageStore
@@ -38,6 +39,9 @@ class PhantomCXR(FederatedDataModule):
         partition: The rule that gives each record to a client; by default each hospital is a client.
         image_size: Height and width of the images in pixels, at least 8.
         seed: Seed of the images, of the patient split and of the partition, at least 0.
+        fainter: A planted effect: half of the patients are examined at a scanner ``B`` that shows one finding with less
+            contrast, such as ``{finding: Nodule, contrast: 0.5}``. Predictions then list the group ``scanner``. By
+            default there are no scanners.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -52,6 +56,7 @@ class PhantomCXR(FederatedDataModule):
         partition: Partition | None = None,
         image_size: int = 64,
         seed: int = 0,
+        fainter: Fainter | None = None,
         **kwargs,
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
@@ -65,7 +70,7 @@ class PhantomCXR(FederatedDataModule):
                 f"data.hospitals: expected at least one hospital and different names, found {names}",
                 key="hospital-names-repeated",
             )
-        self.hospitals = tuple(hospitals)
+        self.hospitals, self.fainter = tuple(hospitals), fainter
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
         self._classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
         self._site_classes = {
@@ -97,9 +102,12 @@ class PhantomCXR(FederatedDataModule):
         def write(out: np.ndarray) -> None:
             start = 0
             for hospital, cohort in zip(self.hospitals, cohorts, strict=True):
-                render(hospital, cohort, self.image_size, self.seed, out[start : start + hospital.images])
+                part = out[start : start + hospital.images]
+                render(hospital, cohort, self.image_size, self.seed, part, fainter=self.fainter)
                 start += hospital.images
 
+        pairs = zip(self.hospitals, cohorts, strict=True)
+        scanners = [] if self.fainter is None else [self.fainter.scanners(*pair, self.seed) for pair in pairs]
         columns = [FINDINGS.index(name) for name in self.classes]
         shape = (len(names), 1, self.image_size, self.image_size)
         return Records(
@@ -112,6 +120,7 @@ class PhantomCXR(FederatedDataModule):
             site_classes=self._site_classes,
             splits=None,
             table=pd.DataFrame({"image": names, "patient": patients, "hospital": site}),
+            groups={"scanner": np.concatenate(scanners)} if scanners else {},
         )
 
     def _key(self) -> str:
@@ -121,4 +130,6 @@ class PhantomCXR(FederatedDataModule):
             drawn["prevalence"] = sorted(hospital.prevalence.items())
             del drawn["classes"]  # what a hospital labels changes no pixel
             parts.append(drawn)
+        if self.fainter is not None:
+            parts.append(asdict(self.fainter))
         return f"phantom-{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}"

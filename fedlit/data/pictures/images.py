@@ -5,7 +5,7 @@ Images are decoded and resized once per machine (``decoding``) and kept as uint8
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -43,6 +43,7 @@ class LabelledImages(Dataset):
         std: Standard deviation by which the pixels are divided after that: one value, or one for each channel.
         sites: Organisation of each row, [n]; by default "".
         patients: Patient of each row, [n]; by default "".
+        groups: A map from names such as ``sex`` to the group of each row, [n]; by default there are no groups.
 
     Raises:
         ValueError: Lengths differ, or ``in_chans``, ``mean`` or ``std`` do not fit the images.
@@ -60,6 +61,7 @@ class LabelledImages(Dataset):
         std: float | Sequence[float] = 0.226,
         sites: np.ndarray | None = None,
         patients: np.ndarray | None = None,
+        groups: Mapping[str, np.ndarray] | None = None,
     ):
         self.store = store
         self.indices = np.asarray(indices, dtype=np.int64)
@@ -67,6 +69,7 @@ class LabelledImages(Dataset):
         self.names = np.asarray(names)
         self.sites = np.full(len(self.names), "") if sites is None else np.asarray(sites)
         self.patients = np.full(len(self.names), "") if patients is None else np.asarray(patients)
+        self.groups = dict(groups or {})
         lengths = [len(self.indices), len(self.labels), len(self.names)]
         if len(set(lengths)) > 1:
             raise DataError(

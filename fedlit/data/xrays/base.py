@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
@@ -13,6 +13,7 @@ import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.groups import GroupColumn, group_columns
 from fedlit.data.labels import (
     UNCERTAIN,
     Names,
@@ -57,6 +58,8 @@ class Reading:
         sites: Hospital of each image, [N] str; None if all are of the source itself.
         there: Mask of the files that exist, [N] bool; None before the files are searched.
         lines: Place of each image in ``source``, such as "line 7", [N] str; None if it has to be searched for.
+        groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown. ``read_within()``
+            fills it.
     """
 
     files: Sequence[str | Path]
@@ -70,6 +73,7 @@ class Reading:
     sites: np.ndarray | None = None
     there: np.ndarray | None = None
     lines: np.ndarray | None = None
+    groups: dict[str, np.ndarray] = field(default_factory=dict)
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the reading with only the images of a mask, [N] bool."""
@@ -84,6 +88,7 @@ class Reading:
             sites=None if self.sites is None else self.sites[mask],
             there=None if self.there is None else self.there[mask],
             lines=None if self.lines is None else self.lines[mask],
+            groups={name: groups[mask] for name, groups in self.groups.items()},
         )
 
 
@@ -116,6 +121,11 @@ class ChestXrays(FederatedDataModule):
         official_split: Use the official split of the data set if it has one. If false, patients are divided in the
             fractions of ``split``.
         partition: The rule that gives each record to a client; by default ``ByPatient`` with four clients.
+        groups: Groups of images that predictions list, so that a model can be evaluated by them: those that the data
+            set gives, such as ``[sex, age, view]``, or columns of its table, or a map from names to columns (``{sex:
+            Gender}``). They change no training.
+        bands: Ascending edges of the bands of a group of numbers. By default ages, in years, have ``{age: [18, 40,
+            65]}``. An edge belongs to the band above it.
         **kwargs: Further arguments of FederatedDataModule.
 
     Attributes:
@@ -123,6 +133,7 @@ class ChestXrays(FederatedDataModule):
         labels: The labels of the source, as spelled there.
         layout: A description of the content of the folder, for messages.
         views: The views that are read, if a reader offers a choice.
+        group_columns: Columns of the groups that the source gives, by name.
         needs: Patterns of files; a folder with a file that matches one of them is recognised as this data set.
         channels: Number of channels that are kept of an image: 1 is grey, 3 is RGB.
         duplicates: Rule for equal images of two patients; None if a run does not search for them before it trains.
@@ -132,6 +143,7 @@ class ChestXrays(FederatedDataModule):
     labels: tuple[str, ...] = ()
     layout: str = ""
     views: tuple[str, ...] = ()
+    group_columns: Mapping[str, str] = {}
     needs: tuple[str, ...] = ()
     channels: int = 1
     duplicates: Duplicates | None = None
@@ -150,6 +162,8 @@ class ChestXrays(FederatedDataModule):
         resize: Resize | None = None,
         official_split: bool = True,
         partition: Partition | None = None,
+        groups: list[str] | dict[str, str] | None = None,
+        bands: dict[str, list[float]] | None = None,
         **kwargs,
     ):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
@@ -164,6 +178,7 @@ class ChestXrays(FederatedDataModule):
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
         self.missing, self.damaged, self.depth, self.official_split = missing, damaged, depth, official_split
+        self.groups = group_columns(groups, bands, self.group_columns)
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
@@ -238,6 +253,21 @@ class ChestXrays(FederatedDataModule):
             site_classes=dict.fromkeys(np.unique(sites).tolist(), labelled) if self.unlabelled else {},
             splits=reading.splits if self.official_split else None,
             table=reading.table,
+            groups=reading.groups,
+        )
+
+    def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
+        """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns.
+
+        Raises:
+            ValueError: There is no such column.
+        """
+        if group.column in reading.table:
+            return reading.table[group.column], reading.source
+        given = f"{', '.join(self.group_columns)} or " if self.group_columns else ""
+        raise ValueError(
+            f"data.groups: {reading.source}: expected {given}a column, found {group.column!r}; "
+            f"{similar_names(group.column, [*self.group_columns, *map(str, reading.table)])}"
         )
 
     def read_within(self) -> Reading:
@@ -251,6 +281,10 @@ class ChestXrays(FederatedDataModule):
         packed = [file for file in sorted(folder.glob("*.csv.gz")) if file.with_suffix("").is_file()]
         reading.notes += [f"{file.name} is next to {file.stem}: only one of them was read" for file in packed]
         reading.files, reading.there = located(reading.files)
+        places = np.char.add("image ", reading.names) if reading.lines is None else reading.lines
+        for group in self.groups:
+            reading.groups[group.name], notes = group.read(*self.group_cells(group, reading), places)
+            reading.notes += [f"{self.source}: {note}" for note in notes]
         if self.root != self.given_root:
             reading.notes.insert(0, f"{self.source} was found in {self.root}, not in {self.given_root} itself")
         outside = [_leads_out(file, root) for file in reading.files]

@@ -68,6 +68,18 @@ class Check:
         else:
             self.problems.append(problem)
 
+    def groups(self) -> pd.DataFrame:
+        """Return the numbers of images and patients by group and value, and by site; "" is an unknown group."""
+        reading = self.reading
+        sites = np.full(len(reading.names), self.reader.source) if reading.sites is None else reading.sites
+        rows = pd.DataFrame({"site": sites, "patient": reading.patients})
+        parts = {
+            name: rows.groupby([pd.Series(values, name="value"), "site"])["patient"].agg(["size", "nunique"])
+            for name, values in reading.groups.items()
+        }
+        counts = pd.concat(parts, names=["group"]).rename(columns={"size": "images", "nunique": "patients"})
+        return counts.unstack("site", fill_value=0).swaplevel(axis=1)
+
     def labels(self) -> pd.DataFrame:
         """Return one row for each label of the source: numbers of images by value, and the prevalence.
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import UNCERTAIN, checked_classes
 from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.records import Records
@@ -68,6 +69,7 @@ class CheXpert(ChestXrays):
         "expected the official layout of CheXpert: train.csv and valid.csv, the images in train/ and valid/ next to "
         "them, or in CheXpert-v1.0-small/ or CheXpert-v1.0/ next to them, and optionally test_labels.csv with test/"
     )
+    group_columns = {"sex": "Sex", "age": "Age", "view": "AP/PA"}
     needs = ("train.csv", "valid.csv", f"{BATCHES[0]}*/train.csv")
 
     @classmethod
@@ -125,6 +127,7 @@ class CheXpert(ChestXrays):
             sites=records.sites[rows],
             splits=None if records.splits is None else records.splits[rows],
             table=records.table.iloc[rows].reset_index(drop=True),
+            groups={name: values[rows] for name, values in records.groups.items()},
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
@@ -168,6 +171,13 @@ class CheXpert(ChestXrays):
         (left_out,) = {"frontal", "lateral"} - set(self.views)
         reading.notes.append(f"{(~kept).sum()} of {len(kept)} images of CheXpert are {left_out} and left out")
         return reading.where(kept)
+
+    def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
+        """Return the cells of a group's column; a view is ``AP/PA`` or else lateral, and an age of 0 is unknown."""
+        cells, file = super().group_cells(group, reading)
+        if group.name == "view":
+            cells = cells.fillna(reading.table[VIEW].str.lower())
+        return cells.mask(cells == 0) if group.name == "age" else cells, file
 
     def _batches(self) -> dict[str, Path]:
         """Return the folder that holds each patient's folder, if the download is in its four batches."""

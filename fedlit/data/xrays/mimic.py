@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
@@ -20,10 +21,11 @@ from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
 
 PREFIX = "mimic-cxr-2.0.0-"
 SPLITS = {"train": "train", "validate": "val", "test": "test"}
-VIEW = "ViewPosition"
+VIEW, STUDY = "ViewPosition", "StudyDate"
 FRONTAL = ("PA", "AP")
 CXR_LT, CXR_LT_FOLDER = ("train.csv", "development.csv", "test.csv"), "cxr-lt-2023"
 _IDS = ("subject_id", "study_id")
+PATIENTS = ("patients.csv.gz", "patients.csv", "hosp/patients.csv.gz", "hosp/patients.csv")
 
 
 class _MIMICImages(ChestXrays):
@@ -41,6 +43,7 @@ class _MIMICImages(ChestXrays):
         "-negbio), each as .csv.gz or .csv, and the images in files/"
     )
 
+    group_columns = {"sex": "gender", "age": "anchor_age", "view": VIEW}
     _ids: tuple[str, ...]  # columns that label files must have
     _key: str  # the column that joins images with their labels
     _values: tuple[float, ...]  # allowed values of a label, apart from blank
@@ -79,6 +82,31 @@ class _MIMICImages(ChestXrays):
             table=rows,
             notes=notes,
         )
+
+    def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
+        """Return the cells of a group's column; sex and age are those of MIMIC-IV's table of patients.
+
+        An age is ``anchor_age`` plus the years from ``anchor_year`` to the study, if both years are known.
+
+        Raises:
+            FileNotFoundError: There is no table of patients.
+        """
+        if group.column not in ("gender", "anchor_age"):
+            return super().group_cells(group, reading)
+        file = next((path for name in PATIENTS if (path := self.root / name).is_file()), None)
+        if file is None:
+            raise FileNotFoundError(
+                f"{self.root}: data.groups: {group.name} needs {PATIENTS[0]} of MIMIC-IV in this folder or in its "
+                f"hosp/, found none; add it, or remove {group.name} from data.groups"
+            )
+        table = read_table(file, ("subject_id", group.column), ("subject_id",))
+        refuse_repeats(table, "subject_id", "patient")
+        of = table.rows.set_index("subject_id").reindex(reading.patients).reset_index(drop=True)
+        cells = of[group.column]
+        if group.column == "anchor_age" and "anchor_year" in of and STUDY in reading.table:
+            study = pd.to_numeric(reading.table[STUDY], errors="coerce") // 10_000
+            cells = cells + (study.reset_index(drop=True) - of["anchor_year"]).fillna(0)
+        return cells, file
 
     def _label_files(self) -> list[Path]:
         raise NotImplementedError(f"{type(self).__name__} does not implement _label_files()")

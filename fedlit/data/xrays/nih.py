@@ -55,6 +55,7 @@ class NIHChestXray14(ChestXrays):
         f"expected the official layout of NIH ChestX-ray14: {LABEL_FILES[0]} or {LABEL_FILES[1]}, the images in "
         "images/ or in images_001/images/ to images_012/images/, and optionally train_val_list.txt with test_list.txt"
     )
+    group_columns = {"sex": "Patient Gender", "age": "Patient Age", "view": "View Position"}
     needs = (*LABEL_FILES, *PACKED)
 
     def __init__(self, root: Path | None = None, **kwargs):

@@ -8,12 +8,15 @@ import ast
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import Policy
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
@@ -25,6 +28,7 @@ SAYS_NOTHING = ("exclude", "unchanged", "suboptimal study")
 APART = {"emphysema": "subcutaneous"}
 """Phrases, each with a preceding word that makes it a different finding."""
 
+STUDY = "StudyDate_DICOM"
 FRONTAL = ("PA", "AP", "AP_horizontal")
 _FILLED = ("ImageID", "ImageDir", "PatientID")
 _NEEDED = (*_FILLED, "Projection", "MethodLabel", "Labels")
@@ -64,6 +68,9 @@ class PadChest(ChestXrays):
         "expected the official layout of PadChest: PADCHEST_chest_x_ray_images_labels_160K_01.02.19.csv (or .csv.gz), "
         "the images in the folders 0/ to 54/ or next to the label file, also in images/"
     )
+    group_columns = {
+        "sex": "PatientSex_DICOM", "age": "PatientBirth", "view": "Projection", "scanner": "Manufacturer_DICOM",
+    }  # fmt: skip
     needs = ("PADCHEST_*.csv", "PADCHEST_*.csv.gz")
 
     def __init__(
@@ -114,6 +121,15 @@ class PadChest(ChestXrays):
             table=table.rows,
             notes=notes,
         )
+
+    def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
+        """Return the cells of a group's column; an age is the year of the study minus that of the birth."""
+        cells, file = super().group_cells(group, reading)
+        if group.name != "age" or group.column != self.group_columns["age"]:
+            return cells, file
+        dates, _ = super().group_cells(replace(group, column=STUDY), reading)
+        years = pd.to_numeric(dates, errors="coerce") // 10_000
+        return years - pd.to_numeric(cells, errors="coerce"), file
 
     def _label_file(self) -> Path:
         # An unpacked copy is preferred to the archive that it came from.

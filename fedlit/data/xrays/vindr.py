@@ -5,14 +5,17 @@ https://physionet.org/content/vindr-cxr/.
 """
 
 import os
+import re
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
-from fedlit.core.errors import DataError, MissingFileError
+from fedlit.core.errors import ConfigError, DataError, MissingFileError
+from fedlit.data.groups import GroupColumn
 from fedlit.data.pictures.dicom import SUFFIXES as DICOM
+from fedlit.data.pictures.dicom import is_dicom, open_dicom
 from fedlit.data.records import contents
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, Reading, refuse_shared
@@ -57,6 +60,7 @@ class VinDrCXR(ChestXrays):
         "expected the official layout of VinDr-CXR: annotations/image_labels_train.csv with train/<image_id>.dicom "
         "(or .png, .jpg), and annotations/image_labels_test.csv with test/"
     )
+    group_columns = {"sex": "PatientSex", "age": "PatientAge"}
     needs = ("annotations/image_labels_train.csv", "annotations/image_labels_test.csv")
 
     def __init__(
@@ -113,6 +117,23 @@ class VinDrCXR(ChestXrays):
             notes=notes,
         )
 
+    def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
+        """Return the cells of a column; sex and age are in the DICOM headers, where an age of 0 is unknown.
+
+        Raises:
+            ValueError: No image is a DICOM file.
+        """
+        if group.column not in self.group_columns.values():
+            return super().group_cells(group, reading)
+        files = zip(map(Path, reading.files), reading.there, strict=True)
+        cells = [_tag(file, group.column) if there and is_dicom(file) else None for file, there in files]
+        if all(cell is None for cell in cells):
+            raise ValueError(
+                f"{self.root}: data.groups: expected DICOM files, whose headers have {group.name}, found other images; "
+                f"use the files of the release, or remove {group.name} from data.groups"
+            )
+        return pd.Series([None if re.fullmatch("0+[YMWD]?", cell or "0") else cell for cell in cells]), self.root
+
     def _read_file(self, folder: str, file: Path) -> LabelTable:
         """Read a label file, with columns ``folder`` and ``rad_id``; the test has the consensus of all radiologists."""
         ids = ("image_id", "rad_id") if folder == "train" else ("image_id",)
@@ -125,6 +146,16 @@ class VinDrCXR(ChestXrays):
             table.rows["rad_id"] = "consensus"
         table.rows["folder"] = folder
         return table
+
+
+def _tag(file: Path, name: str) -> str:
+    """Return a value in the header of a DICOM file, or "" if it has none or is damaged, which decoding reports."""
+    try:
+        return str(open_dicom(file, stop_before_pixels=True, specific_tags=[name]).get(name) or "")
+    except ConfigError:
+        raise
+    except Exception:
+        return ""
 
 
 _VOTES = {

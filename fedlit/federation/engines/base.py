@@ -1,7 +1,9 @@
 """Base classes of engines, which run clients' rounds and evaluations and return sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -12,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, ReadAhead, columns, fetch
+from fedlit.core.batches import BatchStream, columns, fetch
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
@@ -21,10 +23,14 @@ from fedlit.core.labels import has_all_labels, labelled_classes
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
-from fedlit.core.module import copy_of, overrides, readable_errors, scores_of, step_of
+from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
-from fedlit.core.rounds import client_round
-from fedlit.federation.engines.scores import Scores, View
+from fedlit.core.rounds import client_round, first_loss
+from fedlit.federation.engines.captured import CapturedSteps
+from fedlit.federation.engines.read_ahead import ReadAhead
+from fedlit.federation.engines.scores import Scores, View, scores_of
+from fedlit.federation.examinations.attributes import AttributeWatch
+from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 
@@ -98,6 +104,9 @@ class Worker:
             program = replace(program, data=data, test_sets=test_sets)
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
+        self._watch = AttributeWatch(self.local.module)
+        if program.training.captured:
+            self.local.replayed = CapturedSteps(self.local)
         self._streams: dict[str, BatchStream] = {}
         self._down: tuple[Broadcast, Broadcast] | None = None
         self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
@@ -115,30 +124,31 @@ class Worker:
         following: tuple[str, AnyState | None] | None = None,
         into: Tensor | None = None,
     ) -> Reply:
-        """Run several clients' part of a round, one after another.
-
-        Args:
-            clients: Names and states of the clients.
-            down: Message from the server.
-            rnd: The round.
-            folder: Folder for new states; by default they remain in memory.
-            following: Name and state of the next client, if known, whose first batch is read ahead.
-            into: Memory [P] for the sum of the clients' ``w``.
-        """
+        """Run several clients' part of a round, one after another, and read ahead the first batch of the next."""
         total, trained, down = None, [], self._here(down)
         for (name, state), after in pairwise(chain(clients, [following])):
             if self._ahead is not None:
                 self._ahead.following = after and (self.stream(after[0]), after[1].load().batches if after[1] else 0)
             self.doing = f"training client {name!r}"
             with readable_errors(self.local.module, self.doing):
-                stream, client = self.stream(name), self.program.clients[name]
                 before = state.load()
-                payload, new, report = client_round(
-                    self.local, stream, client, state=before, down=down, rnd=rnd, into=into
-                )
+                part = (self.local, self.stream(name), self.program.clients[name], before, down, rnd)
+                if rnd.window:
+                    self._watch.begin()
+                with self._first_round(rnd):
+                    payload, new, report = client_round(*part, into)
+                if rnd.window:
+                    self._watch.check(partial(first_loss, *part))
             total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
+
+    def _first_round(self, rnd: Round) -> AbstractContextManager[None]:
+        """Context manager that checks the steps of the first round, unless algorithms add to all gradients."""
+        adding = ("on_client_round_start", "compute_gradient")
+        if self.local.watched or not rnd.window or any(a.implements(h) for a in self.local.aggregators for h in adding):
+            return nullcontext()
+        return UnusedParameters(self.local)
 
     def _here(self, down: Broadcast) -> Broadcast:
         """Return the server's message on the device that trains; it is copied once per round."""
@@ -170,7 +180,7 @@ class Worker:
             local.flat.load(down.w, down.stats)
             local.flat.own.load({})
         else:
-            local.adopt(local.mask(program.clients[view.client]), state, down)
+            local.adopt_personal(program.clients[view.client], state, down)
             local.count(state.batches, self.stream(view.client))
         seed_process(program.seed, "evaluate", view.holder or "", view.part)
         module.eval()
@@ -241,9 +251,6 @@ class Engine:
         folder: Folder of the clients' states; None if they remain in memory.
         keeps_states: Whether clients' states are on this machine and in checkpoints; otherwise they are at sites.
         reduce: Function that combines the single payloads of a round; if None, they are added as they arrive.
-
-    Args:
-        pool: An :class:`InProcessPool` or an object with the same methods.
     """
 
     where: str

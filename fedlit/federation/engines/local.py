@@ -20,11 +20,6 @@ class LocalEngine(Engine):
 
     On a CPU two clients with one thread each are faster than one client with two threads. Replies are added in cohort
     order, so results are bit-identical for any number of workers.
-
-    Args:
-        program: Models and data.
-        fabric: Device and precision.
-        workers: Number of processes; 1 trains in this process.
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:

@@ -110,11 +110,6 @@ class ProcessPool:
 
     Weights, replies and large client states are in shared memory; messages contain only names. Workers exit with this
     process.
-
-    Args:
-        program: Models and data.
-        fabric: Device and precision of the workers' Fabrics.
-        workers: Number of processes.
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int) -> None:

@@ -30,10 +30,6 @@ class FabricEngine(Engine):
     Each rank sums its clients' payloads, one all-reduce adds these sums, and every rank runs the same server round. A
     client's state never leaves its rank.
 
-    Args:
-        program: Models and data.
-        fabric: Lightning Fabric, launched with more than one process.
-
     Raises:
         ConfigError: There are more processes than clients, an aggregator reduces single replies, or the ranks built
             different models.

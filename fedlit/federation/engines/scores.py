@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 
+from fedlit.core.errors import TrainingError
 from fedlit.metrics.auroc import ClassAUROC
 from fedlit.metrics.tally import Tally
 
@@ -79,3 +82,21 @@ class Scores:
         if self.tally is None or column in self.masked:
             return False
         return not (self.tally.positives[column].any() or self.tally.negatives[column].any())
+
+
+def scores_of(module: LightningModule, method: str, output: Any, rows: int, classes: int) -> Tensor | None:
+    """Return a step's output as scores [rows, classes]; None if it has no scores, or no classes are declared.
+
+    Raises:
+        TrainingError: The scores have another shape, or are complex.
+    """
+    if not classes or not torch.is_tensor(output) or output.ndim == 0:
+        return None
+    if output.shape == (rows, classes) and not output.is_complex():
+        return output
+    raise TrainingError(
+        f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
+        f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
+        "None if there is nothing to score",
+        key="scores-shape",
+    )

@@ -6,11 +6,12 @@ detected by the classes of ``IN_ROUNDS``.
 
 from lightning.pytorch import LightningModule
 
-from fedlit.core.attributes import AttributeWatch
+from fedlit.core.flat import FlatModel
+from fedlit.federation.examinations.attributes import AttributeWatch
 from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
-from fedlit.federation.examinations.machine import CaptureRequest, Compiler, StepCapture
+from fedlit.federation.examinations.machine import Compiler, StepCapture
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     BuffersOfOneType,
@@ -22,7 +23,8 @@ from fedlit.federation.examinations.modules import (
     ModuleWithAggregators,
     RequiredMethods,
 )
-from fedlit.federation.examinations.optimizer import ElementwiseOptimizer
+from fedlit.federation.examinations.optimizer import ElementwiseOptimizer, FreshOptimizer, is_foreign
+from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
@@ -42,31 +44,23 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 OF_ALGORITHMS: tuple[Examination[ModuleWithAggregators], ...] = (HooksOfSteps(),)
 """Checks of a module together with the algorithms that train it."""
 
+OF_CONFIGURED: tuple[Examination[FlatModel], ...] = (FreshOptimizer(),)
+"""Checks of the optimizer that a module configures."""
+
 OF_OPTIMIZERS: tuple[Examination[LightningModule], ...] = (ElementwiseOptimizer(),)
 """Checks of an optimizer that is not from torch.optim."""
 
 OF_MACHINES = (StepCapture(), Compiler())
 """Checks of the machine, for settings that need special support."""
 
-IN_ROUNDS = (AttributeWatch, StalledTraining)
+IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
-EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
+EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_CONFIGURED, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY",
-    "IN_ROUNDS",
-    "OF_ALGORITHMS",
-    "OF_DATA",
-    "OF_MACHINES",
-    "OF_MODULES",
-    "OF_OPTIMIZERS",
-    "CaptureRequest",
-    "Compiler",
-    "Examination",
-    "ModuleWithAggregators",
-    "StepCapture",
-    "examine",
-    "examine_clients",
-]
+    "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_CONFIGURED", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS",
+    "Compiler", "Examination", "ModuleWithAggregators", "StepCapture", "examine", "examine_clients",
+    "is_foreign",
+]  # fmt: skip

@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from fedlit.core.attributes import OTHERS
+from fedlit.federation.examinations.attributes import OTHERS
 from fedlit.federation.examinations.examination import Examination
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

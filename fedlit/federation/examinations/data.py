@@ -3,9 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fedlit.core.labels import wrong_labels
+from fedlit.core.labels import has_all_labels, stored_labels, wrong_labels
 from fedlit.core.messages import ClientData
 from fedlit.data.examples import fetched
 from fedlit.federation.examinations.examination import Examination, examine
@@ -19,8 +20,6 @@ class TrainingData:
     """The training data of a client, and the classes of its labels.
 
     Attributes:
-        client: Name of the client.
-        dataset: Its training examples.
         classes: Names of the classes; empty if training uses no labels.
     """
 
@@ -37,7 +36,9 @@ class Labels(Examination[TrainingData]):
 
     def problem(self, data: TrainingData) -> str:
         """Name the first wrong label."""
-        return wrong_labels(data.client, data.dataset, data.classes)
+        if not data.classes or not has_all_labels(data.dataset, data.classes):
+            return ""
+        return wrong_labels(data.client, torch.as_tensor(stored_labels(data.dataset)), data.classes)
 
 
 class SameExamples(Examination[TrainingData]):
@@ -68,10 +69,6 @@ OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), SameExamples())
 
 
 def examine_clients(clients: Mapping[str, ClientData], classes: Sequence[str]) -> None:
-    """Check the labels of all clients, and a few examples of the first ones.
-
-    Raises:
-        ConfigError: An examination found a problem.
-    """
+    """Refuse wrong labels of a client, or examples of the first ones that differ when they are fetched again."""
     for number, (name, client) in enumerate(clients.items()):
         examine(TrainingData(name, client.train, classes), OF_DATA if number < FETCHED else OF_DATA[:1])

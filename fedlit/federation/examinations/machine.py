@@ -1,32 +1,17 @@
 """Checks that the machine supports the settings."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import FlatModel
-from fedlit.core.graphs import RECORDERS, capture_obstacle, capture_refused
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.federation.engines.captured import RECORDERS, capture_obstacle, capture_refused
 from fedlit.federation.examinations.examination import Examination
 
-
-@dataclass(frozen=True)
-class CaptureRequest:
-    """A request to capture local steps as a CUDA graph.
-
-    Attributes:
-        device: The device that trains.
-        model: The model that is trained.
-        optimizer: The optimizer of the model.
-        aggregators: The federation's algorithms.
-    """
-
-    device: torch.device
-    model: FlatModel
-    optimizer: FlatOptimizer
-    aggregators: Sequence[Aggregator]
+CaptureRequest = tuple[torch.device, FlatModel, FlatOptimizer, Sequence[Aggregator]]
+"""The device that trains, the model, its optimizer, and the algorithms."""
 
 
 class StepCapture(Examination[CaptureRequest]):
@@ -37,13 +22,14 @@ class StepCapture(Examination[CaptureRequest]):
 
     def problem(self, request: CaptureRequest) -> str:
         """Return the reason why steps cannot be captured."""
-        if request.device.type not in RECORDERS:
+        device, model, *trained_by = request
+        if device.type not in RECORDERS:
             return (
-                f"federation.cuda_graph: expected training on a CUDA GPU, found {request.device}; set "
+                f"federation.cuda_graph: expected training on a CUDA GPU, found {device}; set "
                 "fabric.accelerator: cuda, or leave it out"
             )
-        reason = capture_obstacle(request.model, request.optimizer, request.aggregators)
-        return capture_refused(type(request.model.module).__name__, reason) if reason else ""
+        reason = capture_obstacle(model, *trained_by)
+        return capture_refused(type(model.module).__name__, reason) if reason else ""
 
 
 class Compiler(Examination[torch.device]):

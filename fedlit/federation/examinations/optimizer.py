@@ -1,18 +1,71 @@
-"""A check that an optimizer takes the same steps on one flat vector as on the parameters."""
+"""Checks of the optimizer that a module configures."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
+from torch.optim import Optimizer
 
+from fedlit.core.configured_optimizer import HOOKS, single_optimizer
 from fedlit.core.flat import Entry, FlatModel
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import FlatOptimizer, single_optimizer
+from fedlit.core.optimizer import FlatOptimizer
 from fedlit.federation.examinations.examination import Examination
 
 STEPS, SCALES, FAR = 24, (1.0, 1e-2, 10.0), 1e-4
 """Number of trial steps, alternating scales of their gradients, and the largest rounding error relative to the move."""
+
+
+class FreshOptimizer(Examination[FlatModel]):
+    """``configure_optimizers`` returns a new optimizer of the module's parameters, and does not change the module."""
+
+    name = "new optimizer"
+    advice = "only make an optimizer of self.parameters() there"
+
+    def problem(self, model: FlatModel) -> str:
+        """Name the parameter that is frozen, changed, foreign or not new."""
+        module, before = model.module, model.w.clone()
+        configured, name = single_optimizer(module), type(module).__name__
+        pairs = zip(model.layout.parameters, model.parameters, strict=True)
+        if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
+            return f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__"
+        if not torch.equal(model.w, before):
+            return (
+                f"{name}.configure_optimizers changes weights, but is called for every copy of the module: do it in "
+                "__init__"
+            )
+        known = {id(parameter) for parameter in module.parameters()}
+        if others := [p for group in configured.param_groups for p in group["params"] if id(p) not in known]:
+            return (
+                f"{name}: its optimizer has {len(others)} parameters that are not the module's, the first of shape "
+                f"{list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use self.parameters() in "
+                "configure_optimizers"
+            )
+        rebuilt = FlatOptimizer(module, model)
+        held = {parameter: dict(state) for parameter, state in rebuilt.configured.state.items()}
+        fresh = rebuilt.optimizer.state
+        for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
+            if parameter in fresh and not _same_state(held.get(parameter, {}), fresh[parameter]):
+                return (
+                    f"{type(configured).__name__} has a state before training (of {entry.name}), but every client's "
+                    "round begins with a new one; return an optimizer that has not been stepped or loaded"
+                )
+        return ""
+
+
+def _same_state(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    tensors = [(value, other.get(key)) for key, value in one.items() if torch.is_tensor(value)]
+    return one.keys() == other.keys() and all(torch.equal(a.flatten(), b.flatten()) for a, b in tensors)
+
+
+def is_foreign(configured: Optimizer) -> bool:
+    """Return whether an optimizer must be tried: it is not torch's own, its steps have hooks, or an option may fail."""
+    options = ("differentiable", *["capturable"] * (not torch.accelerator.is_available()))
+    failing = any(group.get(option) for option in options for group in configured.param_groups)
+    hooked = any(getattr(configured, hooks) for hooks in HOOKS)
+    return failing or hooked or not type(configured).__module__.startswith("torch.optim.")
 
 
 class ElementwiseOptimizer(Examination[LightningModule]):
@@ -33,7 +86,7 @@ class ElementwiseOptimizer(Examination[LightningModule]):
         reference, flattened = copy_of(module), copy_of(module)
         model = FlatModel(flattened)
         optimizer = FlatOptimizer(flattened, model)
-        if not optimizer.foreign:
+        if not is_foreign(optimizer.configured):
             return ""
         with torch.no_grad():  # rounds start from other weights than those at construction
             for parameter in reference.parameters():

@@ -55,7 +55,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
         ConfigError: If the runs share no image or no class, or image ids repeat.
     """
     notes: Notes = []
-    ids = _ids(names, predictions)
+    ids = image_ids(names, predictions)
     common = ids[0]
     for index in ids[1:]:
         common = common.intersection(index, sort=False)
@@ -199,7 +199,12 @@ def _unlearned(
     return unlearned
 
 
-def _ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[pd.Index]:
+def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[pd.Index]:
+    """Return an id of each image of each run, from the first fields of KEYS that are unique in every run.
+
+    Raises:
+        ConfigError: If no fields are unique.
+    """
     for key in KEYS:
         ids = [_joined([getattr(p, field) for field in key]) for p in predictions]
         if all(index.is_unique for index in ids):

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from fedlit.core.aggregator import governed
-from fedlit.core.optimizer import ADAPTIVE, control_variates_warning
+from fedlit.core.governing import governed
 from fedlit.experiment.choices import shipped
+from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.past_run import Notes
+from fedlit.tracking.names import BUDGET
 
 METHOD = "method"
 MOST = 4
@@ -21,6 +22,8 @@ def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
 
 def _confounded(method: Method, baseline: Method) -> Notes:
     """Note settings that differ besides the method; if only one thing differs, that is the method."""
+    if elsewhere := [each.name for each in (method, baseline) if each.runs[0].table is not None]:
+        return [f"{' and '.join(elsewhere)}: predictions from elsewhere, whose settings are unknown."]
     differing: dict[str, list[str]] = {}
     for key in dict.fromkeys([*baseline.settings, *method.settings]):
         ours, theirs = (each.settings.get(key, ABSENT) for each in (method, baseline))
@@ -40,7 +43,18 @@ def _confounded(method: Method, baseline: Method) -> Notes:
             f"{method.name} and {baseline.name} have different seeds ({ours} and {theirs}), so their partitions may "
             "differ."
         )
+    ours, theirs = (_budget(each) for each in (method, baseline))
+    if ours != theirs:
+        notes.append(
+            f"{method.name} and {baseline.name} were tuned with different budgets ({ours} and {theirs}), which may "
+            "explain a difference."
+        )
     return notes
+
+
+def _budget(method: Method) -> str:
+    """Return the budget with which `fedlit tune` has chosen the settings of a method."""
+    return ", ".join(sorted({run.tags.get(BUDGET, "not by `fedlit tune`") for run in method.runs}))
 
 
 def _about(key: str) -> str:

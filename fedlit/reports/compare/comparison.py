@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
@@ -9,13 +10,18 @@ from fedlit.experiment.mistakes import near
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.intervals import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
-from fedlit.reports.compare.alignment import share_by_draw
 from fedlit.reports.compare.caveats import caveats
+from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, baseline_method, grouped
+from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.compare.statistics import Statistics, statistics
+from fedlit.reports.compare.statistics import Statistics
 
-METRIC, SET = "val/auroc_macro", "federation"
+if TYPE_CHECKING:
+    from fedlit.reports.compare.joining import Joining
+    from fedlit.reports.compare.margin import MarginTest, Needed
+
+METRIC = "val/auroc_macro"
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +34,9 @@ class Comparison:
     statistics: Statistics | None  # All numbers; None if no run has predictions.
     metric: str | None  # Key of the metric that is shown by round; None if no run has the default one.
     notes: Notes  # What was left out and why, and other causes of differences.
+    joining: "Joining | None" = None  # Gains of the sites, if they were asked for.
+    margins: "tuple[MarginTest, ...]" = ()  # Tests against a margin, if one was given.
+    plans: "tuple[Needed, ...]" = ()  # Patients and seeds that a difference needs, if they were asked for.
 
 
 def compare_runs(
@@ -58,18 +67,18 @@ def compare_runs(
     if not runs:
         raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes), key="no-finished-run")
     notes = list(notes)
+    runs = _without_individual(runs, notes)
     methods = grouped(runs)
     metric = _metric(runs, metric, notes)
     subtracted = baseline_method(methods, baseline)
     notes += caveats(methods, subtracted)
     test_set = _set(runs, test_set)
     progress("reading predictions")
-    predictions = {run.where: run.predictions(test_set) for run in runs} if test_set else {}
+    predictions = predictions_of(runs, test_set, notes) if test_set else {}
     tested = [m for method in methods if (m := _tested(method, predictions, test_set or SET, notes))]
     if not tested:
         notes.append("No AUROC, interval or test is shown: they are computed from predictions.")
         return Comparison(tuple(methods), subtracted, test_set or SET, None, metric, notes)
-    tested = _of_common_draws(tested, notes)
     by_name = {method.name: method for method in tested}
     if subtracted.name not in by_name and baseline is not None:
         raise ConfigError(
@@ -77,21 +86,35 @@ def compare_runs(
             key="baseline-without-predictions",
         )
     subtracted = by_name.get(subtracted.name, tested[0])
-    several = {method.name: len(method.runs) > 1 for method in tested}
-    names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in tested for run in m.runs]
-    same_draws = all(set(method.draws) == set(subtracted.draws) for method in tested)
-    drawn = [run.draw if same_draws else () for method in tested for run in method.runs]
-    shared = share_by_draw(names, [predictions[run.where] for method in tested for run in method.runs], drawn)
-    numbers = statistics(tested, subtracted, shared, level, draws, progress)
-    return Comparison(
-        tuple(methods), subtracted, test_set, numbers, metric, notes + shared.notes + numbers.support.notes
-    )
+    numbers = numbers_of(tested, subtracted, predictions, notes, level=level, draws=draws, progress=progress)
+    subtracted = numbers.scored[tested.index(subtracted)].method
+    return Comparison(tuple(methods), subtracted, test_set, numbers, metric, notes)
+
+
+def predictions_of(runs: Sequence[PastRun], test_set: str, notes: Notes) -> dict[str, Predictions | None]:
+    """Return the predictions of a test set by the place of a run; those from elsewhere get the labels of the runs."""
+    scored = {run.where: run.predictions(test_set) for run in runs}
+    known = [scored[run.where] for run in runs if run.table is None and scored[run.where] is not None]
+    return scored | {run.where: completed(run, known, notes) for run in runs if run.table is not None}
+
+
+def _without_individual(runs: Sequence[PastRun], notes: Notes) -> Sequence[PastRun]:
+    """Return the runs that are not of single clients, if there are any; a run of one client tests only its images."""
+    others = [run for run in runs if run.site is None]
+    if others and len(others) < len(runs):
+        notes.append(
+            f"{len(runs) - len(others)} runs of single clients are in no table of methods: they are tested on other "
+            "images; --against individual compares the others with them, client by client."
+        )
+    return others or runs
 
 
 def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
     """Return the test set on which runs are compared; None if no run has predictions."""
     sets = list(dict.fromkeys(test_set for run in runs for test_set in run.sets))
     wanted = name or SET
+    if not sets and any(run.table is not None for run in runs):
+        return wanted
     if not sets or slug(wanted) in sets:
         return wanted if sets else None
     if name is None and len(sets) == 1:
@@ -124,16 +147,6 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
     without = [run for run in method.runs if run not in tested]
     notes += [f"{run.where} ({method.name}) has no predictions of {name!r}: {_advice(run)}" for run in without]
     return replace(method, runs=tested) if tested else None
-
-
-def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
-    """Return the methods with only their runs on draws of the data that all have; all runs if there is no such draw."""
-    common = set.intersection(*(set(method.draws) for method in methods))
-    if not common or all(set(method.draws) == common for method in methods):
-        return list(methods)
-    left = [run.where for method in methods for run in method.runs if run.draw not in common]
-    notes.append(f"Left out, as not all methods have runs on their draws of the data: {', '.join(left)}.")
-    return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
 
 
 def _advice(run: PastRun) -> str:

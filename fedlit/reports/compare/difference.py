@@ -25,11 +25,26 @@ class Difference:
     p: float  # The larger of ``p_seeds`` and the p of a test with both variances; NaN if a method has one seed.
     # ``p`` after Holm's correction: of a class over all classes and methods, of the mean over classes over methods.
     p_holm: float = float("nan")
+    images_variance: float = float("nan")  # Its variance under test-set noise only.
+    # Its variance under seed noise, with degrees of freedom; NaN for one seed. Under both noises if each seed has its
+    # own draw of the data with its own test images.
+    seeds_variance: float = float("nan")
+    freedom: float = float("nan")
+    covers_images: bool = False  # True if ``seeds_variance`` is under both noises.
 
     @property
     def claimed(self) -> bool:
         """Return True if the difference is beyond both noises, so that a claim may be made."""
         return self.p_holm < ALPHA
+
+    @property
+    def variance(self) -> float:
+        """Return its variance under both noises, or under test-set noise only if a method has one seed."""
+        if self.seeds_variance != self.seeds_variance:
+            return self.images_variance
+        if self.covers_images:
+            return max(self.seeds_variance, self.images_variance)
+        return self.seeds_variance + self.images_variance
 
     @property
     def stars(self) -> str:
@@ -40,7 +55,8 @@ class Difference:
     def untested(self) -> "Difference":
         """Return the difference without an interval and p."""
         undefined = Interval(float("nan"), float("nan"), self.interval.level)
-        return replace(self, interval=undefined, p_images=np.nan, p_seeds=np.nan, p=np.nan)
+        unknown = dict.fromkeys(("p_images", "p_seeds", "p", "images_variance", "seeds_variance"), np.nan)
+        return replace(self, interval=undefined, **unknown)
 
 
 def paired_by_seed(method: Method, baseline: Method) -> bool:
@@ -79,19 +95,22 @@ def tested_difference(
     with np.errstate(divide="ignore", invalid="ignore"):
         p_images = 1.0 if error == value == 0 else float(2 * stats.norm.sf(abs(value) / error)) if error else np.nan
         if min(len(ours), len(theirs)) < 2:
-            return Difference(value, around(normal * (error or np.nan)), p_images, np.nan, np.nan)
+            alone = {"p_images": p_images, "p_seeds": np.nan, "p": np.nan, "images_variance": error**2}
+            return Difference(value, around(normal * (error or np.nan)), **alone)
         if extra is None:
             p_seeds, variance, freedom = _over_seeds(ours, theirs)
         else:
             p_seeds, variance, freedom = _over_draws(ours - theirs, extra if extra < np.inf else 0.0)
         if extra is not None and extra < np.inf:  # the differences of draws show both noises
             reach = max(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), normal * error)
-            return Difference(value, around(reach), p_images, p_seeds, max(p_seeds, p_images))
+            noise = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom, "covers_images": True}
+            return Difference(value, around(reach), p_images, p_seeds, max(p_seeds, p_images), **noise)
+        noise = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom}
         total = variance + error**2
         freedom *= (total / variance) ** 2
         reach = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(total)
         p = max(p_seeds, float(2 * stats.t.sf(abs(value) / np.sqrt(total), freedom)))
-    return Difference(value, around(reach), p_images, p_seeds, p)
+    return Difference(value, around(reach), p_images, p_seeds, p, **noise)
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:

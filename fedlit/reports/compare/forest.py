@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.difference import Difference
+from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
 from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, tidy
 from fedlit.tracking.figures import FAINT, INK, blank_figure, printed, wrapped
@@ -76,6 +77,45 @@ def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figu
     for panel in panels.flat[len(methods) :]:
         panel.remove()
     figure.supxlabel(f"AUROC minus that of {printed(numbers.against[0].baseline.name)}", fontsize=8, color=INK)
+    return figure
+
+
+def gains_figure(joining: Joining, styles: Mapping[str, Style]) -> Figure:
+    """Draw each site's gain from a method, one panel per method with the same scale; the last row is the summary.
+
+    A point is filled if the gain is claimed. A grey bar below the summary is the prediction interval of a further site.
+    """
+    names = [*(gain.site for gain in joining.methods[0].home), "all sites"]
+    across = min(len(joining.methods), 2)
+    down = math.ceil(len(joining.methods) / across)
+    width = PAGE if across > 1 else 0.65 * PAGE
+    figure = blank_figure(width, 0.4 + down * (0.65 + 0.22 * len(names)))
+    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    for number, (panel, gains) in enumerate(zip(panels.flat, joining.methods, strict=False)):
+        _rows(panel, names, range(len(names)), len(names))
+        panel.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
+        panel.tick_params(labelbottom=number + across >= len(joining.methods))
+        style, last = styles[gains.method.name], len(names) - 1
+        for row, each in enumerate(gains.home):
+            _difference(panel, row, each.gain, style)
+        if (summary := gains.summary) is None:
+            panel.annotate("none", (1, last), (4, 0), panel.get_yaxis_transform(), "offset points", **UNDEFINED)
+        else:
+            ends = [min(max(end, -1), 1) for end in (summary.prediction.low, summary.prediction.high)]
+            panel.plot(ends, [last + 0.3] * 2, color=FAINT, linewidth=2.2, solid_capstyle="butt")
+            _difference(panel, last, summary.as_difference, style)
+        panel.set_title(
+            wrapped(gains.method.name, width / across - 1.2, TEXT), fontsize=TEXT, color=INK, loc="left", pad=12
+        )
+        panel.annotate("p (Holm)", (1, 1), (16, 4), "axes fraction", "offset points", fontsize=SMALL, color=FAINT)
+    for panel in panels.flat[len(joining.methods) :]:
+        panel.remove()
+    entries = [entry for each in joining.methods for entry in (*(home.gain for home in each.home), each.summary)]
+    shown = [end for entry in entries if entry for end in (entry.interval.low, entry.interval.high)]
+    shown += [home.gain.value for each in joining.methods for home in each.home]
+    low, high = min((end for end in shown if end < 0), default=0.0), max((end for end in shown if end > 0), default=0.0)
+    panels.flat[0].set_xlim(low - 0.06 * (high - low or 1), high + 0.06 * (high - low or 1))
+    figure.supxlabel("gain in AUROC over the site's own model", fontsize=8, color=INK)
     return figure
 
 

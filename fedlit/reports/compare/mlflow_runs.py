@@ -18,7 +18,7 @@ from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.mlflow import ENVIRONMENT
-from fedlit.tracking.names import key_of
+from fedlit.tracking.names import IS_PARENT, key_of
 from fedlit.tracking.store import cause, connect, error_code
 
 FILES = ("config.yaml", "metrics.csv", "partition.png")
@@ -88,6 +88,7 @@ class MLflowRuns:
         wanted, oldest = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), ["attributes.start_time ASC"]
         with self._asking():
             runs = list(self._pages(self._client.search_runs, searched, filter_string=wanted, order_by=oldest))
+        runs = [run for run in runs if IS_PARENT not in run.data.tags]
         having = f" with the tags {dict(tags)}" if tags else ""
         if not runs:
             raise ConfigError(

@@ -29,6 +29,7 @@ class PastRun:
     settings: Mapping[str, object]  # Its flat configuration without seeds and settings that do not change results.
     directory: Path  # Folder of its files: the run directory, or a download from MLflow.
     draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key; runs with the same seeds have the same data.
+    table: Predictions | None = None  # Predictions from elsewhere, whose test set has no name; None for fedlit's runs.
 
     @classmethod
     def read(cls, directory: Path) -> "PastRun":
@@ -42,13 +43,21 @@ class PastRun:
         files = {"where": str(directory), "name": directory.name, "directory": directory}
         return cls(**files, seed=seed, git="", tags=tags, settings=settings, draw=draw)
 
+    @property
+    def site(self) -> str | None:
+        """Return the client of an individual model, which is the only one that trained; None for other runs."""
+        clients = self.settings.get("federation.clients")
+        return str(clients[0]) if isinstance(clients, list) and len(clients) == 1 else None
+
     @cached_property
     def sets(self) -> tuple[str, ...]:
         """Return the test sets with predictions, as named by their files."""
         return tuple(sorted(file.stem for file in (self.directory / FOLDER).glob("*.parquet")))
 
     def predictions(self, test_set: str) -> Predictions | None:
-        """Return the predictions of a test set, or None if it has none."""
+        """Return the predictions of a test set, or None if it has none; those from elsewhere are of any test set."""
+        if self.table is not None:
+            return self.table
         return read(self.directory / FOLDER / f"{slug(test_set)}.parquet") if slug(test_set) in self.sets else None
 
     @property

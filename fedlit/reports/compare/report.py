@@ -7,7 +7,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
-from fedlit.reports.compare.forest import differences_figure, intervals_figure
+from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
+from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.page import Chart, page
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
@@ -35,6 +36,9 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         charts |= _numbers(numbers, looks)
         numbers.auroc_table().to_csv(folder / "auroc.csv", index=False)
         numbers.differences_table().to_csv(folder / "differences.csv", index=False)
+    if comparison.joining is not None:
+        charts["joining"] = [_gains(comparison.joining)]
+        comparison.joining.table().to_csv(folder / "gains.csv", index=False)
     for chart in (chart for section in charts.values() for chart in section):
         (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
         save(chart.figure, folder / f"{chart.name}.pdf")
@@ -78,6 +82,18 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
     return charts
+
+
+def _gains(joining: Joining) -> Chart:
+    """Return the forest plot of sites."""
+    caption = (
+        f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
+        f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05. The grey "
+        "bar is the prediction interval for a further site; it may end outside of the figure."
+    )
+    names = [each.method.name for each in joining.methods]
+    figure = gains_figure(joining, styles(names))
+    return Chart("gains", figure, caption, "Gains of each site and method; the table has the numbers.")
 
 
 def _roc_caption(seeds: Sequence[int], units: str) -> str:

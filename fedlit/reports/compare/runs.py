@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
+from fedlit.reports.compare.external import read_external
 from fedlit.reports.compare.past_run import Notes, PastRun
+from fedlit.tracking.names import STAGE
 from fedlit.tracking.run import Result
 
 
@@ -44,7 +46,7 @@ def load_runs(
     """Return the named runs, and notes on what was left out.
 
     Args:
-        names: Run directories, folders of them, or ids of MLflow runs.
+        names: Run directories, folders of them, ids of MLflow runs, or CSV files of predictions.
         experiment: MLflow experiment whose runs are added. If it is None, runs with the tags are added from all
             experiments.
         tags: Tags of the runs that are added from MLflow; without tags and experiment, none are added.
@@ -69,9 +71,13 @@ def load_runs(
         store = MLflowRuns(tracking_uri, folder)
     for name in names:
         path = Path(name)
+        if path.is_file() and path.suffix.lower() == ".csv":
+            runs.append(read_external(path))
+            continue
         if path.is_file():
             raise ConfigError(
-                f"{name}: expected a run directory, found a file; name {path.parent} for all runs in it",
+                f"{name}: expected a run directory, or a CSV file of predictions, found another file; name "
+                f"{path.parent} for all runs in it",
                 key="compare-run-is-a-file",
             )
         if not path.exists():
@@ -92,7 +98,16 @@ def load_runs(
         finished, unfinished = store.search(experiment, tags)
         runs += finished
         notes += unfinished
-    return _distinct(runs, notes), notes
+    return _distinct(_without_tries(runs, notes), notes), notes
+
+
+def _without_tries(runs: list[PastRun], notes: Notes) -> list[PastRun]:
+    """Return the runs without the tries of `fedlit tune` if there are final runs, which the same methods have."""
+    tries = [run for run in runs if run.tags.get(STAGE) == "try"]
+    if not tries or len(tries) == len(runs):
+        return runs
+    notes.append(f"{len(tries)} tries of `fedlit tune` are left out; name them without other runs to compare them.")
+    return [run for run in runs if run not in tries]
 
 
 def _distinct(runs: Sequence[PastRun], notes: Notes) -> list[PastRun]:

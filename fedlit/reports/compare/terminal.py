@@ -11,6 +11,7 @@ from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import mean_cost
 from fedlit.reports.compare.difference import Difference
+from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import differences
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
 from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
@@ -18,6 +19,8 @@ from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number,
 NAME_WIDTH = 22
 MOST_SETTINGS = 12
 STARS = 3
+GAINS = """elsewhere: gain on the test images of all other sites, where one model scores them.
+Stars: p for both noises, corrected by Holm over sites and methods."""
 LEGEND = """p img, p seed: p for test images only and for seeds only, uncorrected.
 Stars: p for both noises, corrected by Holm over methods and classes (for the
 mean, over methods), below *.05 **.01 ***.001"""
@@ -43,12 +46,21 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print()
         for against in comparison.statistics.against:
             console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
+    for each in (*comparison.margins, *comparison.plans):
+        console.print(f"{each.text}\n")
+    if comparison.joining is not None:
+        for line in _gains(comparison.joining):
+            console.print(line)
+        for gains in comparison.joining.methods:
+            if gains.summary is not None:
+                console.print(f"\n{gains.summary.text(gains.method.name)}")
+        console.print()
     if len(comparison.methods) > 1:
         console.print(_settings(comparison, labels))
         console.print()
     else:
         console.print(f"{ALONE}\n")
-    for note in comparison.notes:
+    for note in (*comparison.notes, *(comparison.joining.notes if comparison.joining else ())):
         console.print(Text(f"note: {note}", style="yellow"))
 
 
@@ -97,6 +109,23 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
             estimate, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
             row = _row(estimate, change[i] if change else None, bool(numbers.against))
             yield Text(_line((f"  {labels[scored.method.name]}", *row), widths), "bold" if "*" in row[-1] else "")
+
+
+def _gains(joining: Joining) -> Iterator[Text]:
+    """Yield one line per site for each method: both AUROCs at the site, the gain, and the gain on the other sites."""
+    yield Text("What joining brought each site: AUROC on its own test images", "italic")
+    sites = [gain.site for gain in joining.methods[0].home]
+    widths = (max(map(len, ("site", *sites))), 5, 6, 28, STARS, 10)
+    for gains in joining.methods:
+        yield Text(gains.method.name, "bold")
+        yield Text(
+            _line(("  site", "alone", "joined", f"gain [{100 * joining.level:g}% interval]", "", "elsewhere"), widths)
+        )
+        for home, away in zip(gains.home, gains.away, strict=True):
+            elsewhere = "-" if away is None else f"{number(away.gain.value, '+.3f')} {away.gain.stars}"
+            values = (short(home.own.value), short(home.joined.value), home.text, home.gain.stars, elsewhere)
+            yield Text(_line((f"  {home.site}", *values), widths), "bold" if home.gain.claimed else "")
+    yield Text(GAINS, "dim")
 
 
 def _row(estimate: AurocEstimate, change: Difference | None, compared: bool) -> tuple[str, ...]:

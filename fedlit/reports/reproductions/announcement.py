@@ -1,10 +1,12 @@
 """The text of ``fedlit reproduce --dry_run true``: runs, files and estimated times of a reproduction."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 
+from fedlit.core.system.processes import cores
 from fedlit.experiment.grid import Sweep
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import Scale, SweepPart
@@ -14,7 +16,7 @@ GB = 1e9
 
 
 def announced(
-    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Sweep], root: Path | None, estimate: Estimate
+    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Sweep], folders: Sequence[Path], estimate: Estimate
 ) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
@@ -22,7 +24,7 @@ def announced(
         scale: The scale of the reproduction.
         parts: Its sweeps, including bodies and sweeps whose rates are not chosen yet.
         sweeps: Sweep of each part, by its experiment.
-        root: Folder of the data, which need not exist; None if the data are built in.
+        folders: Folders of the data, which need not exist.
         estimate: Estimate of steps and times.
     """
     rows, number, total_steps, hours, disk, todo, caches = [], 0, 0, 0.0, 0, 0, {}
@@ -65,21 +67,34 @@ def announced(
         lines.append(
             "The length of runs with ? is in epochs of missing data: their steps are known once --root has the data."
         )
+    if estimate.given is None and (busy := _busy()):
+        lines.append(busy)
     source = "as given" if estimate.given is not None else f"measured here, on {_device()}, fastest of two"
     lines += ["", f"Seconds of a local step, {source}:", ""]
     lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
     lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and the states of clients)"]
     if None not in caches.values() and caches:
         lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
-    lines += [f"- {line}" for line in _files(scale, parts, root)]
+    lines += [f"- {line}" for line in _files(scale, folders)]
     return "\n".join([*lines, ""])
 
 
-def _files(scale: Scale, parts: Sequence[SweepPart], root: Path | None) -> list[str]:
+def _files(scale: Scale, folders: Sequence[Path]) -> list[str]:
     if scale.root is None:
         return ["no data: they are built in"]
-    paths = list(dict.fromkeys(root / path for part in parts for path in part.roots.values()))
-    return [f"--root: {scale.root}", *(f"{path}: {'there' if path.exists() else 'not there'}" for path in paths)]
+    return [f"--root: {scale.root}", *(f"{path}: {'there' if path.exists() else 'not there'}" for path in folders)]
+
+
+def _busy() -> str:
+    """Return a warning if other processes keep the cores of this machine busy, or ""."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= cores() or torch.cuda.is_available():
+        return ""
+    return (
+        f"This machine is busy: a load of {load:.1f} on {cores()} cores. The steps were timed while other work "
+        "ran, so the hours may be many times too large. Repeat the command on an idle machine, or give "
+        "--seconds_per_step."
+    )
 
 
 def _span(numbers: Sequence[int]) -> str:

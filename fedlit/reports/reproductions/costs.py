@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from fedlit.core.fabric import FederationFabric, make_fabric
-from fedlit.core.fetching import without_fetching
 from fedlit.core.hooks import initial_client_state
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
 from fedlit.core.system import documents
+from fedlit.core.system.fetching import without_fetching
 from fedlit.data import FederatedDataModule, PhantomCXR
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.options import experiment_parser
@@ -146,7 +146,7 @@ class Estimate:
 def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
     """Return the local steps of all clients together over the rounds of a part of the run."""
     clients = _clients(data, federation, images)
-    share = federation.participation or 1.0
+    share = federation.cohorts.share([*clients])
     total = 0.0
     for index in range(federation.rounds):
         plan = federation.schedule.plan(index)

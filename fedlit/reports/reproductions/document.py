@@ -10,9 +10,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedlit.core.argument_types import check_arguments
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.argument_types import check_arguments
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
 from fedlit.tracking.names import TEST

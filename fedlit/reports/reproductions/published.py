@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedlit.core.argument_types import fits
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.argument_types import fits
 
 PAPERS = Path(__file__).parent / "papers"
 

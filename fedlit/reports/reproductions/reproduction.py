@@ -23,6 +23,7 @@ from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.roots import found_below
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
@@ -64,7 +65,7 @@ class Reproduction:
 
     Args:
         name: Name of the figure or table, as ``fedlit list reproductions`` shows it, or your own YAML document.
-        root: Folder of the data that are not built in.
+        root: Folder of the data that are not built in, or the folder above if it holds them once.
         scale: ``laptop`` (minutes on two cores), ``paper`` (the settings of the paper's text) or ``linked`` (those of
             the authors' released code, if they differ). Runs and report of ``linked`` have folders of that name.
         seeds: Seeds of the runs, the same for every method. By default three, for surgical-tables one.
@@ -163,8 +164,7 @@ class Reproduction:
             ConfigError: ``--root`` is missing or not a folder; or it is given, and the data are built in.
         """
         self._check_root()
-        root = self.root or Path("ROOT")
-        settings = part.settings | {f"data.{key}": str(root / path) for key, path in part.roots.items()}
+        settings = part.settings | {f"data.{key}": str(folder) for key, folder in self._folders(part).items()}
         weights = {seed: str(start.absolute()) for seed, start in (starts or {}).items()}
         settings |= {"model.weights": next(iter(weights.values()))} if weights else {}
         if self.weights is not None and self._fetches(part):
@@ -181,6 +181,11 @@ class Reproduction:
             starts=weights,
         )
 
+    def _folders(self, part: SweepPart) -> dict[str, Path]:
+        """Return the folders of a part's data, by key of ``data``."""
+        root, config = self.root or Path("ROOT"), documents.load_mapping(self.document.file(part.config))
+        return {key: found_below(root, path, config, key) for key, path in part.roots.items()}
+
     def plan(self) -> dict[str, list[PlannedRun]]:
         """Return the runs of every part by experiment, with complete configurations; nothing is trained."""
         parts = [each for part in self.parts() for each in (self._body(part), part) if each is not None]
@@ -191,7 +196,8 @@ class Reproduction:
         parts = list({part.experiment: part for part in self._all_parts()}.values())
         sweeps = {part.experiment: self.sweep(part) for part in parts}
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
-        text = announced(self.chosen, parts, sweeps, self.root or Path("ROOT"), estimate)
+        folders = list(dict.fromkeys(folder for part in parts for folder in self._folders(part).values()))
+        text = announced(self.chosen, parts, sweeps, folders, estimate)
         title = f"# {self.document.name} at {self.scale} scale: {self.document.shows}"
         return "\n".join([title, "", *self._set_by_hand(), text])
 

@@ -9,6 +9,8 @@ import torch
 from refusals import refused
 
 from fedlit.data.phantom import FINDINGS, PREVALENCE, Hospital, PhantomCXR, default_hospitals, render, sample_cohort
+from fedlit.data.phantom.drawing import draw_images
+from fedlit.data.phantom.fainter import Fainter
 
 CLEAN = Hospital("clean", images=24, noise=0.0, blur=0.0)
 SIZE = 64
@@ -313,3 +315,59 @@ def test_cache_is_keyed_by_what_changes_pixels(tmp_path):
     assert store(label_scheme="split").path == first.path
     others = [store(seed=1), store(heterogeneity=0.5), store(image_size=48), store(hospitals=3), store(images=41)]
     assert len({str(other.path) for other in [first, *others]}) == 6
+
+
+class TestFainter:
+    """A scanner that shows a finding with less contrast."""
+
+    ARGUMENTS = {"hospitals": 2, "images": 120, "image_size": 32}
+
+    def made(self, tmp_path, **fainter):
+        data = PhantomCXR(**self.ARGUMENTS, cache_dir=str(tmp_path), fainter=Fainter(**fainter) if fainter else None)
+        return data.records()
+
+    def test_only_images_of_scanner_b_with_the_finding_change(self, tmp_path):
+        plain, planted = self.made(tmp_path), self.made(tmp_path, finding="Mass", contrast=0.2, share=0.4)
+        assert plain.groups == {}
+        np.testing.assert_array_equal(planted.labels, plain.labels)
+        scanner = planted.groups["scanner"]
+        assert set(scanner) == {"A", "B"}
+        assert 0.25 < (scanner == "B").mean() < 0.55
+        assert all(len(set(scanner[planted.patients == patient])) == 1 for patient in planted.patients)
+        rows = np.arange(120)
+        changed = (plain.store[rows] != planted.store[rows]).flatten(1).any(1).numpy()
+        mass = plain.labels[:, plain.classes.index("Mass")] == 1
+        np.testing.assert_array_equal(changed, mass & (scanner == "B"))
+        assert changed.any()
+
+    def test_full_contrast_is_no_effect(self, tmp_path):
+        plain, planted = self.made(tmp_path), self.made(tmp_path, finding="Mass", contrast=1)
+        rows = np.arange(120)
+        assert (plain.store[rows] == planted.store[rows]).all()
+        assert set(planted.groups["scanner"]) == {"A", "B"}
+
+    def test_the_contrast_is_the_stated_fraction(self, cohort):
+        """Of the difference that the finding makes, before the equipment."""
+        column, size = FINDINGS.index("Mass"), 48
+        present = with_findings(cohort, "Mass")
+        without = draw_images(present.anatomy, with_findings(cohort).severity, size)
+        full = draw_images(present.anatomy, present.severity, size)
+        assert (present.severity[:, column] > 0).all()
+        for contrast in (0, 0.25, 0.5):
+            faded = full.copy()
+            at_b = np.arange(len(full)) % 2 == 0
+            Fainter("Mass", contrast).fade(faded, present, at_b)
+            np.testing.assert_array_equal(faded[~at_b], full[~at_b])
+            np.testing.assert_allclose((faded - without)[at_b], contrast * (full - without)[at_b], atol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("wrong", "message"),
+        [
+            ({"finding": "Nodle"}, "data.fainter.finding: expected one of .*, found 'Nodle'"),
+            ({"finding": "Mass", "contrast": 1.5}, "data.fainter.contrast: expected 0 to 1, found 1.5"),
+            ({"finding": "Mass", "share": 1}, "data.fainter.share: expected more than 0 and less than 1, found 1"),
+        ],
+    )
+    def test_values_that_cannot_be(self, wrong, message):
+        with pytest.raises(ValueError, match=message):
+            Fainter(**wrong)

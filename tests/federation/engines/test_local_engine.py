@@ -84,7 +84,7 @@ def test_results_do_not_depend_on_the_number_of_workers(case):
     make_module, make_federation = CASES[case]
     torch.manual_seed(1)
     module, data = make_module(), NoisyData(clients=5, size=9)
-    single, *parallel = (play(make_federation(), module, data, workers) for workers in (1, 2, 3))
+    single, *parallel = (play(make_federation(), module, data, workers) for workers in (1, 3))
     assert any(
         not name.startswith(("scores", "labels", "logged")) and tensor.abs().max() > 1e-3
         for name, tensor in single.tensors.items()
@@ -103,7 +103,7 @@ def test_several_clients_a_job_give_the_same_bits_whatever_the_number_of_workers
     module, data = ToyNet(), NoisyData(clients=10, size=9)
     single, *parallel = (
         play(Federation([Scaffold(), FedBN()], rounds=2, participation=0.9), module, data, workers)
-        for workers in (1, 2, 3)
+        for workers in (1, 2)
     )
     for ran in parallel:
         assert ran.cohorts == single.cohorts

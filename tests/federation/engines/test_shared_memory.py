@@ -5,8 +5,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections import namedtuple
@@ -15,7 +13,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 import torch
-from runs import Place, context
+from runs import Place, context, execute
 from toys import ToyData, ToyNet
 
 from fedlit.core.fabric import make_fabric
@@ -170,14 +168,14 @@ def folders_of(pid: int) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(folder):
+def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(folder, tmp_path):
     code = (
         "import os, signal; from fedlit.federation.engines.shared_memory import SharedFolder\n"
         "folder = SharedFolder(); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    killed = subprocess.Popen([sys.executable, "-c", code])
+    killed = execute(code, tmp_path)
     assert killed.wait() == -signal.SIGKILL
-    (left,) = folders_of(killed.pid)
+    (left,) = folders_of(killed.process.pid)
     strange = Path(tempfile.mkdtemp(prefix="fedlit-", dir=MEMORY))  # of an earlier version, or of something else
     linked = strange.with_name(f"{strange.name}-link")
     linked.symlink_to(left)
@@ -195,11 +193,11 @@ def test_the_next_start_sweeps_what_a_killed_process_has_left_and_nothing_else(f
 
 
 @pytest.mark.slow
-def test_a_folder_goes_with_a_process_that_ends_without_closing_it():
+def test_a_folder_goes_with_a_process_that_ends_without_closing_it(tmp_path):
     code = "from fedlit.federation.engines.shared_memory import SharedFolder as S; folder = S(); raise SystemExit(143)"
-    ended = subprocess.Popen([sys.executable, "-c", code])
+    ended = execute(code, tmp_path)
     assert ended.wait() == 143
-    assert folders_of(ended.pid) == []
+    assert folders_of(ended.process.pid) == []
 
 
 @pytest.mark.parametrize("command", ["fit", pytest.param("predict", marks=pytest.mark.slow)])

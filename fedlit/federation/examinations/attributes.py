@@ -5,7 +5,7 @@ import dis
 import random
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -51,7 +51,6 @@ class Holder:
     """Holder of attributes: an object, a class, or a module's globals.
 
     Attributes:
-        place: The dictionary, or the class.
         names: Names to watch; None for all.
     """
 
@@ -63,14 +62,10 @@ class Holder:
         """Its attributes by name."""
         return self.place if isinstance(self.place, dict) else vars(self.place)
 
-    def watched(self) -> Iterator[tuple[str, Any]]:
-        """Yield the names and values to watch."""
-        if self.names is not None:
-            yield from ((name, self.entries[name]) for name in self.names if name in self.entries)
-            return
-        for name, value in list(self.entries.items()):
-            if name not in OTHERS:
-                yield name, value
+    def watched(self) -> list[tuple[str, Any]]:
+        """Return the names and values to watch."""
+        names = self.entries.keys() - OTHERS if self.names is None else self.names
+        return [(name, self.entries[name]) for name in names if name in self.entries]
 
     def put(self, name: str, value: Any) -> None:
         """Set an attribute, or remove it."""
@@ -337,18 +332,18 @@ def _hidden(module: nn.Module) -> dict[str, nn.Module]:
         if type(part).__module__.startswith(LIBRARIES):
             continue
         for name, value in vars(part).items():
-            items = (
-                value.items()
-                if isinstance(value, dict)
-                else enumerate(value)
-                if isinstance(value, (list, tuple))
-                else ()
-            )
-            for key, each in (*(() if name in OTHERS else items), ("", value)):
+            for key, each in (("", value), *(() if name in OTHERS else _items(value))):
                 if isinstance(each, nn.Module) and each not in own:
                     place = ".".join(filter(None, (prefix, name, str(key))))
                     found |= {f"{place}.{inner}".rstrip("."): layer for inner, layer in each.named_modules()}
     return found
+
+
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the keys and values of a dict, list or tuple."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, (list, tuple)) else ()
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torchmetrics import MeanMetric
 
 from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDM, Scaffold, SurgicalHeads
-from fedlit.core import graphs, optimizer
+from fedlit.core import optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
@@ -22,6 +22,7 @@ from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement
+from fedlit.federation.engines import captured
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
@@ -87,7 +88,7 @@ def recorders(monkeypatch) -> list[TapeRecorder]:
         made.append(TapeRecorder(device))
         return made[-1]
 
-    monkeypatch.setattr(graphs, "RECORDERS", {"cpu": make})
+    monkeypatch.setattr(captured, "RECORDERS", {"cpu": make})
     monkeypatch.setattr("fedlit.federation.examinations.machine.RECORDERS", {"cpu": make})
     monkeypatch.setattr(optimizer, "FUSED", {"cpu"})
     return made
@@ -145,7 +146,7 @@ def test_three_rounds_are_bit_for_bit_those_without(case, tmp_path, recorders):
     (recorder,) = recorders
     hooked = "SCAFFOLD" in case or "CODASCA" in case
     assert recorder.recorded == 1 + hooked  # one form of batch; with a hook between, the optimizer's part by itself
-    assert recorder.warmed == graphs.WARM * (1 + hooked)
+    assert recorder.warmed == captured.WARM * (1 + hooked)
     assert recorder.replayed > 20
     assert wanted.keys() == found.keys()
     differing = [name for name, tensor in wanted.items() if not torch.equal(tensor, found[name])]
@@ -314,7 +315,7 @@ def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
 
 def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, recorders, monkeypatch):
     """The stand-in does not run Python again: without the checks a step that counts would differ."""
-    monkeypatch.setattr(graphs.Part, "_check", lambda *found: None)
+    monkeypatch.setattr(captured.Part, "_check", lambda *found: None)
     results = []
     for number, cuda_graph in enumerate((False, True)):
         torch.manual_seed(1)

@@ -6,9 +6,9 @@ import torch
 from refusals import refused
 
 from fedlit.aggregators import FedAvg
-from fedlit.core.custom import custom_code, named_errors
 from fedlit.core.errors import ConfigError
 from fedlit.data import ByOrganisation, Partition
+from fedlit.experiment.custom import custom_code, named_errors
 
 
 class Rule(Partition):

@@ -9,8 +9,8 @@ from simulation import Simulation, simulate
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, Scaffold
+from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.stages import Stages
-from fedlit.core.aggregator import Composition
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule, Schedule, Stage, StageSchedule
 from fedlit.testing import check_aggregator

@@ -19,14 +19,18 @@ from torchmetrics import Metric
 
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError
-from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel
+from fedlit.core.local_model import LocalModel
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.training_hooks import TrainingHooks
 
 WARM = 3
 """Number of steps per batch signature that run normally before one is captured: libraries initialise themselves in the
 first."""
+
+RECORDED = ("SGD", "Adam", "AdamW")
+"""Optimizers whose step can be captured: their state starts at zero, and their kernels read the rate from the
+device."""
 
 Values = list[tuple[str, Any]]
 """Results of a step: its loss under the name "", and the values that the module has logged."""
@@ -43,11 +47,7 @@ class Recorder(Protocol):
 
 
 class CUDARecorder:
-    """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it.
-
-    Args:
-        device: The GPU.
-    """
+    """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
@@ -82,12 +82,7 @@ RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": CUDARecorder
 
 
 class Part:
-    """Part of a step: run normally at first, then captured, then replayed.
-
-    Args:
-        steps: The steps that it belongs to.
-        run: Runs it; returns the loss and logged values, if any.
-    """
+    """Part of a step: run normally at first, then captured, then replayed."""
 
     def __init__(self, steps: "CapturedSteps", run: Callable[[], Values]) -> None:
         self._steps, self._run, self._taken = steps, run, 0
@@ -119,11 +114,7 @@ class Part:
         return values
 
     def _check(self, values: Values, waits: Sequence[str], counts: bool, draws: bool) -> None:
-        """Refuse a step that would give other results when replayed.
-
-        Raises:
-            TrainingError: Names the reason.
-        """
+        """Refuse a step that would give other results when replayed."""
         numbers = [name for name, value in values if not torch.is_tensor(value)]
         others = [name for name, _ in values] != [name for name, _ in self._values]
         reasons = {
@@ -142,13 +133,7 @@ class Part:
 
 
 class CapturedStep:
-    """The step on batches of one signature, whose tensors are copied to fixed addresses.
-
-    Args:
-        steps: The steps that it belongs to.
-        leaves: Tensors of one of these batches, on the device.
-        tree: Structure of the batch.
-    """
+    """The step on batches of one signature, whose tensors are copied to fixed addresses."""
 
     def __init__(self, steps: "CapturedSteps", leaves: Sequence[Tensor], tree: TreeSpec) -> None:
         self._places = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in leaves]
@@ -170,54 +155,35 @@ class CapturedStep:
         return [("", loss), *((name, value) for name, values in logged.items() for value in values)]
 
 
-class Steps(Protocol):
-    """The two halves of a local step, run normally or replayed."""
-
-    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
-
-    def update(self) -> None:
-        """Take the rest of the step: update the weights along the gradient."""
-
-
 class CapturedSteps:
     """Replayed steps of one model; steps on batches of another size run normally.
 
-    Args:
-        device: The device.
-        fabric: Collects the values that the module logs.
-        plain: The same steps, run normally.
-        moved: Moves a batch to the device.
-        ready: Returns whether steps may be captured yet; the first ones reveal more about a module than later ones.
-        size: Number of examples in a batch whose step is captured.
-        hooked: Whether an aggregator reads the gradient before the optimizer, so that the rest is captured separately.
-        name: Name of the module's class.
+    The first steps run normally too, because they reveal more about a module than later ones. If an aggregator reads
+    the gradient before the optimizer, the rest of the step is captured separately.
+
+    Raises:
+        TrainingError: Its steps cannot be captured.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        fabric: FederationFabric,
-        plain: Steps,
-        moved: Callable[[Any], Any],
-        ready: Callable[[], bool],
-        size: int,
-        hooked: bool,
-        name: str,
-    ) -> None:
-        self.recorder, self.fabric = RECORDERS[device.type](device), fabric
-        self._plain, self._moved, self._ready = plain, moved, ready
-        self._size, self._hooked, self._name = size, hooked, name
+    def __init__(self, local: LocalModel) -> None:
+        if reason := capture_obstacle(local.flat, local.optimizer, local.aggregators):
+            raise TrainingError(capture_refused(type(local.module).__name__, reason), key="capture-obstacle")
+        local.optimizer.fix_addresses()
+        if any(aggregator.implements("on_client_round_start") for aggregator in local.aggregators):
+            local.correction.fix_addresses()
+        device = local.flat.w.device
+        self.recorder, self.fabric, self._local = RECORDERS[device.type](device), local.fabric, local
+        self._hooked = any(aggregator.implements("on_before_optimizer_step") for aggregator in local.aggregators)
         self._captured: dict[Any, CapturedStep] = {}
-        self._rest = Part(self, lambda: plain.update() or [])
+        self._rest = Part(self, lambda: local.update() or [])
         self._replayed = False
 
     def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step up to the hook, or all of it without a hook."""
-        self._replayed = self._ready() and self._has(batches[0])
+        self._replayed = self._local.learns and self._local.watched and self._has(batches[0])
         if not self._replayed:
-            return self._plain.compute_gradient(contexts, batches, number)
-        leaves, tree = tree_flatten(self._moved(batches[0]))
+            return self._local.compute_gradient(contexts, batches, number)
+        leaves, tree = tree_flatten(self._local.moved(batches[0]))
         signature = (tree, *((leaf.shape, leaf.stride(), leaf.dtype) for leaf in leaves))
         if signature not in self._captured:
             self._captured[signature] = CapturedStep(self, leaves, tree)
@@ -226,31 +192,27 @@ class CapturedSteps:
     def update(self) -> None:
         """Take the rest of the step, if any is left."""
         if not self._replayed:
-            self._plain.update()
+            self._local.update()
         elif self._hooked:
             self._rest()
 
     def whole(self, batch: Any) -> Tensor:
         """Take the part of a step that is captured together; return the loss."""
-        loss = self._plain.compute_gradient((), (batch,), 0)
+        loss = self._local.compute_gradient((), (batch,), 0)
         if not self._hooked:
-            self._plain.update()
+            self._local.update()
         return loss
 
     def refused(self, reason: str) -> TrainingError:
         """Return the error of a step that cannot be captured."""
-        return TrainingError(capture_refused(self._name, reason), key="step-not-capturable")
+        return TrainingError(capture_refused(type(self._local.module).__name__, reason), key="capture-failed")
 
     def _has(self, batch: Any) -> bool:
-        """Return whether the step on a batch is captured.
-
-        Raises:
-            TrainingError: The batch holds something other than tensors.
-        """
+        """Return whether the step on a batch is captured; refuse a batch of anything but tensors."""
         leaves, _ = tree_flatten(batch)
         if others := [leaf for leaf in leaves if not torch.is_tensor(leaf)]:
             raise self.refused(f"its batches hold a {type(others[0]).__name__} besides tensors")
-        return bool(leaves) and leaves[0].shape[:1] == (self._size,)
+        return bool(leaves) and leaves[0].shape[:1] == (self._local.training.captured,)
 
 
 def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Sequence[Aggregator]) -> str:
@@ -265,7 +227,14 @@ def capture_obstacle(model: FlatModel, optimizer: FlatOptimizer, aggregators: Se
         return "it has metrics of torchmetrics, which count in Python"
     if model.own.names:
         return f"its buffer {model.own.names[0]} is not a statistic: every client has its own"
-    return optimizer.capture_obstacle()
+    if optimizer.name not in RECORDED:
+        return f"{optimizer.name} computes its step on the host; {', '.join(RECORDED)} can"
+    for group in optimizer.configured.param_groups:
+        if group.get("dampening"):
+            return "the optimizer's first step differs from the others (dampening)"
+        if options := [option for option in ("foreach", "differentiable") if group.get(option)]:
+            return f"the optimizer computes with {options[0]}: true; leave it out"
+    return ""
 
 
 def capture_refused(name: str, reason: str) -> str:

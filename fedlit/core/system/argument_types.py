@@ -61,16 +61,7 @@ def checked(cls: Made) -> Made:
 
 
 def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: str = "") -> None:
-    """Check arguments against the annotations of a function.
-
-    Args:
-        function: The function.
-        arguments: Its arguments by name.
-        prefix: Text before the name of an argument in the error.
-
-    Raises:
-        ConfigError: Names the argument, what was expected and what was found.
-    """
+    """Refuse arguments that do not fit a function's annotations; an error begins with ``prefix`` and the argument."""
     hints = _hints(function)
     for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):

@@ -1,0 +1,96 @@
+"""``fedlit evaluate``."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from jsonargparse import Namespace
+from rich.console import Console
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.parser import Parser
+from fedlit.metrics.intervals import DRAWS, LEVEL
+
+EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Everything is computed
+from the predictions that `fedlit fit` and `fedlit test` write. A threshold is chosen on the validation images that
+`fedlit predict --part val` scores, never on test images, and is then used on every test set and at every site. OUTPUT
+receives report.html, its figures as SVG and PDF, estimates.csv, gaps.csv and points.csv."""
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """Make the options of an evaluation."""
+    options = Parser(description=COMMANDS["evaluate"], epilog=EPILOG)
+    runs = "Run directories, folders with run directories, or ids of MLflow runs; all of one method."
+    options.add_argument("runs", metavar="RUN", nargs="+", type=str, help=runs)
+    by = (
+        "Kinds of groups, with commas: NAME of the columns group/NAME of the predictions, client or site. By default "
+        "all group/NAME."
+    )
+    options.add_argument("--by", metavar="NAME,...", type=str | None, default=None, help=by)
+    tested = "Test set that is evaluated. By default all; figures are of federation, or of the first."
+    options.add_argument("--set", metavar="NAME", type=str | None, default=None, help=tested)
+    threshold = (
+        "Operating point, or a list of them: '{class: NAME, at: sensitivity 0.9, on: val}'. Without a class, of every "
+        "class. At is a sensitivity or a specificity. On is val (validation images of all clients), val/CLIENT, or "
+        "val/each (a threshold of each client, used at all others)."
+    )
+    options.add_argument("--threshold", type=dict | list[dict] | None, default=None, help=threshold)
+    rates = {
+        "sensitivity": "Sensitivity at which specificity and predictive values are given.",
+        "specificity": "Specificity at which sensitivity is given.",
+    }
+    for name, text in rates.items():
+        options.add_argument(f"--{name}", type=float, default=0.9, help=text)
+    risk = "Probability from which a patient would be treated, for net benefit."
+    options.add_argument("--risk", type=float, default=0.1, help=risk)
+    prevalence = "Share of positives for predictive values. By default that of each class in the test set."
+    options.add_argument("--prevalence", type=float | None, default=None, help=prevalence)
+    options.add_argument("--output", type=Path, default=Path("evaluation"), help="Folder for the report.")
+    options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
+    options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
+    store = "Address of MLflow: sqlite:///FILE, another database, or a server."
+    options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """Evaluate runs and write the report; return the exit code."""
+    from fedlit.metrics.performance import Stated
+    from fedlit.reports.compare.runs import load_runs
+    from fedlit.reports.evaluation.evaluation import Request, evaluate_runs
+    from fedlit.reports.evaluation.points import Point
+    from fedlit.reports.evaluation.report import show, write_report  # matplotlib takes a second to import
+
+    for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
+        if args[name] is not None and not 0 < args[name] < 1:
+            raise ConfigError(
+                f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it",
+                key="evaluate-share-out-of-range",
+            )
+    if args.draws < 100:
+        raise ConfigError(
+            f"--draws: expected at least 100, found {args.draws}; the default is {DRAWS}",
+            key="evaluate-draws-below-100",
+        )
+    entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
+    request = Request(
+        None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
+        args.set,
+        tuple(map(Point.read, entries)),
+        Stated(args.sensitivity, args.specificity, args.risk),
+        args.prevalence,
+        args.level,
+        args.draws,
+    )
+    console = Console(highlight=False, markup=False)
+    with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
+        runs, notes = load_runs(args.runs, None, {}, args.tracking_uri, Path(folder))
+        evaluation = evaluate_runs(runs, request, notes, status.update)
+        status.update("drawing")
+        earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
+        report = write_report(evaluation, args.output)
+        status.stop()
+        show(evaluation, console)
+    console.print(f"report, figures, tables{earlier}: {report}", soft_wrap=True)
+    return 0

@@ -1,0 +1,83 @@
+"""``fedlit runs list`` and ``fedlit runs remove``."""
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from jsonargparse import Namespace
+from rich import box
+from rich.console import Console
+from rich.filesize import decimal
+from rich.table import Table
+
+from fedlit.cli.commands import COMMANDS
+from fedlit.cli.tables import wide_console
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.grid import VALIDATION
+from fedlit.experiment.parser import Parser, complain
+from fedlit.experiment.past_runs import RunState, list_runs, removable, remove_run
+
+LIST = "List runs with their state, size and validation metric, or rank them."
+REMOVE = """Remove runs: their directories, and their MLflow runs with their artifacts. The command first lists them and
+asks. A run that a process is using is refused. MLflow keeps deleted runs in its database until `mlflow gc`."""
+
+
+def parser(argv: Sequence[str]) -> Parser:
+    """Make the options of both commands."""
+    options = Parser(description=COMMANDS["runs"])
+    listing, removal = Parser(description=LIST), Parser(description=REMOVE)
+    folders = "Run directories, the folder of an experiment, or the folder of all runs. By default runs/."
+    listing.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[Path("runs")], help=folders)
+    metric = f"Rank by this metric of each run's best model, such as {VALIDATION}. Test metrics are refused."
+    listing.add_argument("--by", metavar="METRIC", type=str | None, default=None, help=metric)
+    runs = "Run directories: runs/EXPERIMENT/RUN."
+    removal.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
+    removal.add_argument("--yes", action="store_true", help="Do not ask.")
+    store = "MLflow's store, if its address has credentials. By default the one that the run has noted."
+    removal.add_argument("--tracking_uri", type=str | None, default=None, help=store)
+    options.nested = {"list": listing, "remove": removal}
+    return options
+
+
+def execute(args: Namespace, parser: Parser) -> int:
+    """List or remove runs; return the exit code."""
+    console = wide_console()
+    try:
+        if args.subcommand == "list":
+            metric = args.list.by
+            console.print(_table(list_runs(args.list.folders or [Path("runs")], metric), metric or VALIDATION))
+            return 0
+        return _remove(args.remove, console)
+    except ConfigError as error:
+        complain(str(error))
+        return 2
+
+
+def _remove(args: Namespace, console: Console) -> int:
+    runs = removable(args.runs)
+    console.print(_table(runs, VALIDATION))
+    if not args.yes:
+        if not sys.stdin.isatty():
+            complain("remove: expected an answer on a terminal, found none; add --yes")
+            return 2
+        if input(f"Remove {len(runs)} runs, also from MLflow? [y/N] ").strip().lower() not in ("y", "yes"):
+            console.print("nothing was removed")
+            return 1
+    for run in runs:
+        console.print(remove_run(run.directory, args.tracking_uri), soft_wrap=True)
+    return 0
+
+
+def _table(runs: Sequence[RunState], metric: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column("run", overflow="fold")
+    table.add_column("status", no_wrap=True)
+    for name in ("rounds", metric, "size"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("started", no_wrap=True)
+    for run in runs:
+        value = f"{run.value:.4f}" if run.value == run.value else "-"
+        started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
+        table.add_row(str(run.directory), run.status, str(run.rounds), value, decimal(run.size), started)
+    return table

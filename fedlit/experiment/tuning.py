@@ -1,0 +1,295 @@
+"""The choice of settings for several methods under one budget: the plan of the tries, and the choice."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from rich.console import Console
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.grid import RESERVED_KEYS, VALIDATION, PlannedRun, Sweep, plan
+from fedlit.experiment.mistakes import SweepSources, near
+from fedlit.experiment.naming import as_option
+from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.parser import Parser
+from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
+from fedlit.experiment.sweep import run_all
+from fedlit.experiment.sweep_file import load_planned
+from fedlit.metrics.direction import better
+from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.names import BUDGET, PARENT, STAGE, TEST
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule by which settings are chosen.
+
+    Args:
+        metric: A metric of the validation data, at the round of each run's best model.
+        seeds: Seeds of the tries, over which the metric is averaged.
+        mode: ``max`` or ``min``; ``auto`` maximises an AUROC and minimises a loss.
+    """
+
+    metric: str = VALIDATION
+    seeds: list[int] = field(default_factory=lambda: [100])
+    mode: Literal["auto", "max", "min"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.metric.startswith(TEST):
+            raise ConfigError(
+                f"rule.metric: expected a metric of the validation data such as {VALIDATION}, found {self.metric}; a "
+                "choice by the test set would make its AUROC too high",
+                key="tune-by-test-metric",
+            )
+        if self.mode == "auto" and better(self.metric) is None:
+            raise ConfigError(
+                f"rule.mode: expected max or min for {self.metric}, found auto; set it", key="tune-mode-unknown"
+            )
+
+    @property
+    def sign(self) -> int:
+        """1 if the largest value wins, -1 if the smallest does."""
+        return 1 if (better(self.metric) if self.mode == "auto" else self.mode) == "max" else -1
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """The settings of several methods, chosen with the same number of tries.
+
+    Args:
+        experiment: Name of the tuning, and of the group of its runs, on disk and in MLflow.
+        cases: The methods, each with its own keys. Its key ``ranges`` has ranges of only this method; null removes a
+            shared one.
+        seeds: Seeds of the final runs, different from those of the rule.
+        tries: Number of settings that are tried for every method. A grid tries all.
+        rule: The rule by which settings are chosen.
+        ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``.
+        sampler: ``random`` or ``grid``, which tries all combinations.
+        search_seed: Seed of the random draws.
+        config: YAML files from which all runs start, relative to this file.
+        set: Keys for all runs.
+        run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
+        file: This file, for messages.
+
+    Raises:
+        ConfigError: A range, a seed or a number of tries does not fit; names the file and the key.
+    """
+
+    experiment: str
+    cases: dict[str, dict[str, Any]]
+    seeds: list[int]
+    tries: int | None = None
+    rule: Rule = field(default_factory=Rule)
+    ranges: dict[str, Any] = field(default_factory=dict)
+    sampler: Literal["random", "grid"] = "random"
+    search_seed: int = 0
+    config: list[str] = field(default_factory=list)
+    set: dict[str, Any] = field(default_factory=dict)
+    run_dir: str = "runs"
+    file: Path | None = None
+
+    def __post_init__(self) -> None:
+        for key, values in (("cases", self.cases), ("seeds", self.seeds), ("rule.seeds", self.rule.seeds)):
+            if not values:
+                raise ConfigError(f"{key}: expected at least one, found none; add one", key="tune-list-empty")
+            if len(set(values)) < len(values):
+                raise ConfigError(
+                    f"{key}: expected different seeds, found {values}; remove the repeated one", key="tune-seed-twice"
+                )
+        if both := sorted({*self.seeds} & {*self.rule.seeds}):
+            raise ConfigError(
+                f"seeds: expected final seeds that differ from rule.seeds, found {both[0]} in both; the final runs "
+                "must not repeat what the choice has seen, so choose another seed",
+                key="tune-seeds-overlap",
+            )
+        if self.sampler == "random" and (self.tries is None or self.tries < 1):
+            raise ConfigError(
+                f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid",
+                key="tune-tries-below-one",
+            )
+        if self.sampler == "grid" and len({len(points) for points in self.points.values()}) > 1:
+            sizes = ", ".join(f"{case}: {len(points)}" for case, points in self.points.items())
+            raise ConfigError(
+                f"ranges: expected grids of the same size, found {sizes}; every method gets the same number of tries, "
+                "so set sampler: random and tries",
+                key="tune-grids-differ",
+            )
+
+    @cached_property
+    def ranges_of(self) -> dict[str, dict[str, Range]]:
+        """The ranges of each method, by case and key.
+
+        Raises:
+            ConfigError: A method has no range, or one that is not valid.
+        """
+        ranges = {}
+        for case, keys in self.cases.items():
+            own = keys.get("ranges") or {}
+            if not isinstance(own, Mapping):
+                raise ConfigError(
+                    f"{self._where('ranges', case)}: expected ranges by key, found {as_option(own)}",
+                    key="tune-ranges-form",
+                )
+            merged = {key: value for key, value in {**self.ranges, **own}.items() if value is not None}
+            if not merged:
+                raise ConfigError(
+                    f"cases.{case}: expected at least one range, found none; add ranges", key="tune-case-without-range"
+                )
+            if reserved := [key for key in merged if key.split(".")[0] in RESERVED_KEYS]:
+                raise ConfigError(
+                    f"{self._where(reserved[0], case)}: expected a setting of the method; leave it out",
+                    key="tune-range-of-fixed-key",
+                )
+            ranges[case] = {key: read_range(value, self._where(key, case)) for key, value in merged.items()}
+        return ranges
+
+    @cached_property
+    def points(self) -> dict[str, list[dict[str, Any]]]:
+        """The settings that are tried for each method, in order.
+
+        Raises:
+            ConfigError: A grid has a span, or fewer combinations than tries.
+        """
+        return {case: self._points(case, ranges) for case, ranges in self.ranges_of.items()}
+
+    def _points(self, case: str, ranges: Mapping[str, Range]) -> list[dict[str, Any]]:
+        if self.sampler == "random":
+            return drawn_points(ranges, self.tries, self.search_seed, f"tries ({case})")
+        number = combinations(ranges)
+        if number is None:
+            raise ConfigError(
+                f"sampler ({case}): expected random if a range has low and high, found grid; change it",
+                key="tune-grid-of-bounds",
+            )
+        if self.tries not in (None, number):
+            raise ConfigError(
+                f"tries ({case}): expected {number}, the number of combinations of the grid, found {self.tries}; leave "
+                "it out, or set sampler: random",
+                key="tune-tries-with-grid",
+            )
+        return every_point(ranges)
+
+    def _where(self, key: str, case: str) -> str:
+        place = SweepSources((), self.file, case).where(key.replace(".init_args", "").rstrip("+"))
+        return f"ranges.{key} ({place})" if place else f"ranges.{key}"
+
+    @property
+    def directory(self) -> Path:
+        """Folder of the runs."""
+        return Path(self.run_dir) / self.experiment
+
+    def runs(
+        self, stage: Literal["try", "final"], points: Mapping[str, Sequence[Mapping[str, Any]]], parser: Parser
+    ) -> dict[str, list[PlannedRun]]:
+        """Return the runs of a stage by case, in the order of the points and then of the seeds."""
+        seeds = self.rule.seeds if stage == "try" else self.seeds
+        return {case: plan(self._sweep(case, stage, points[case], seeds), parser) for case in self.cases}
+
+    def _sweep(self, case: str, stage: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Sweep:
+        tries, number = len(self.points[case]), len(self.rule.seeds)
+        budget = f"{tries} tries" + (f" with {number} seeds each" if number > 1 else "")
+        return Sweep(
+            self.experiment,
+            self.config,
+            self.set,
+            {case: {key: value for key, value in self.cases[case].items() if key != "ranges"}},
+            {key: [point[key] for point in self.points[case]] for key in self.ranges_of[case]},
+            seeds=list(seeds),
+            metric=self.rule.metric,
+            run_dir=self.run_dir,
+            file=self.file,
+            points=points,
+            tags={STAGE: stage, PARENT: case, BUDGET: budget},
+        )
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A method whose tries have run.
+
+    Attributes:
+        case: Name of the method.
+        points: The settings that were tried, in order.
+        scores: The rule's metric of each try, averaged over its seeds; NaN for a failed one.
+        runs: Runs of the tries.
+        best: Index of the chosen settings.
+    """
+
+    case: str
+    points: list[dict[str, Any]]
+    scores: list[float]
+    runs: list[PlannedRun]
+    best: int
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The chosen settings."""
+        return self.points[self.best]
+
+
+def load_tuning(path: str | Path) -> Tuning:
+    """Read the YAML of a tuning.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a value does not fit; names the place.
+    """
+    tuning = load_planned(Path(path), Tuning, "tune", ("set", "cases", "ranges"), {"file"})
+    try:
+        tuning.points  # noqa: B018  # with the lines of the file
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", key=error.key) from error
+    return tuning
+
+
+def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned], pd.DataFrame]:
+    """Run the tries, choose, and run the chosen settings with the final seeds; finished runs are skipped.
+
+    Returns:
+        The methods in order, and the table of the final runs as in :func:`run_all`.
+
+    Raises:
+        ConfigError: A run has a mistake, and none has been started; or no try of a method has a value of the metric.
+        CheckpointError: A run of the same name has another configuration; no run has been started.
+    """
+    parser = experiment_parser()
+    tries = tuning.runs("try", tuning.points, parser)
+    # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
+    tuning.runs("final", {case: points[:1] for case, points in tuning.points.items()}, parser)
+    console.print("tries:")
+    flat = [run for runs in tries.values() for run in runs]
+    run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console)
+    tuned = [choose(case, tuning, runs) for case, runs in tries.items()]
+    for each in tuned:
+        console.print(f"{each.case}: {as_text(each.chosen)} ({tuning.rule.metric} {each.scores[each.best]:.4f})")
+    console.print("final runs:")
+    finals = tuning.runs("final", {each.case: [each.chosen] for each in tuned}, parser)
+    flat = [run for runs in finals.values() for run in runs]
+    return tuned, run_all(flat, tuning.directory / "finals.csv", "test/federation/auroc_macro", jobs, console)
+
+
+def choose(case: str, tuning: Tuning, runs: Sequence[PlannedRun]) -> Tuned:
+    """Return a method with its best settings; the first ones in a tie.
+
+    Raises:
+        ConfigError: No try has a value of the rule's metric.
+    """
+    rule, points = tuning.rule, tuning.points[case]
+    values = np.array([run.metric(rule.metric) for run in runs]).reshape(len(points), len(rule.seeds))
+    scores = values.mean(axis=1)  # NaN if a seed has failed
+    if np.isnan(scores).all():
+        logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
+        raise ConfigError(
+            f"rule.metric: no try of {case} has finished with a value of {rule.metric}{near(rule.metric, logged)}; the "
+            f"output of its runs is in {runs[0].directory.parent}",
+            key="tune-no-finished-try",
+        )
+    return Tuned(case, points, scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
+
+
+def as_text(point: Mapping[str, Any]) -> str:
+    """Return settings on one line."""
+    return ", ".join(f"{key} {as_option(value)}" for key, value in point.items())

@@ -1,0 +1,234 @@
+"""Participation plans, which say which clients train in a round."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.randomness import generator
+from fedlit.core.system.argument_types import Checked
+
+WHERE = "federation.participation"
+
+
+class Participation(Checked):
+    """Base class of participation plans: pure functions of a round's index and the seed, so a resume needs no state."""
+
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
+        """Return the clients, at least one and in their order, that train in the round with this index, from 0."""
+        raise NotImplementedError
+
+    def check(self, clients: Sequence[str], rounds: int) -> None:
+        """Refuse clients, or a number of rounds, that the plan does not fit.
+
+        Raises:
+            ConfigError: Names what was expected, what was found, and the fix.
+        """
+
+    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
+        """Return the least and the largest possible number of clients in a round."""
+        return 1, len(clients)
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the mean share of the clients that train in a round, for estimates of costs."""
+        return 1.0
+
+
+class Share(Participation):
+    """A share of the clients, drawn for each round; what a number stands for.
+
+    Args:
+        of_clients: The share, in (0, 1].
+
+    Raises:
+        ConfigError: It is out of range.
+    """
+
+    def __init__(self, of_clients: float = 1.0) -> None:
+        if not 0 < of_clients <= 1:
+            raise ConfigError(
+                f"{WHERE}: expected a share in (0, 1], found {of_clients}", key="participation-out-of-range"
+            )
+        self.of_clients = of_clients
+
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
+        """Draw the clients of a round."""
+        if self.of_clients == 1:
+            return list(clients)
+        drawn = torch.randperm(len(clients), generator=generator(seed, "cohort", index))[: self.sizes(clients)[0]]
+        return [clients[i] for i in sorted(drawn.tolist())]
+
+    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
+        """Return the same number twice."""
+        return (max(1, round(self.of_clients * len(clients))),) * 2
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the share."""
+        return self.of_clients
+
+
+class Cyclic(Participation):
+    """Groups of clients that take turns: every client trains in one of so many rounds.
+
+    Client number i, in the order of the data, is in group i modulo the number of groups.
+
+    Args:
+        groups: Number of groups, at least 1 and at most the number of clients.
+
+    Raises:
+        ConfigError: There are fewer groups than one, or more than clients.
+    """
+
+    def __init__(self, groups: int) -> None:
+        if groups < 1:
+            raise ConfigError(
+                f"{WHERE}: Cyclic expected at least 1 group, found {groups}", key="cyclic-groups-below-one"
+            )
+        self.groups = groups
+
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
+        """Return the group whose turn it is."""
+        return list(clients[index % self.groups :: self.groups])
+
+    def check(self, clients: Sequence[str], rounds: int) -> None:
+        """Refuse groups without clients."""
+        if self.groups > len(clients):
+            raise ConfigError(
+                f"{WHERE}: Cyclic expected at most {len(clients)} groups, one for each client, found {self.groups}; "
+                "lower groups",
+                key="cyclic-too-many-groups",
+            )
+
+    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
+        """Return the sizes of the smallest and the largest group."""
+        return len(clients) // self.groups, -(-len(clients) // self.groups)
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the share of one group."""
+        return 1 / self.groups
+
+
+class Timetable(Participation):
+    """A table of the rounds in which each client trains.
+
+    Args:
+        rounds: The rounds of each client by its name, counted from 1, such as ``{NIH: [1, 2, 3], CheXpert: [1, 3]}``.
+        period: Number of rounds after which the table starts again. By default it has to cover all rounds.
+
+    Raises:
+        ConfigError: A round is below 1, beyond the period or named twice, a round has no client, or clients and table
+            differ.
+    """
+
+    def __init__(self, rounds: dict[str, list[int]], period: int | None = None) -> None:
+        for name, of_client in rounds.items():
+            if len(set(of_client)) < len(of_client):
+                raise ConfigError(
+                    f"{WHERE}: Timetable names a round of client {name!r} twice: {of_client}",
+                    key="timetable-round-twice",
+                )
+            if wrong := [number for number in of_client if number < 1 or (period is not None and number > period)]:
+                most = f" to {period}, the period," if period is not None else ""
+                raise ConfigError(
+                    f"{WHERE}: Timetable expected rounds from 1{most} for {name!r}, found {wrong[0]}",
+                    key="timetable-round-invalid",
+                )
+        self.rounds, self.period = rounds, period
+
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
+        """Return the clients of which the table names the round."""
+        number = index % self.period + 1 if self.period else index + 1
+        return [name for name in clients if number in self.rounds[name]]
+
+    def check(self, clients: Sequence[str], rounds: int) -> None:
+        """Refuse a table of other clients, or with a round of none."""
+        check_names("Timetable", self.rounds, clients)
+        if missing := [name for name in clients if not self.rounds.get(name)]:
+            raise ConfigError(
+                f"{WHERE}: Timetable expected rounds of every client, found none of {', '.join(map(repr, missing))}; "
+                "name them, or leave the clients out with federation.clients",
+                key="timetable-client-missing",
+            )
+        for number in range(1, (self.period or rounds) + 1):
+            if not any(number in of_client for of_client in self.rounds.values()):
+                raise ConfigError(
+                    f"{WHERE}: Timetable has no client in round {number}; add one, or set period",
+                    key="timetable-empty-round",
+                )
+
+    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
+        """Return the least and the largest number of clients that the table has in a round."""
+        named = [number for of_client in self.rounds.values() for number in of_client]
+        sizes = [named.count(number) for number in set(named)]
+        return min(sizes), max(sizes)
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the share of the table's places that are filled."""
+        named = [number for of_client in self.rounds.values() for number in of_client]
+        return len(named) / (len(self.rounds) * (self.period or max(named)))
+
+
+class Availability(Participation):
+    """Clients that are available by chance, each in every round independently of all others.
+
+    If fewer than ``least`` are, those join that came closest to it.
+
+    Args:
+        shares: Probability that a client takes part in a round, in (0, 1]: one for all, or by name. Clients without one
+            always take part.
+        least: Smallest number of clients in a round.
+
+    Raises:
+        ConfigError: A probability is out of range, a client is unknown, or there are fewer clients than ``least``.
+    """
+
+    def __init__(self, shares: float | dict[str, float], least: int = 1) -> None:
+        for value in shares.values() if isinstance(shares, dict) else (shares,):
+            if not 0 < value <= 1:
+                raise ConfigError(
+                    f"{WHERE}: Availability expected probabilities in (0, 1], found {value}",
+                    key="availability-probability",
+                )
+        if least < 1:
+            raise ConfigError(
+                f"{WHERE}: Availability expected at least 1 client in a round, found {least}",
+                key="availability-least-below-one",
+            )
+        self.shares, self.least = shares, least
+
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
+        """Draw the clients of a round."""
+        drawn = torch.rand(len(clients), generator=generator(seed, "availability", index), dtype=torch.float64).tolist()
+        ratios = [number / share for number, share in zip(drawn, self._shares(clients), strict=True)]
+        limit = max(1.0, sorted(ratios)[self.least - 1])
+        return [name for name, ratio in zip(clients, ratios, strict=True) if ratio <= limit]
+
+    def check(self, clients: Sequence[str], rounds: int) -> None:
+        """Refuse other clients, or too few."""
+        check_names("Availability", self.shares if isinstance(self.shares, dict) else (), clients)
+        if self.least > len(clients):
+            raise ConfigError(
+                f"{WHERE}: Availability expected at least {self.least} clients, found {len(clients)}",
+                key="availability-too-few-clients",
+            )
+
+    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
+        """Return the least number, and that of all clients."""
+        always = sum(share == 1 for share in self._shares(clients))
+        return max(self.least, always), len(clients)
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the mean probability."""
+        return sum(self._shares(clients)) / len(clients)
+
+    def _shares(self, clients: Sequence[str]) -> list[float]:
+        return [self.shares.get(n, 1.0) if isinstance(self.shares, dict) else self.shares for n in clients]
+
+
+def check_names(plan: str, named: Iterable[str], clients: Sequence[str]) -> None:
+    """Refuse names that are not those of clients."""
+    if unknown := [name for name in named if name not in clients]:
+        raise ConfigError(
+            f"{WHERE}: {plan} expected names among {', '.join(clients)}, found {', '.join(map(repr, unknown))}",
+            key="plan-client-unknown",
+        )

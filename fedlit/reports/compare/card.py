@@ -1,0 +1,170 @@
+"""Model card of a run: a Markdown document, whose numbers all come from the run's own files.
+
+Whatever the run cannot know, such as the intended use or how patients were chosen, is a blank to fill in, marked so.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Manifest, sha256
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.intervals import DRAWS, LEVEL, MIN_PATIENTS
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.alignment import share
+from fedlit.reports.compare.methods import grouped
+from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.runs import from_directory
+from fedlit.reports.compare.statistics import statistics
+from fedlit.reports.compare.words import interval_text, short, size
+from fedlit.tracking.run import Result
+
+Row = tuple[object, ...]
+SECTIONS = ("data.", "model.", "federation.", "phases.")
+TOTALS = ("total/bytes_up", "total/bytes_down", "total/steps")
+
+
+def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str:
+    """Return the model card of a finished run as Markdown.
+
+    Args:
+        directory: The run's directory.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+
+    Raises:
+        ConfigError: If the directory is not that of a finished run, or it has no checkpoint.
+    """
+    run = from_directory(directory)
+    if run is None:
+        raise ConfigError(
+            f"{directory} has not finished; resume it with --ckpt_path {directory}, or name another run",
+            key="card-run-unfinished",
+        )
+    result, best = Result.read(directory), checkpoint.find(directory / "checkpoints", "best")
+    if best is None:
+        raise ConfigError(
+            f"{directory}: expected checkpoints of the tested model, found none; name the directory in which the run "
+            "was trained",
+            key="card-without-checkpoint",
+        )
+    tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
+    environment = Environment(
+        loader=PackageLoader(__package__, ""), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )  # Markdown, so nothing is escaped as HTML
+    environment.filters |= {"cell": _cell}
+    return environment.get_template("card.md.jinja").render(
+        run=run,
+        result=result,
+        level=f"{100 * level:g}%",
+        classes=next(iter(tests.values())).classes if tests else (),
+        method=grouped([run])[0].name,
+        version=Manifest.read(best).fedlit,
+        best=checkpoint.best(best),
+        weights=_hashes(directory, best),
+        settings={section: _settings(run, section) for section in SECTIONS},
+        clients=_clients(directory),
+        labels=_labels(directory),
+        counts=_csv(directory / "counts.csv"),
+        left_out=_left_out(directory),
+        groups=_groups(tests),
+        sent=_text(directory / "leaves_a_site.txt"),
+        totals={key: _total(run, key) for key in TOTALS},
+        aurocs={name: _aurocs(run, name, table, level, draws) for name, table in tests.items()},
+    )
+
+
+def _cell(value: object) -> str:
+    """Return a value as the text of a table's cell."""
+    return " ".join(str(value).split()).replace("|", r"\|")
+
+
+def _settings(run: PastRun, section: str) -> list[Row]:
+    """Return the settings of a section that are set, with short names of classes."""
+    rows = [(key.removeprefix(section).replace("init_args.", ""), value) for key, value in run.settings.items()
+            if key.startswith(section) and value not in (None, [], {})]  # fmt: skip
+    return [(key.replace(".class_path", "").replace("class_path", "class"), value) for key, value in rows]
+
+
+def _hashes(directory: Path, best: Path) -> list[tuple[str, str]]:
+    """Return the SHA-256 of the files that hold the tested model's weights."""
+    files = [*sorted(best.glob("*.pt")), *sorted(directory.glob("model*.safetensors"))]
+    return [(str(file.relative_to(directory)), sha256(file)) for file in files]
+
+
+def _clients(directory: Path) -> list[Row]:
+    """Return client, split, images and patients."""
+    table = _csv(directory / "partition.csv")
+    if table is None:
+        return []
+    sizes = table.groupby(["client", "split"], sort=True).agg(images=("image", "size"), patients=("patient", "nunique"))
+    order = {"train": 0, "val": 1, "test": 2}
+    return sorted(sizes.reset_index().itertuples(index=False, name=None), key=lambda row: (row[0], order[row[1]]))
+
+
+def _labels(directory: Path) -> list[tuple[str, str]]:
+    """Return each client with the classes that it labels, and the source's labels where they differ."""
+    table = _csv(directory / "classes.csv")
+    if table is None:
+        return []
+    named = table.apply(
+        lambda row: row["class"] if row["class"] == row["label"] else f"{row['class']} (from {row['label']})", axis=1
+    )
+    return [(client, ", ".join(names)) for client, names in named.groupby(table["client"])]
+
+
+def _left_out(directory: Path) -> list[tuple[str, int]]:
+    """Return the reasons for which images were left out, with their number."""
+    table = _csv(directory / "left_out.csv")
+    return [] if table is None else list(table["reason"].value_counts().items())
+
+
+def _groups(tests: dict[str, Predictions]) -> list[Row]:
+    """Return test set, kind of group, group, images and patients; few patients are not counted exactly."""
+    rows = []
+    for name, table in tests.items():
+        for kind, values in table.groups.items():
+            for group in np.unique(values).tolist():
+                mask = values == group
+                images, patients = int(mask.sum()), len(np.unique(table.patients[mask]))
+                few = f"fewer than {MIN_PATIENTS}"
+                counts = (images, patients) if patients >= MIN_PATIENTS else ("few", few)
+                rows.append((name, kind, group or "unknown", *counts))
+    return rows
+
+
+def _aurocs(run: PastRun, name: str, table: Predictions, level: float, draws: int) -> list[Row] | str:
+    """Return class, AUROC, interval, positives and negatives, or the reason for which there are none."""
+    (method,) = grouped([run])
+    try:
+        numbers = statistics([method], method, share([name], [table]), level, draws)
+    except ConfigError as error:
+        return str(error)
+    (scored,) = numbers.scored
+    rows = [
+        (cls, short(each.value), interval_text(each.interval.low, each.interval.high),
+         numbers.support.positives(i), numbers.support.negatives(i))
+        for i, (cls, each) in enumerate(zip(numbers.shared.classes, scored.classes, strict=True))
+    ]  # fmt: skip
+    macro = scored.macro
+    ends = interval_text(macro.interval.low, macro.interval.high)
+    return [*rows, (numbers.support.macro_name, short(macro.value), ends, "", "")]
+
+
+def _total(run: PastRun, key: str) -> str:
+    series = run.metric(key)
+    if not len(series):
+        return ""
+    return size(series.iloc[-1]) if "bytes" in key else f"{series.iloc[-1]:,.0f}"
+
+
+def _csv(file: Path) -> pd.DataFrame | None:
+    """Return a table of the run as text, or None if the run has none."""
+    return pd.read_csv(file, dtype=str, keep_default_na=False) if file.is_file() else None
+
+
+def _text(file: Path) -> str:
+    return file.read_text().strip() if file.is_file() else ""

@@ -1,0 +1,119 @@
+"""Predictions from elsewhere: a CSV file with the scores of a model that fedlit did not train."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from fedlit.core.errors import ConfigError
+from fedlit.predictions.table import COLUMNS, Predictions
+from fedlit.reports.compare.past_run import Notes, PastRun
+
+SCORE, LABEL = "score/", "label/"
+EXPECTED = (
+    "expected the columns image and score/CLASS for at least one class, and, if you have them, patient, site, client "
+    "and label/CLASS, as `fedlit predict --format csv` writes them"
+)
+
+
+def read_external(path: Path) -> PastRun:
+    """Read a CSV file as the run of a method with the file's name.
+
+    The method has one seed, unless the name ends as those of runs do: ``NAME,seed=1.csv``.
+
+    Raises:
+        ConfigError: If the file cannot be read, a column is missing, or a value is not a score or a label.
+    """
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+    except (OSError, ValueError) as error:  # ValueError: not CSV, not UTF-8, or empty
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            f"{path}: expected a CSV file of predictions, found another file: {reason}", key="external-not-csv"
+        ) from error
+    classes = tuple(c.removeprefix(SCORE) for c in table.columns if c.startswith(SCORE) and c != SCORE)
+    for column, present in (("image", "image" in table), (f"{SCORE}CLASS", bool(classes)), ("image", bool(len(table)))):
+        if not present:
+            what = f"no column {column}, only {', '.join(map(str, table.columns[:8]))}" if len(table) else "no rows"
+            raise ConfigError(f"{path}: {EXPECTED}; found {what}", key="external-column-missing")
+    numbers = {SCORE: _numbers(path, table, SCORE, classes), LABEL: _numbers(path, table, LABEL, classes)}
+    wrong = ~np.isin(numbers[LABEL], (0, 1)) & ~np.isnan(numbers[LABEL])
+    if wrong.any():
+        row, column = np.argwhere(wrong)[0]
+        raise ConfigError(
+            f"{path}: column {LABEL}{classes[column]}, line {row + 2}: expected 0, 1 or nothing, found "
+            f"{numbers[LABEL][row, column]:g}",
+            key="external-label-invalid",
+        )
+    texts = {name: table[c].to_numpy(str) if c in table else np.full(len(table), "") for c, name in COLUMNS.items()}
+    scores, labels = (torch.from_numpy(numbers[kind]) for kind in (SCORE, LABEL))
+    predictions = Predictions(path.name, 0, "score", classes, scores, labels, **texts)
+    name, _, seed = path.stem.partition(",seed=")
+    seed = int(seed) if seed.isdecimal() else None
+    words = {"tags": {"fedlit.method": name}, "settings": {"predictions": name}}
+    return PastRun(str(path), path.stem, seed, "", **words, directory=path, table=predictions)
+
+
+def completed(external: PastRun, others: Sequence[Predictions], notes: Notes) -> Predictions:
+    """Return external predictions with what they lack (labels, patients, sites, clients), taken from runs by image.
+
+    Images are matched by name, or by site and name if the file has sites. Notes name what was taken.
+
+    Args:
+        external: The external predictions.
+        others: Predictions of the runs that it is compared with.
+        notes: List to which the notes are added.
+    """
+    table = external.table
+    keys = ["image", "site"] if (table.sites != "").all() else ["image"]
+    known = [_frame(other) for other in others]
+    known = pd.concat(known).groupby(keys, sort=False).first() if known else pd.DataFrame()
+    wanted = _frame(table).set_index(keys)
+    if not len(known) or not wanted.index.isin(known.index).any():
+        return table
+    found = known.reindex(wanted.index)
+    taken, texts = [], {}
+    for column, name in COLUMNS.items():
+        values = getattr(table, name)
+        if column in found and column != "model" and (values == "").all() and found[column].notna().any():
+            texts[name] = found[column].fillna("").to_numpy(str)
+            taken.append(column)
+    labels = table.labels.clone()
+    for i, name in enumerate(table.classes):
+        if labels[:, i].isnan().all() and f"{LABEL}{name}" in found:
+            labels[:, i] = torch.from_numpy(found[f"{LABEL}{name}"].to_numpy(np.float32, copy=True))
+            taken.append(f"{LABEL}{name}")
+    if taken:
+        notes.append(f"{external.where} lacks {', '.join(taken)}; they are those of the runs, by image.")
+    return replace(table, labels=labels.masked_fill(table.scores.isnan(), torch.nan), **texts)
+
+
+def _frame(predictions: Predictions) -> pd.DataFrame:
+    """Return names and labels of images; what is unknown is missing."""
+    columns = {column: getattr(predictions, name) for column, name in COLUMNS.items() if column != "model"}
+    labels = {f"{LABEL}{name}": predictions.labels[:, i].numpy() for i, name in enumerate(predictions.classes)}
+    frame = pd.DataFrame(columns | labels)
+    texts = frame.columns[: len(columns)]
+    frame[texts] = frame[texts].mask(frame[texts] == "")
+    return frame
+
+
+def _numbers(path: Path, table: pd.DataFrame, kind: str, classes: Sequence[str]) -> np.ndarray:
+    """Return the columns of a kind, [N, C] float32; NaN for empty cells and absent columns."""
+    values = np.full((len(table), len(classes)), np.nan, dtype=np.float32)
+    for i, name in enumerate(classes):
+        if (column := f"{kind}{name}") not in table:
+            continue
+        cells = table[column].str.strip()
+        values[:, i] = pd.to_numeric(cells, errors="coerce")
+        wrong = np.isnan(values[:, i]) & ~cells.str.lower().isin(("", "nan")).to_numpy()
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ConfigError(
+                f"{path}: column {column}, line {row + 2}: expected a number or nothing, found {cells.iloc[row]!r}",
+                key="external-number-invalid",
+            )
+    return values

@@ -1,0 +1,324 @@
+"""What joining a federation brought each site: a method's AUROC minus that of the site's own model, patient by patient.
+
+The gain of a site is measured on its own test images, and once more on those of all other sites. Each is a difference
+like every other of a comparison, with test-set and seed noise, and Holm's method corrects it over all sites and
+methods. The summary over sites is a random-effects mean. Its error by Hartung and Knapp sees what differs from site to
+site, but not that all sites share the trainings of one federation; the variance of these is added.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy import stats
+
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.intervals import DRAWS, LEVEL, Interval
+from fedlit.metrics.paired import ALPHA, holm
+from fedlit.predictions.table import COLUMNS, Predictions
+from fedlit.reports.compare.alignment import image_ids
+from fedlit.reports.compare.difference import Difference, corrected, paired_by_seed
+from fedlit.reports.compare.external import completed
+from fedlit.reports.compare.methods import Method, grouped
+from fedlit.reports.compare.pairing import SET, numbers_of
+from fedlit.reports.compare.past_run import Notes, PastRun
+from fedlit.reports.compare.random_effects import RandomEffects, random_effects
+from fedlit.reports.compare.statistics import AurocEstimate, Statistics
+
+INDIVIDUAL = "individual"
+
+
+@dataclass(frozen=True, eq=False)
+class SiteGain:
+    """Gain of a site from a method on one set of test images, as a mean over classes."""
+
+    site: str
+    own: AurocEstimate  # AUROC of the site's own model.
+    joined: AurocEstimate  # AUROC of the method.
+    gain: Difference  # The method minus the own model; ``p_holm`` is over all sites and methods.
+    support: str  # Number of images, and the classes in the mean.
+    by_seed: np.ndarray  # `[S]` AUROC of the method by seed; the gain by seed if each has its own draw of the data.
+
+    @property
+    def text(self) -> str:
+        """Return the gain as words, such as ``gains 0.031 [0.012, 0.050]``."""
+        value, interval = self.gain.value, self.gain.interval
+        if value != value:
+            return "unknown"
+        word = "loses" if value < 0 else "gains"
+        ends = [interval.low, interval.high] if value >= 0 else [-interval.high, -interval.low]
+        return f"{word} {abs(value):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends[0] == ends[0] else "")
+
+
+@dataclass(frozen=True, eq=False)
+class GainSummary:
+    """Random-effects summary of a method's gains over sites."""
+
+    effects: RandomEffects
+    interval: Interval  # Interval of the mean gain: sites, images and, with several seeds, trainings.
+    prediction: Interval  # Interval for the gain of a further site; NaN for two sites.
+    p: float  # Two-sided p of no gain; NaN with one seed.
+    p_holm: float = float("nan")  # ``p``, corrected by Holm over methods.
+
+    @property
+    def as_difference(self) -> Difference:
+        """Return the mean gain as a difference."""
+        return Difference(self.effects.mean, self.interval, np.nan, np.nan, self.p, self.p_holm)
+
+    def text(self, method: str) -> str:
+        """Return sentences about the mean gain and the differences between sites."""
+        effects, mean = self.effects, self.effects.mean
+        ends = f"[{self.interval.low:.3f}, {self.interval.high:.3f}]"
+        if self.p != self.p:
+            claim = "one seed says nothing about seed noise"
+        else:
+            p = "p < 0.001" if self.p_holm < 0.001 else f"p = {self.p_holm:.3f}"
+            claim = f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p}"
+        further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
+        return (
+            f"Over {effects.sites} sites, {method} gains {mean:.3f} {ends} on average; {claim}. Gains differ between "
+            f"sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
+            + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MethodGains:
+    """Gains of all sites from a method."""
+
+    method: Method
+    home: tuple[SiteGain, ...]  # On the test images of each site.
+    away: tuple[SiteGain | None, ...]  # On those of all other sites; None if no single model scores them.
+    summary: GainSummary | None  # None with fewer than two sites that have a variance.
+
+
+@dataclass(frozen=True, eq=False)
+class Joining:
+    """Gains of all methods, and notes on what was left out."""
+
+    methods: tuple[MethodGains, ...]
+    level: float
+    notes: Notes
+
+    def table(self) -> pd.DataFrame:
+        """Return one row per method, test images and site, as in ``gains.csv``; the last of a method is the summary."""
+        rows = []
+        for gains in self.methods:
+            for images, entries in (("own", gains.home), ("others", gains.away)):
+                for each in filter(None, entries):
+                    ours = (each.own.value, each.joined.value, each.gain.value)
+                    ends = (each.gain.interval.low, each.gain.interval.high)
+                    ps = (each.gain.p_images, each.gain.p_seeds, each.gain.p, each.gain.p_holm)
+                    rows.append((gains.method.name, images, each.site, *ours, *ends, *ps, each.support))
+            if (summary := gains.summary) is not None:
+                ends = (summary.interval.low, summary.interval.high)
+                ps = (np.nan, np.nan, summary.p, summary.p_holm)
+                about = f"{summary.effects.sites} sites, tau2 {summary.effects.tau2:.3g}, I2 {summary.effects.i2:.3g}"
+                rows.append((gains.method.name, "own", "all", np.nan, np.nan, summary.effects.mean, *ends, *ps, about))
+        columns = ["method", "images", "site", "auroc_own_model", "auroc", "gain", "low", "high", "p_images", "p_seeds"]
+        return pd.DataFrame(rows, columns=[*columns, "p", "p_holm", "support"])
+
+
+def what_joining_brought(
+    runs: Sequence[PastRun],
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Joining:
+    """Compare every method with each site's own model.
+
+    Args:
+        runs: Finished runs; those of a single client are individual models.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+        progress: Function that shows a message about the current step.
+
+    Raises:
+        ConfigError: If there are no individual models or no others, a site has two kinds of individual model, or runs
+            share no test images.
+    """
+    notes: Notes = []
+    scored = {run.where: scores for run in runs if (scores := _held(run)) is not None}
+    scored |= {run.where: completed(run, list(scored.values()), notes) for run in runs if run.table is not None}
+    tested = grouped([run for run in runs if run.where in scored])
+    alone = {site: method for method in tested if (site := method.runs[0].site) is not None}
+    for method in tested:
+        if (site := method.runs[0].site) is not None and alone[site] is not method:
+            raise ConfigError(
+                f"--against individual: {site} has two individual models, {method.name} and {alone[site].name}; leave "
+                "one out",
+                key="joining-individual-twice",
+            )
+    others = [method for method in tested if method.runs[0].site is None]
+    if not alone or not others:
+        raise ConfigError(
+            f"--against individual: expected runs of single clients and runs of federations, found {len(alone)} and "
+            f"{len(others)} of them; `baselines: [individual, pooled]` in the YAML of a sweep adds the missing ones",
+            key="joining-without-individual",
+        )
+    notes += _untested(runs, scored, others, alone)
+    home: dict[str, list[SiteGain]] = {method.name: [] for method in others}
+    away: dict[str, list[SiteGain | None]] = {method.name: [] for method in others}
+    texts: dict[str, list[str]] = {}
+    single = [method for method in others if not any(scored[run.where].models.any() for run in method.runs)]
+    for site, own in sorted(alone.items()):
+        progress(f"gains of {site}")
+        numbers = _numbers(site, _parts([own, *others], scored, True), [own, *others], texts, level, draws)
+        for gain in _gains(site, numbers):
+            home[gain[0]].append(gain[1])
+        elsewhere = _parts([own, *single], scored, False)
+        found = {}
+        if single and all(map(len, elsewhere.values())):
+            found = dict(_gains(site, _numbers(site, elsewhere, [own, *single], {}, level, draws)))
+        for method in others:
+            away[method.name].append(found.get(method.name))
+    notes += [f"{', '.join(sites)}: {note}" for note, sites in texts.items()]
+    if len(alone) == 1:
+        notes.append("There is one site, so there is no summary over sites, and nothing is known of their differences.")
+    _correct(home), _correct(away)
+    methods = [MethodGains(m, tuple(home[m.name]), tuple(away[m.name]), None) for m in others]
+    return Joining(_summarised(methods, level, notes), level, notes)
+
+
+def _held(run: PastRun) -> Predictions | None:
+    """Return a run's predictions of all images that clients hold, from all of its test sets; None without any."""
+    tables = [run.predictions(name) for name in run.sets]
+    parts = [part for table in tables if len(part := _rows(table, table.clients != ""))]
+    if not parts or (run.site is not None and SET not in run.sets):
+        return None
+    names = {"scores": torch.cat, "labels": torch.cat} | dict.fromkeys(COLUMNS.values(), np.concatenate)
+    return replace(parts[0], groups={}, **{n: cat([getattr(p, n) for p in parts]) for n, cat in names.items()})
+
+
+def _rows(predictions: Predictions, rows: np.ndarray) -> Predictions:
+    """Return some of the rows, without groups."""
+    names = ("scores", "labels", *COLUMNS.values())
+    return replace(predictions, groups={}, **{name: getattr(predictions, name)[rows] for name in names})
+
+
+def _parts(methods: Sequence[Method], scored: Mapping[str, Predictions], inside: bool) -> dict[str, Predictions]:
+    """Return each run's predictions of the images that the first method, an individual model, was tested on at home.
+
+    Args:
+        methods: The individual model, and the methods that are compared with it.
+        scored: Predictions by the place of a run.
+        inside: Whether these images are returned, or all others.
+    """
+    runs = [run for method in methods for run in method.runs]
+    names = [method.name for method in methods for _ in method.runs]
+    places = [run.where for run in runs]
+    ids = dict(zip(places, image_ids(names, [scored[place] for place in places]), strict=True))
+    at_home = [(run.draw, ids[run.where][scored[run.where].clients == run.site]) for run in methods[0].runs]
+    one_draw = any(set(method.draws) != set(methods[0].draws) for method in methods)
+    parts = {}
+    for run in runs:
+        here = np.zeros(len(ids[run.where]), dtype=bool)
+        for draw, images in at_home:
+            here |= ids[run.where].isin(images) & (one_draw or draw == run.draw)
+        parts[run.where] = _rows(scored[run.where], here == inside)
+    return parts
+
+
+def _numbers(
+    site: str,
+    parts: Mapping[str, Predictions],
+    methods: Sequence[Method],
+    texts: dict[str, list[str]],
+    level: float,
+    draws: int,
+) -> Statistics:
+    """Return the statistics of a site, of whose methods the first is its own model; collect notes with their sites."""
+    notes: Notes = []
+    for run, name in ((run, method.name) for method in methods for run in method.runs):
+        if not len(parts[run.where]):
+            raise ConfigError(
+                f"--against individual: {run.where} ({name}) has no image of the test set of {site} in "
+                f"{methods[0].runs[0].where}; compare runs on the same data",
+                key="joining-other-images",
+            )
+    try:
+        numbers = numbers_of(methods, methods[0], parts, notes, level=level, draws=draws)
+    except ConfigError as error:
+        raise ConfigError(f"--against individual: {site}: {error}", key="joining-site-failed") from error
+    for note in notes:
+        texts.setdefault(note, []).append(site)
+    return numbers
+
+
+def _gains(site: str, numbers: Statistics) -> list[tuple[str, SiteGain]]:
+    """Return the gains of a site from all methods but the first, which is its own model, with their names."""
+    own, *others = numbers.scored
+    known = numbers.support.averaged
+    means = [each.by_seed[:, known].mean(1) if known.any() else np.full(1, np.nan) for each in numbers.scored]
+    support = f"{len(numbers.shared.labels):,} images, {numbers.support.macro_name}"
+    gains = []
+    for scored, against, mean in zip(others, numbers.against, means[1:], strict=True):
+        by_seed = mean - means[0] if paired_by_seed(scored.method, own.method) else mean
+        gain = SiteGain(site, own.macro, scored.macro, against.macro, support, by_seed)
+        gains.append((scored.method.name, gain))
+    return gains
+
+
+def _correct(gains: dict[str, list]) -> None:
+    """Correct the p of all sites and methods together."""
+    entries = [(name, i) for name, sites in gains.items() for i, gain in enumerate(sites) if gain is not None]
+    changes = corrected([gains[name][i].gain for name, i in entries])
+    for (name, i), change in zip(entries, changes, strict=True):
+        gains[name][i] = replace(gains[name][i], gain=change)
+
+
+def _summarised(methods: Sequence[MethodGains], level: float, notes: Notes) -> tuple[MethodGains, ...]:
+    """Add the summary over sites to each method; its p is corrected by Holm over methods."""
+    summaries = [_summary(each, level, notes) for each in methods]
+    p = holm([np.nan if summary is None else summary.p for summary in summaries]).tolist()
+    return tuple(
+        replace(each, summary=None if summary is None else replace(summary, p_holm=p_holm))
+        for each, summary, p_holm in zip(methods, summaries, p, strict=True)
+    )
+
+
+def _summary(gains: MethodGains, level: float, notes: Notes) -> GainSummary | None:
+    known = [each for each in gains.home if each.gain.variance > 0 and each.gain.p_images == each.gain.p_images]
+    if left := [each.site for each in gains.home if each not in known]:
+        notes.append(f"{gains.method.name}: {', '.join(left)} is not in the summary, as its gain has no variance.")
+    if len(known) < 2:
+        return None
+    effects = random_effects([each.gain.value for each in known], [each.gain.variance for each in known])
+    variance, freedom = effects.error**2, effects.sites - 1
+    seeds = {len(each.by_seed) for each in known}
+    several = len(seeds) == 1 and min(seeds) > 1
+    if several:
+        together = effects.weights @ np.stack([each.by_seed for each in known])
+        shared = together.var(ddof=1) / len(together)
+        total = variance + shared
+        freedom = total**2 / (variance**2 / freedom + shared**2 / (len(together) - 1))
+        variance = total
+    reach = stats.t.ppf((1 + level) / 2, freedom) * variance**0.5
+    further = np.nan
+    if effects.sites > 2:  # Higgins et al. 2009
+        further = stats.t.ppf((1 + level) / 2, effects.sites - 2) * (effects.tau2 + variance) ** 0.5
+    p = float(2 * stats.t.sf(abs(effects.mean) / variance**0.5, freedom)) if several and variance else np.nan
+
+    def around(size: float) -> Interval:
+        return Interval(effects.mean - size, effects.mean + size, level)
+
+    return GainSummary(effects, around(reach), around(further), p)
+
+
+def _untested(
+    runs: Sequence[PastRun], scored: Mapping[str, Predictions], others: Sequence[Method], alone: Mapping[str, Method]
+) -> Notes:
+    """Note the runs without predictions, and the sites without a model of their own."""
+    notes = [
+        f"{run.site or run.where}: {run.where} has no predictions of test images that a client holds, so it is in no "
+        "gain; a site without a test set has none."
+        for run in runs
+        if run.where not in scored
+    ]
+    federated = [scored[run.where] for method in others for run in method.runs if run.table is None]
+    sites = {name for table in federated for name in table.clients.tolist()} - {"pooled"}
+    if lacking := sorted(sites - alone.keys()):
+        notes.append(f"{', '.join(lacking)}: no run has an individual model, so the gain is unknown.")
+    return notes

@@ -1,0 +1,353 @@
+"""Evaluation of a method: from its runs to the numbers of ``fedlit evaluate``.
+
+Each measure is computed for every class and group, on each test set, for each run. With several runs, which differ in
+their seed, values and draws are means over runs. All classes, groups and runs share the draws of patients, so gaps
+between groups are paired if they share patients.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pandas as pd
+from scipy.special import expit
+
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.calibration import Reliability, bin_edges
+from fedlit.metrics.intervals import DRAWS, LEVEL, Interval, patient_codes, resampled
+from fedlit.metrics.measures import (
+    AT_THRESHOLD,
+    MEASURES,
+    TESTED,
+    Gap,
+    Sample,
+    Support,
+    compare_groups,
+    interval,
+    standard_error,
+)
+from fedlit.metrics.paired import holm
+from fedlit.metrics.performance import Performance, Stated
+from fedlit.metrics.thresholds import predictive_values
+from fedlit.reports.compare.methods import Method, grouped
+from fedlit.reports.compare.past_run import Notes, PastRun
+from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, grouping, test_images, validation_images
+from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, choose
+
+ALL = "all"
+CHUNK = 128
+"""Draws at a time: their counts and sums stay in the processor's cache."""
+MOST_GROUPS = 12
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of an evaluation.
+
+    Attributes:
+        by: Kinds of groups; None for all that the files have.
+        test_set: Test set; None for all.
+        points: Operating points.
+        stated: Rates at which classes are judged.
+        prevalence: Share of positives for predictive values; None for that of the test set, of all groups together.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+    """
+
+    by: tuple[str, ...] | None = None
+    test_set: str | None = None
+    points: tuple[Point, ...] = ()
+    stated: Stated = field(default_factory=Stated)
+    prevalence: float | None = None
+    level: float = LEVEL
+    draws: int = DRAWS
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Numbers of one class in one group of a test set."""
+
+    place: tuple[str, str, str, str]  # Test set, kind of group, group, class.
+    support: Support
+    runs: dict[str, np.ndarray]  # `[R]` of each measure, by run.
+    draws: dict[str, np.ndarray]  # `[B]` of each measure, the mean over runs.
+    prevalence: float
+    thresholds: tuple[Threshold, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Numbers of a method."""
+
+    method: Method
+    request: Request
+    sets: tuple[Images, ...]
+    kinds: tuple[str, ...]  # Kinds of groups.
+    estimates: pd.DataFrame  # A row for each test set, kind of group, group, class and measure.
+    points: pd.DataFrame  # The same for each threshold.
+    gaps: pd.DataFrame  # A row for each gap between a group and the reference group.
+    notes: Notes = field(default_factory=list)
+
+
+def evaluate_runs(
+    runs: Sequence[PastRun],
+    request: Request,
+    notes: Sequence[str] = (),
+    progress: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Evaluate the finished runs of one method.
+
+    Raises:
+        ConfigError: There is no run, there are several methods, or predictions, groups or thresholds are missing.
+    """
+    if not runs:
+        raise ConfigError("evaluate: expected finished runs, found none: " + " ".join(notes), key="evaluate-no-runs")
+    notes, methods = list(notes), grouped(runs)
+    if len(methods) > 1:
+        named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
+        raise ConfigError(
+            f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
+            f"({named}); evaluate each by itself, and compare methods with `fedlit compare`",
+            key="evaluate-several-methods",
+        )
+    method = methods[0]
+    objective = _objective(method)
+    sets = test_images(method.runs, request.test_set, objective, notes)
+    if objective in RANKING:
+        notes.append(
+            f"{objective} trains scores to rank images; they are not probabilities. Calibration, Brier score and net "
+            "benefit are those of the sigmoid of the score."
+        )
+    thresholds: list[Threshold] = []
+    if request.points:
+        validation = validation_images(method.runs, objective, notes)
+        if validation.round != sets[0].round:
+            raise ConfigError(
+                f"{validation.file}: expected predictions of the model of {sets[0].file}, after {sets[0].round[0]} "
+                f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`",
+                key="validation-of-another-round",
+            )
+        thresholds = choose(request.points, validation, notes)
+    if len(method.runs) == 1:
+        notes.append(
+            "There is one run, so trainings were not varied: intervals and gaps describe this model on other patients, "
+            "and do not say how another training would do."
+        )
+    return evaluate_images(method, sets, _kinds(sets, request, notes), thresholds, request, notes, progress)
+
+
+def evaluate_images(
+    method: Method,
+    sets: Sequence[Images],
+    kinds: Sequence[str],
+    thresholds: Sequence[Threshold],
+    request: Request,
+    notes: Notes,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Evaluation:
+    """Evaluate a method on sets of images, by kinds of groups and with thresholds; add notes to ``notes``."""
+    cells: list[Cell] = []
+    for images in sets:
+        progress(f"evaluating {images.name}")
+        cells += _cells(images, kinds, thresholds, request, notes)
+    estimates = pd.DataFrame([row for cell in cells for row in _rows(cell, request)])
+    points = pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)])
+    gaps = _gaps(cells, kinds, request)
+    return Evaluation(method, request, tuple(sets), tuple(kinds), estimates, points, gaps, notes)
+
+
+def _objective(method: Method) -> str:
+    return str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
+
+
+def _kinds(sets: Sequence[Images], request: Request, notes: Notes) -> tuple[str, ...]:
+    """Return the kinds of groups: those asked for, or else all in the files."""
+    named = [kind for images in sets for kind in images.groups if kind not in COLUMNS]
+    kinds = tuple(dict.fromkeys(named)) if request.by is None else request.by
+    for kind in kinds:
+        if not any(kind in images.groups for images in sets):
+            grouping(sets[0], kind)
+    if request.by is None and not kinds:
+        notes.append(
+            f"{sets[0].file} has no column group/..., so groups of patients are not compared. Name them as `groups` of "
+            "the data, or use --by client."
+        )
+    return kinds
+
+
+def _groups(images: Images, kind: str, notes: Notes) -> dict[str, np.ndarray]:
+    """Return the rows of each group of a kind, the largest group first."""
+    column = kind if kind in COLUMNS else f"group/{kind}"
+    if kind not in images.groups:
+        notes.append(f"{images.file} has no column {column}; this test set has no groups by {kind}.")
+        return {}
+    values = images.groups[kind]
+    names = sorted(set(values.tolist()) - {""})
+    if unknown := int((values == "").sum()):
+        notes.append(
+            f"{images.file}: column {column}: {unknown:,} of {len(values):,} images have no value, and are in no group."
+        )
+    if len(names) > MOST_GROUPS and kind not in COLUMNS:
+        raise ConfigError(
+            f"{images.file}: column {column}: expected at most {MOST_GROUPS} groups, found {len(names)}, such as "
+            f"{names[0]!r}; put numbers into bands in the data, or leave {kind} out of --by",
+            key="evaluate-groups-too-many",
+        )
+    if len(names) == 1:
+        notes.append(
+            f"{images.file}: column {column}: all images have the value {names[0]!r}; there is nothing to compare."
+        )
+    rows = {name: values == name for name in names}
+    return dict(sorted(rows.items(), key=lambda item: -len(np.unique(images.units[item[1]]))))
+
+
+def _cells(
+    images: Images, kinds: Sequence[str], thresholds: Sequence[Threshold], request: Request, notes: Notes
+) -> list[Cell]:
+    patient, count = patient_codes(images.units, len(images.units))
+    counts = np.concatenate([part.astype(np.uint8) for part in resampled(count, request.draws, 0, CHUNK)], axis=1)
+    groups = {(ALL, ALL): np.ones(len(patient), dtype=bool)}
+    transport = ("client",) if thresholds and images.name == FEDERATION and "client" not in kinds else ()
+    for kind in (*kinds, *transport):
+        groups |= {(kind, name): rows for name, rows in _groups(images, kind, notes).items()}
+    places = [(column, *place) for column in range(len(images.classes)) for place in groups]
+
+    def cell(place: tuple[int, str, str]) -> Cell | None:
+        column, *group = place
+        return _cell(images, column, tuple(group), groups[tuple(group)], patient, counts, thresholds, request)
+
+    with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
+        cells = list(threads.map(cell, places))
+    for (column, kind, name), made in zip(places, cells, strict=True):
+        if made is None:
+            where = "" if kind == ALL else f"{kind} {name} has "
+            notes.append(
+                f"{images.file}: column label/{images.classes[column]}: {where}no positive or no negative image."
+            )
+    return [each for each in cells if each is not None]
+
+
+def _cell(
+    images: Images,
+    column: int,
+    group: tuple[str, str],
+    rows: np.ndarray,
+    patient: np.ndarray,
+    counts: np.ndarray,
+    thresholds: Sequence[Threshold],
+    request: Request,
+) -> Cell | None:
+    labels, name = images.labels[:, column], images.classes[column]
+    known = ~np.isnan(labels)
+    prevalence = float(labels[known].mean()) if request.prevalence is None and known.any() else request.prevalence
+    rows = rows & known
+    positive = labels[rows] == 1
+    if positive.all() or not positive.any():
+        return None
+    stated, own = replace(request.stated, prevalence=prevalence), tuple(t for t in thresholds if t.name == name)
+    ids, local = np.unique(patient[rows], return_inverse=True)
+    parts, values = [], []
+    for number, logits in enumerate(images.logits):
+        logit = logits[rows, column]
+        part = Performance(logit, positive, local, len(ids), stated, [t.values[number] for t in own])
+        probability = expit(logit)
+        binned = Reliability.of(probability, positive, bin_edges(probability)).parts
+        values.append({key: value[0] for key, value in part.values(np.ones((len(ids), 1))).items()} | binned)
+        parts.append(part)
+    draws: dict[str, list[np.ndarray]] = {}
+    for start in range(0, counts.shape[1], CHUNK):
+        drawn = counts[ids, start : start + CHUNK].astype(np.float32)
+        of_runs = [part.values(drawn) for part in parts]
+        for key in of_runs[0]:
+            draws.setdefault(key, []).append(np.mean([each[key] for each in of_runs], axis=0))
+    return Cell(
+        (images.name, *group, name),
+        parts[0].support,
+        {key: np.array([each[key] for each in values]) for key in values[0]},
+        {key: np.concatenate(each) for key, each in draws.items()},
+        prevalence,
+        own,
+    )
+
+
+def _estimate(cell: Cell, key: str, request: Request) -> dict[str, object]:
+    """Return value, standard deviation over seeds, and interval of a measure."""
+    name, _, number = key.partition("@")
+    measure, by_run = (AT_THRESHOLD if number else MEASURES)[name], cell.runs[key]
+    ends = Interval(np.nan, np.nan, request.level)
+    if key in ("ppv", "npv"):
+        ends = _of_specificity(cell, key, request)
+    elif measure.scale is not None:
+        error = standard_error(cell.draws[key], cell.support.patients(measure.side))
+        ends = interval(measure, float(by_run.mean()), error, cell.support, request.level)
+    sd = float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
+    return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
+
+
+def _of_specificity(cell: Cell, key: str, request: Request) -> Interval:
+    """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
+    error = standard_error(cell.draws["specificity"], cell.support.fewest)
+    ends = interval(MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level)
+    both = predictive_values(request.stated.sensitivity, np.array([ends.low, ends.high]), cell.prevalence)
+    return Interval(*both[key == "npv"].tolist(), request.level)
+
+
+def _where(cell: Cell) -> dict[str, object]:
+    counts = {name: getattr(cell.support, name) for name in ("n_pos", "n_neg", "patients_pos", "patients_neg")}
+    return dict(zip(("set", "by", "group", "class"), cell.place, strict=True)) | counts
+
+
+def _rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+    for key in MEASURES:
+        yield _where(cell) | _estimate(cell, key, request)
+
+
+def _point_rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+    for number, threshold in enumerate(cell.thresholds):
+        chosen = {
+            "at": threshold.point.title,
+            "chosen_on": threshold.source,
+            "threshold": float(np.mean(threshold.values)),
+        }
+        for name in AT_THRESHOLD:
+            yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
+
+
+def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: Request) -> pd.DataFrame:
+    """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
+    found: list[tuple[dict[str, object], Gap]] = []
+    references: dict[tuple[str, str, str], Cell] = {}
+    for cell in cells:
+        name, kind, group, label = cell.place
+        if kind not in kinds:
+            continue
+        reference = references.setdefault((name, kind, label), cell)
+        if reference is cell:
+            continue
+        fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in AT_RATES]
+        for key in (*TESTED, *fixed):
+            gap = _gap(cell, reference, key, request.level)
+            at = cell.thresholds[int(key.partition("@")[2])].point.title if "@" in key else ""
+            where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}
+            found.append((where | {"measure": key.partition("@")[0], "at": at}, gap))
+    corrected = holm([gap.p for _, gap in found]).tolist()
+    return pd.DataFrame(
+        [_gap_row(where, replace(gap, p_holm=p)) for (where, gap), p in zip(found, corrected, strict=True)]
+    )
+
+
+AT_RATES = ("sensitivity", "specificity")
+
+
+def _gap(cell: Cell, reference: Cell, key: str, level: float) -> Gap:
+    name, _, number = key.partition("@")
+    samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
+    return compare_groups((AT_THRESHOLD if number else MEASURES)[name], *samples, level)
+
+
+def _gap_row(where: Mapping[str, object], gap: Gap) -> dict[str, object]:
+    ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
+    tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": gap.p_holm}
+    return {**where, **ends, **tests, "beyond_noise": gap.claimed}

@@ -1,0 +1,183 @@
+"""Figures of an evaluation, one panel per class: reliability diagram, ROC and PR curves by group, decision curve."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from scipy.special import expit
+
+from fedlit.metrics.calibration import Reliability, bin_edges, bin_of, net_benefit
+from fedlit.metrics.intervals import patient_codes
+from fedlit.metrics.thresholds import Ranking
+from fedlit.reports.compare.page import Chart
+from fedlit.reports.compare.roc import ACROSS, roc_curve
+from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, styles, tidy
+from fedlit.reports.evaluation.evaluation import Evaluation
+from fedlit.reports.evaluation.images import Images
+from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
+
+MODEL, EVERYONE, NOBODY = "model", "call all positive", "call none positive"
+RECALLS = np.linspace(0.01, 1, 100)
+
+Draw = Callable[[Axes, int], None]
+
+
+def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
+    """Return the figures of the first test set, by section of the page."""
+    images = evaluation.sets[0]
+    level = f"{100 * evaluation.request.level:g}%"
+    seeds = "" if len(images.logits) == 1 else " Curves and points are means over seeds."
+    reliability = Chart(
+        "reliability",
+        _figure(images, {MODEL: styles([MODEL])[MODEL]}, lambda axes, i: _reliability(axes, images, i, evaluation)),
+        f"Share of positives against mean probability, in ten bins with equal numbers of images, with {level} intervals"
+        f" under test-set noise. Points above the diagonal: probabilities are too low.{seeds}",
+        "Reliability diagrams by class.",
+    )
+    looks = styles([MODEL, EVERYONE, NOBODY])
+    decision = Chart(
+        "decision",
+        _figure(
+            images,
+            looks,
+            lambda axes, i: _decision(axes, images, i, looks),
+            "probability from which to treat",
+            "net benefit",
+        ),
+        "Net benefit: hits less false alarms per image, where false alarms are weighted by the odds of the probability "
+        f"from which a patient would be treated. The model is of use where its line is the highest.{seeds}",
+        "Decision curves by class.",
+    )
+    by_group = [chart for kind in evaluation.kinds if kind in images.groups for chart in _by_group(images, kind, seeds)]
+    return {"calibration": [reliability], "use": [decision], "groups": by_group}
+
+
+def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
+    names = sorted(set(images.groups[kind].tolist()) - {""})
+    looks, rows = styles(names), {name: images.groups[kind] == name for name in names}
+    return [
+        Chart(
+            f"{name}_{kind}",
+            _figure(images, looks, lambda axes, i, draw=draw: draw(axes, images, i, rows, looks), *labels),
+            f"{title} by {kind}, without groups that have no positive or no negative image.{seeds}{note}",
+            f"{title} by class and {kind}.",
+        )
+        for name, title, draw, labels, note in (
+            ("roc", "ROC curves", _roc, ("false positive rate", "true positive rate"), ""),
+            ("pr", "Precision-recall curves", _precision, ("recall (sensitivity)", "precision (PPV)"),
+             " Precision rises with the share of positives, so curves of groups with other shares differ."),
+        )
+    ]  # fmt: skip
+
+
+def _figure(
+    images: Images, looks: Mapping[str, Style], draw: Draw, x: str = "mean probability", y: str = "share of positives"
+) -> Figure:
+    """Return a figure with a panel per class."""
+    across = min(len(images.classes), ACROSS)
+    down = math.ceil(len(images.classes) / across)
+    panel = min(PAGE / across - 0.1, 2.2)
+    figure = method_figure(looks, 0.45 + down * (panel + 0.35), "compressed")
+    panels = figure.subplots(down, across, squeeze=False)
+    for column, (axes, name) in enumerate(zip(panels.flat, images.classes, strict=False)):
+        tidy(axes, "both")
+        axes.set_title(wrapped(name, panel, TEXT), fontsize=TEXT, color=INK, pad=4)
+        axes.set_box_aspect(1)
+        draw(axes, column)
+        axes.tick_params(labelsize=SMALL)
+    for axes in panels.flat[len(images.classes) :]:
+        axes.remove()
+    figure.supxlabel(x, fontsize=8, color=INK)
+    figure.supylabel(y, fontsize=8, color=INK)
+    return figure
+
+
+def _labelled(images: Images, column: int, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the rows of the labelled images and their labels; None without positives or without negatives."""
+    labels = images.labels[:, column]
+    known = ~np.isnan(labels) if rows is None else ~np.isnan(labels) & rows
+    positive = labels[known] == 1
+    return (np.flatnonzero(known), positive) if positive.any() and not positive.all() else None
+
+
+def _undefined(axes: Axes) -> None:
+    axes.set_facecolor("#f4f4f4")
+    middle = {"ha": "center", "va": "center", "transform": axes.transAxes}
+    axes.text(0.5, 0.5, "undefined", fontsize=TEXT, color=FAINT, style="italic", **middle)
+
+
+def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation) -> None:
+    if (found := _labelled(images, column)) is None:
+        return _undefined(axes)
+    rows, positive = found
+    probability = np.concatenate([expit(logits[rows, column]) for logits in images.logits])
+    patient = np.tile(patient_codes(images.units, len(images.units))[0][rows], len(images.logits))
+    positive, edges = np.tile(positive, len(images.logits)), bin_edges(probability)
+    binned = Reliability.of(probability, positive, edges)
+    place = np.unique(bin_of(probability, edges), return_inverse=True)[1]
+    low, high = binned.intervals(place, positive, patient, evaluation.request.level)
+    most = min(1.0, 1.05 * max(binned.predicted.max(), high.max()))
+    look = styles([MODEL])[MODEL]
+    axes.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, zorder=0.5)
+    axes.vlines(binned.predicted, low, high, color=look.colour, linewidth=0.8)
+    axes.plot(binned.predicted, binned.observed, **look.drawn(3.4))
+    axes.set(xlim=(0, most), ylim=(0, most))
+
+
+def _roc(axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray], looks: Mapping[str, Style]) -> None:
+    roc_axes(axes)
+    for number, (name, mask) in enumerate(rows.items()):
+        if (found := _labelled(images, column, mask)) is not None:
+            kept, positive = found
+            band = roc_curve([logits[kept, column] for logits in images.logits], [positive * 1.0] * len(images.logits))
+            _line(axes, np.append(0, band.x), np.append(0, band.mean), looks[name], number, len(rows))
+
+
+def _precision(
+    axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray], looks: Mapping[str, Style]
+) -> None:
+    axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
+    for number, (name, mask) in enumerate(rows.items()):
+        if (found := _labelled(images, column, mask)) is not None:
+            curves = [_precision_at(logits[found[0], column], found[1]) for logits in images.logits]
+            _line(axes, RECALLS, np.mean(curves, axis=0), looks[name], number, len(rows))
+
+
+def _precision_at(logit: np.ndarray, positive: np.ndarray) -> np.ndarray:
+    counts = Ranking(logit, positive, np.arange(len(logit)), len(logit)).counted(np.ones((len(logit), 1)))
+    true, false = counts.true[:, 0], counts.at[:, 0]
+    level = np.searchsorted(true, RECALLS * true[-1] - 1e-9)
+    return (true / (true + false))[level]
+
+
+def _decision(axes: Axes, images: Images, column: int, looks: Mapping[str, Style]) -> None:
+    if (found := _labelled(images, column)) is None:
+        return _undefined(axes)
+    rows, positive = found
+    share = positive.mean()
+    most = min(0.9, max(0.1, 3 * share))
+    risks = np.linspace(most / 100, most, 100)
+    curves = []
+    for logits in images.logits:
+        probability = expit(logits[rows, column])
+        counts = [
+            len(side) - np.searchsorted(np.sort(side), risks)
+            for side in (probability[positive], probability[~positive])
+        ]
+        curves.append(net_benefit(*counts, len(rows), risks))
+    for number, (name, values) in enumerate(
+        {
+            MODEL: np.mean(curves, axis=0),
+            EVERYONE: net_benefit(positive.sum(), (~positive).sum(), len(rows), risks),
+            NOBODY: np.zeros(len(risks)),
+        }.items()
+    ):
+        _line(axes, risks, values, looks[name], number, 3)
+    axes.set(xlim=(0, most), ylim=(-0.15 * share, 1.1 * share))
+
+
+def _line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Style, number: int, lines: int) -> None:
+    every = (0.12 + 0.3 * (number + 0.5) / lines, 0.4)
+    axes.plot(x, y, markevery=every, zorder=3, **look.drawn(3.2) | {"linewidth": 1.1})

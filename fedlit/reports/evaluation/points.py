@@ -1,0 +1,125 @@
+"""Operating points: thresholds that are chosen on validation images, before the test."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.mistakes import near
+from fedlit.metrics.intervals import MIN_PATIENTS
+from fedlit.metrics.thresholds import choose_threshold
+from fedlit.reports.compare.past_run import Notes
+from fedlit.reports.evaluation.images import Images
+
+FEDERATION, EACH = "federation", "each"
+AT = re.compile(r"(sensitivity|specificity) (0?\.\d+)")
+FORM = "{class: NAME, at: sensitivity 0.9, on: val}"
+
+
+@dataclass(frozen=True)
+class Point:
+    """An operating point, as the option ``--threshold`` names it."""
+
+    rate: str  # ``sensitivity`` or ``specificity``.
+    value: float  # Value that it reaches on the validation images.
+    on: str  # ``federation``, ``each`` or a client: whose validation images.
+    name: str | None  # Class; None for all classes.
+
+    @property
+    def title(self) -> str:
+        """Return the rate and its value."""
+        return f"{self.rate} {self.value:g}"
+
+    @classmethod
+    def read(cls, entry: object) -> "Point":
+        """Read a mapping of the form of the option.
+
+        Raises:
+            ConfigError: The mapping is not of this form, or names other than validation images.
+        """
+        if not isinstance(entry, Mapping):
+            raise ConfigError(f"--threshold: expected {FORM}, found {entry!r}", key="threshold-form")
+        # YAML 1.1 reads the key `on` as true.
+        keys = {"on" if key is True else str(key): value for key, value in entry.items()}
+        if unknown := [key for key in keys if key not in ("class", "at", "on")]:
+            raise ConfigError(
+                f"--threshold: expected the keys class, at and on, found {unknown[0]!r}; write {FORM}",
+                key="threshold-keys",
+            )
+        at, on = str(keys.get("at", "sensitivity 0.9")).strip(), str(keys.get("on", "val"))
+        matched = AT.fullmatch(at)
+        if matched is None or not 0 < float(matched[2]) < 1:
+            raise ConfigError(
+                f"--threshold: at: expected sensitivity or specificity and a rate, found {at!r}; {FORM}",
+                key="threshold-at",
+            )
+        part, _, owner = on.partition("/")
+        if part != "val":
+            raise ConfigError(
+                f"--threshold: on: expected val, val/each or val/CLIENT, found {on!r}; a threshold is chosen on "
+                "validation images, because on the images that it is chosen on its rates are better than on others",
+                key="threshold-on-test-images",
+            )
+        return cls(
+            matched[1], float(matched[2]), owner or FEDERATION, None if "class" not in keys else str(keys["class"])
+        )
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold of a class."""
+
+    point: Point
+    source: str  # ``federation``, or the client on whose validation images it was chosen.
+    name: str  # Class.
+    values: tuple[float, ...]  # Probability for each run.
+
+
+def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Threshold]:
+    """Choose the thresholds on validation images.
+
+    Raises:
+        ConfigError: There is no such class or client.
+    """
+    owner, chosen = images.groups["client"], []
+    clients = sorted(set(owner.tolist()) - {""})
+    for point in points:
+        if point.name is not None and point.name not in images.classes:
+            hint = near(point.name, images.classes) or f"; choose one of {', '.join(images.classes)}"
+            raise ConfigError(
+                f"--threshold: class: {images.file} has no column label/{point.name}{hint}",
+                key="threshold-class-unknown",
+            )
+        if point.on not in (FEDERATION, EACH, *clients):
+            hint = near(point.on, clients) or f"; choose one of {', '.join(clients)}"
+            raise ConfigError(
+                f"--threshold: on: column client of {images.file} has no {point.on!r}{hint}",
+                key="threshold-client-unknown",
+            )
+        for source in (FEDERATION, *clients) if point.on == EACH else (point.on,):
+            rows = np.ones(len(owner), dtype=bool) if source == FEDERATION else owner == source
+            for name in images.classes if point.name is None else (point.name,):
+                chosen += _chosen(point, source, name, images, rows, notes)
+    return chosen
+
+
+def _chosen(point: Point, source: str, name: str, images: Images, rows: np.ndarray, notes: Notes) -> list[Threshold]:
+    column = images.classes.index(name)
+    rows = rows & ~np.isnan(images.labels[:, column])
+    positive = images.labels[rows, column] == 1
+    side = positive if point.rate == "sensitivity" else ~positive
+    where = f"{images.file}: column label/{name}: {source}"
+    kind = "positive" if point.rate == "sensitivity" else "negative"
+    if not side.any():
+        notes.append(f"{where} has no {kind} validation image, so it has no threshold at {point.title}.")
+        return []
+    patients = len(np.unique(images.units[rows][side]))
+    if patients < MIN_PATIENTS:
+        notes.append(f"{where} has {patients} {kind} patients; its threshold at {point.title} is uncertain.")
+    values = [
+        choose_threshold(expit(logits[rows, column]), positive, point.rate, point.value) for logits in images.logits
+    ]
+    return [Threshold(point, source, name, tuple(values))]

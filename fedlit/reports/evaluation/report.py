@@ -1,0 +1,100 @@
+"""Files and terminal output of an evaluation: ``report.html``, figures as SVG and PDF, numbers as CSV."""
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from rich import box
+from rich.console import Console
+from rich.table import Table as Printed
+from rich.text import Text
+
+from fedlit import __version__
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.calibration import BINS
+from fedlit.metrics.intervals import FEWEST
+from fedlit.metrics.measures import SUPPORT
+from fedlit.reports.compare.page import Chart, inline_svg
+from fedlit.reports.compare.styles import save
+from fedlit.reports.evaluation.evaluation import Evaluation
+from fedlit.reports.evaluation.figures import charts
+from fedlit.reports.evaluation.tables import Table, tables, verdict
+
+SECTIONS = {
+    "ranking": "Discrimination",
+    "calibration": "Calibration and Brier score",
+    "groups": "Groups of patients",
+    "points": "Operating points",
+    "use": "Decision curves",
+}
+
+
+def write_report(evaluation: Evaluation, folder: Path) -> Path:
+    """Write the report, its figures and tables to a folder, replacing earlier ones; return the page's path.
+
+    Raises:
+        ConfigError: The folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
+            key="report-folder-not-created",
+        ) from error
+    drawn = charts(evaluation)
+    for chart in (chart for section in drawn.values() for chart in section):
+        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
+        save(chart.figure, folder / f"{chart.name}.pdf")
+    for name in ("estimates", "gaps", "points"):
+        if len(frame := getattr(evaluation, name)):
+            frame.to_csv(folder / f"{name}.csv", index=False)
+    file = folder / "report.html"
+    file.write_text(_page(evaluation, drawn), encoding="utf-8")
+    return file
+
+
+def show(evaluation: Evaluation, console: Console) -> None:
+    """Print the most important numbers of the first test set, the verdict and the notes."""
+    for table in _shortened(evaluation):
+        printed = Printed(
+            box=box.SIMPLE_HEAD, show_edge=False, title=table.caption, title_justify="left", pad_edge=False
+        )
+        for place, name in enumerate(table.head):
+            printed.add_column(name, justify="left" if place < table.names else "right", overflow="fold")
+        for row in table.rows:
+            printed.add_row(*map(Text, row))
+        console.print(printed)
+        console.print()
+    console.print(f"{verdict(evaluation)}\n")
+    for note in evaluation.notes:
+        console.print(Text(f"note: {note}", style="yellow"))
+
+
+def _shortened(evaluation: Evaluation) -> Iterator[Table]:
+    """Yield AUROC and calibration by class, and rates at thresholds; the page has the other tables."""
+    sections = tables(evaluation)
+    for section, names in (("ranking", ("AUROC",)), ("calibration", ("calibration intercept", "calibration slope"))):
+        table = sections[section][0]
+        kept = [i for i, name in enumerate(table.head) if i < table.names or name in names]
+        yield Table(
+            table.caption, tuple(table.head[i] for i in kept), [tuple(row[i] for i in kept) for row in table.rows]
+        )
+    for table in sections["points"][:1]:
+        rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
+        yield Table(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
+
+
+def _page(evaluation: Evaluation, drawn: dict[str, list[Chart]]) -> str:
+    environment = Environment(
+        loader=PackageLoader("fedlit.reports", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {"base64": lambda text: base64.b64encode(text.encode()).decode(), "inline": inline_svg}
+    found = tables(evaluation)
+    present = {name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)}
+    return environment.get_template("evaluation/report.html.jinja").render(
+        evaluation=evaluation, verdict=verdict(evaluation), sections=present, tables=found, charts=drawn,
+        version=__version__, support=SUPPORT, fewest=FEWEST, bins=BINS,
+    )  # fmt: skip

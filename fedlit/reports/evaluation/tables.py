@@ -1,0 +1,167 @@
+"""Tables of an evaluation, for the page and the terminal."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from fedlit.metrics.measures import AT_THRESHOLD, MEASURES
+from fedlit.metrics.paired import p_text
+from fedlit.reports.compare.words import interval_text, number, short
+from fedlit.reports.evaluation.evaluation import ALL, Evaluation
+from fedlit.reports.evaluation.points import FEDERATION
+
+RANKING = ("auroc", "auprc", "sensitivity", "specificity", "ppv", "npv")
+CALIBRATION = ("brier", "reliability", "resolution", "uncertainty", "ece", "intercept", "slope", "net_benefit")
+BY_GROUP = ("auroc", "auprc", "intercept", "slope", "sensitivity", "specificity")
+MOST_NAMED = 6
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; the first columns name a row."""
+
+    caption: str
+    head: tuple[str, ...]
+    rows: list[tuple[str, ...]]
+    names: int = 1  # Number of columns that are text.
+
+
+def tables(evaluation: Evaluation) -> dict[str, list[Table]]:
+    """Return the tables of each section of the page."""
+    found: dict[str, list[Table]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
+    level = f"{100 * evaluation.request.level:g}% intervals below the values"
+    for images in evaluation.sets:
+        ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
+        everyone, where = ours[ours["by"] == ALL], f"Test set {images.name}"
+        for section, measures in (("ranking", RANKING), ("calibration", CALIBRATION)):
+            found[section].append(_measured(f"{where}; {level}", everyone, ("class",), measures, evaluation))
+        for kind in evaluation.kinds:
+            of_kind = ours[ours["by"] == kind].sort_values("class", kind="stable")
+            if len(of_kind):
+                caption = f"{where} by {kind}; {level}"
+                found["groups"].append(_measured(caption, of_kind, ("class", "group"), BY_GROUP, evaluation))
+    if len(evaluation.gaps):
+        found["groups"].append(_gap_table(evaluation))
+    if len(evaluation.points):
+        found["points"] += _point_tables(evaluation)
+    return found
+
+
+def verdict(evaluation: Evaluation) -> str:
+    """Return a sentence about the gaps between groups that are beyond noise."""
+    gaps = evaluation.gaps
+    if not len(gaps):
+        return "Groups of patients were not compared."
+    tested = gaps["p"].notna()
+    if not tested.any():
+        return "No gap between groups can be tested, as groups have too few patients. This supports no claim."
+    noise = "other test images and other trainings" if len(evaluation.method.runs) > 1 else "other test images"
+    claimed = gaps[gaps["beyond_noise"]].sort_values("p_holm")
+    tests = f"{int(tested.sum())} tests, corrected together"
+    if claimed.empty:
+        return f"No gap between groups is beyond the noise of {noise} ({tests})."
+    named = [
+        f"{_what(row)} of {row['class']}, {row.by} {row.group} against {row.reference}: {row.gap:+.3f}"
+        for _, row in claimed.head(MOST_NAMED).iterrows()
+    ]
+    more = f"; {len(claimed) - MOST_NAMED} more are in the table" if len(claimed) > MOST_NAMED else ""
+    return f"Gaps beyond the noise of {noise} ({tests}): {'; '.join(named)}{more}."
+
+
+def _what(row: pd.Series) -> str:
+    """Return the measure of a gap."""
+    return f"{MEASURES[row['measure']].title}{', threshold for ' + row['at'] if row['at'] else ''}"
+
+
+def _measured(
+    caption: str, frame: pd.DataFrame, names: tuple[str, ...], measures: Sequence[str], evaluation: Evaluation
+) -> Table:
+    """Return a table with a row for each class or group."""
+    rows = []
+    for place, part in frame.groupby(list(names), sort=False):
+        first, values = part.iloc[0], part.set_index("measure")
+        support = [f"{first[f'n_{side}']:,} ({first[f'patients_{side}']:,})" for side in ("pos", "neg")]
+        rows.append((*map(str, place), *support, *(_cell(values.loc[name]) for name in measures)))
+    head = (*names, "positives (patients)", "negatives (patients)", *(_title(name, evaluation) for name in measures))
+    return Table(caption, head, rows, len(names))
+
+
+def _title(name: str, evaluation: Evaluation) -> str:
+    stated, prevalence = evaluation.request.stated, evaluation.request.prevalence
+    share = "the set's prevalence" if prevalence is None else f"prevalence {prevalence:g}"
+    at = {
+        "sensitivity": f"sensitivity at specificity {stated.specificity:g}",
+        "specificity": f"specificity at sensitivity {stated.sensitivity:g}",
+        "ppv": f"PPV at sensitivity {stated.sensitivity:g}, {share}",
+        "npv": f"NPV at sensitivity {stated.sensitivity:g}, {share}",
+        "net_benefit": f"net benefit at {stated.risk:g}",
+    }
+    return at.get(name, MEASURES[name].title)
+
+
+def _cell(row: pd.Series) -> str:
+    spread = f" ± {short(row['sd_over_seeds'])}" if row["sd_over_seeds"] == row["sd_over_seeds"] else ""
+    ends = f"\n{interval_text(row['low'], row['high'])}" if row["low"] == row["low"] else ""
+    return f"{short(row['value'])}{spread}{ends}"
+
+
+def _gap_table(evaluation: Evaluation) -> Table:
+    several = len(evaluation.method.runs) > 1
+    noise = "intervals cover both noises" if several else "one run, so intervals cover test-set noise only"
+    head = (
+        "class",
+        "measure",
+        "group",
+        "reference",
+        "test set",
+        "gap",
+        "interval",
+        "p, images",
+        "p, seeds",
+        "p (Holm)",
+    )
+    rows = [
+        (
+            row["class"], _what(row), f"{row['by']} {row['group']}",
+            row["reference"], row["set"], number(row["gap"], "+.3f"), interval_text(row["low"], row["high"], "+.3f"),
+            p_text(row["p_images"]), p_text(row["p_seeds"]), p_text(row["p_holm"]) + " *" * bool(row["beyond_noise"]),
+        )
+        for _, row in evaluation.gaps.iterrows()
+    ]  # fmt: skip
+    return Table(f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, 5)
+
+
+def _point_tables(evaluation: Evaluation) -> list[Table]:
+    """Return the rates at every threshold on the test sets, and matrices of thresholds from one site at another."""
+    points = evaluation.points
+    everyone, by_group = points[points["by"] == ALL], points[points["by"].isin(evaluation.kinds)]
+    source = evaluation.points["chosen_on"].iloc[0]
+    found = [_rates("Thresholds that were chosen on validation images, on test images", everyone, ("set",))]
+    if len(by_group):
+        by_group = by_group[by_group["chosen_on"] == source]
+        found.append(_rates(f"Thresholds of {source} by group", by_group, ("set", "by", "group")))
+    clients = points[(points["by"] == "client") | ((points["by"] == ALL) & (points["set"] != FEDERATION))]
+    for (name, at), part in clients.groupby(["class", "at"], sort=False):
+        used = part["group"].where(part["by"] == "client", part["set"])
+        for rate in ("sensitivity", "specificity"):
+            of_rate = part[part["measure"] == rate].assign(used=used)
+            matrix = of_rate.pivot_table(index="chosen_on", columns="used", values="value", sort=False)
+            cells = [
+                (str(source), *map(short, values))
+                for source, values in zip(matrix.index, matrix.to_numpy(), strict=True)
+            ]
+            caption = f"{name}, threshold for {at}: {rate} at each site (columns) with the threshold of each row"
+            found.append(Table(caption, ("threshold of", *map(str, matrix.columns)), cells))
+    return found
+
+
+def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> Table:
+    """Return a table with a row for each threshold and group of test images."""
+    rows = []
+    for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
+        values, tested = part.set_index("measure"), " ".join((place[0], *place[1:]))
+        cells = [_cell(values.loc[rate]) for rate in AT_THRESHOLD]
+        rows.append((name, at, source, tested, f"{part.iloc[0]['threshold']:.4f}", *cells))
+    head = ("class", "reaches", "on val of", "tested on", "threshold", *(each.title for each in AT_THRESHOLD.values()))
+    return Table(caption, head, rows, 4)

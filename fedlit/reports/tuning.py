@@ -1,0 +1,193 @@
+"""The report of a tuning: ranges, tries, the chosen settings, and what the choice cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from fedlit.experiment.naming import as_option
+from fedlit.experiment.ranges import Span, at_edge
+from fedlit.experiment.sweep import draws_of
+from fedlit.experiment.tuning import Tuned, Tuning, as_text
+from fedlit.reports.reproductions.published import grid
+from fedlit.tracking.base import MetricsFile
+
+FAILED = (
+    "A failed try counts as a try and cannot win. Repeat the command to run it again; its console.log has the reason."
+)
+AVERAGED = (
+    "Each cell is the value that the best of so many tries has on average, if they are drawn at random from all tries. "
+    "A method that still improves in the last columns may gain from more tries."
+)
+EDGE = (
+    "A value at the edge of its range is the lowest or highest that was tried: a wider range may be better, so compare "
+    "this method with others only after widening it."
+)
+
+
+@dataclass(frozen=True)
+class TuningCost:
+    """What the tries of a method cost."""
+
+    runs: int  # Number of runs.
+    failed: int  # Number of runs without a result.
+    steps: int  # Local steps of all clients.
+    seconds: float  # Seconds of rounds and evaluations, over all sessions of a run.
+
+
+def cost_of(tuned: Tuned, metric: str) -> TuningCost:
+    """Return the cost of a method's tries, from the metrics that its runs have logged."""
+    sums = {"round/steps": 0.0, "time/round_s": 0.0, "time/evaluate_s": 0.0}
+    for run in tuned.runs:
+        for _, key, value in MetricsFile(run.directory / "metrics.csv").rows():
+            if key in sums:
+                sums[key] += value
+    failed = sum(math.isnan(run.metric(metric)) for run in tuned.runs)
+    return TuningCost(
+        len(tuned.runs), failed, round(sums["round/steps"]), sums["time/round_s"] + sums["time/evaluate_s"]
+    )
+
+
+def best_by_tries(scores: Sequence[float], sign: int) -> list[float]:
+    """Return the mean best score of 1, 2, ... tries that are drawn without replacement from all tries.
+
+    Failed tries are worse than all others; a mean that a draw of only failed tries would enter is NaN. See the expected
+    validation performance of Dodge et al. (2019), which draws with replacement.
+    """
+    ordered = sorted(sign * score for score in scores if not math.isnan(score))
+    total, failed = len(scores), len(scores) - len(ordered)
+    means = []
+    for number in range(1, total + 1):
+        # A score is the best of a draw if the others are among those below it.
+        shares = [math.comb(failed + below, number - 1) / math.comb(total, number) for below in range(len(ordered))]
+        mean = sum(share * score for share, score in zip(shares, ordered, strict=True))
+        means.append(sign * mean if number > failed else math.nan)
+    return means
+
+
+def edges(tuned: Tuned) -> dict[str, str]:
+    """Return ``lowest`` or ``highest`` for each chosen value that is an end of what was tried, by key."""
+    ends = {key: at_edge(value, [point[key] for point in tuned.points]) for key, value in tuned.chosen.items()}
+    return {key: end for key, end in ends.items() if end is not None}
+
+
+def write_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, folder: Path) -> str:
+    """Write ``report.md`` and its tables as CSV; return the text of the report."""
+    folder.mkdir(parents=True, exist_ok=True)
+    costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
+    curves = {each.case: best_by_tries(each.scores, tuning.rule.sign) for each in tuned}
+    tables = {
+        "tries": pd.DataFrame([row for each in tuned for row in _tries(each, tuning.rule.metric)]),
+        "best_by_tries": pd.DataFrame(
+            [{"case": case, "tries": n, "best": v} for case, values in curves.items() for n, v in enumerate(values, 1)]
+        ),
+        "costs": pd.DataFrame([{"case": case, **asdict(cost)} for case, cost in costs.items()]),
+        "finals": finals,
+    }
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    text = "\n".join(_page(tuning, tuned, finals, costs, curves))
+    (folder / "report.md").write_text(text, encoding="utf-8")
+    return text
+
+
+def _tries(tuned: Tuned, metric: str) -> list[dict[str, Any]]:
+    rows = zip(tuned.points, tuned.scores, strict=True)
+    return [
+        {"case": tuned.case, "try": number, **_words(point), metric: score, "chosen": number - 1 == tuned.best}
+        for number, (point, score) in enumerate(rows, start=1)
+    ]
+
+
+def _words(point: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
+
+
+def _page(
+    tuning: Tuning,
+    tuned: Sequence[Tuned],
+    finals: pd.DataFrame,
+    costs: Mapping[str, TuningCost],
+    curves: Mapping[str, Sequence[float]],
+) -> list[str]:
+    rule = tuning.rule
+    tries = len(next(iter(tuning.points.values())))
+    search = f"random search with seed {tuning.search_seed}" if tuning.sampler == "random" else "a grid"
+    best = "largest" if rule.sign > 0 else "smallest"
+    lines = [
+        f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
+        "",
+        f"Tries are from {search}. The {best} {rule.metric} wins, at the round of each run's best model, as the mean "
+        f"over {_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
+        "",
+        "## Chosen settings",
+        "",
+        *grid(["method", "chosen", rule.metric, "edge of a range"], [_chosen(each) for each in tuned]),
+        "",
+        *([EDGE, ""] if any(map(edges, tuned)) else []),
+        "## Final runs",
+        "",
+        *grid(["method", "test/federation/auroc_macro, mean", "SD", "runs"], _finals(tuned, finals)),
+        "",
+        "The SD is over the final seeds. `fedlit compare` has intervals and tests.",
+        "",
+        "## Ranges",
+        "",
+        *grid(["method", "key", "range"], _ranges(tuning)),
+        "",
+        f"## Best {rule.metric} by number of tries",
+        "",
+        *_curves(curves),
+        "",
+        AVERAGED,
+        "",
+        "## Cost of the tries",
+        "",
+        *grid(
+            ["method", "runs", "failed", "local steps, all clients", "seconds"],
+            [[case, str(c.runs), str(c.failed), f"{c.steps:,}", f"{c.seconds:,.0f}"] for case, c in costs.items()],
+        ),
+        "",
+    ]
+    return lines + ([FAILED, ""] if any(cost.failed for cost in costs.values()) else [])
+
+
+def _listed(seeds: Sequence[int]) -> str:
+    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+
+
+def _chosen(tuned: Tuned) -> list[str]:
+    ends = ", ".join(f"{key}: {end} tried" for key, end in edges(tuned).items())
+    return [tuned.case, as_text(tuned.chosen), f"{tuned.scores[tuned.best]:.4f}", ends or "no"]
+
+
+def _finals(tuned: Sequence[Tuned], finals: pd.DataFrame) -> list[list[str]]:
+    rows = []
+    for each in tuned:
+        values = finals.loc[finals["case"] == each.case, "test/federation/auroc_macro"]
+        numbers = ["-" if math.isnan(number) else f"{number:.4f}" for number in (values.mean(), values.std())]
+        rows.append([each.case, *numbers, f"{values.notna().sum()}/{len(values)}"])
+    return rows
+
+
+def _ranges(tuning: Tuning) -> list[list[str]]:
+    return [
+        [case, key, str(r) if isinstance(r, Span) else ", ".join(map(as_option, r))]
+        for case, ranges in tuning.ranges_of.items()
+        for key, r in ranges.items()
+    ]
+
+
+def _curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
+    """Return a table with at most nine columns: all numbers of tries, or powers of two and the last."""
+    tries = len(next(iter(curves.values())))
+    shown = range(1, tries + 1) if tries <= 8 else sorted({*(2 ** np.arange(int(math.log2(tries)) + 1)), tries})
+    rows = [
+        [case, *("-" if math.isnan(values[n - 1]) else f"{values[n - 1]:.4f}" for n in shown)]
+        for case, values in curves.items()
+    ]
+    return grid(["method", *map(str, shown)], rows)

@@ -1,0 +1,160 @@
+"""FedNova against its equations written by hand, and the objective that it is consistent with."""
+
+import pytest
+import torch
+from canon_oracle import assert_equal, trained_by_fedlit
+from quadratics import Problems
+from simulation import simulate
+from torch.utils.data import TensorDataset
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx, LocalSGDM
+from fedlit.aggregators.fednova import length
+from fedlit.core.errors import ConfigError
+from fedlit.data import ClientData
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+EPOCH = ConstantSchedule(1, "epochs")
+
+
+def closed_form(steps: int, rho: float = 0.0, alpha: float = 0.0) -> float:
+    """|a|_1 as the paper gives it: for SGD, for momentum rho, for a proximal term with alpha = lr mu."""
+    if rho:
+        return (steps - rho * (1 - rho**steps) / (1 - rho)) / (1 - rho)
+    return (1 - (1 - alpha) ** steps) / alpha if alpha else float(steps)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 7, 30])
+@pytest.mark.parametrize(("rho", "alpha"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.04)])
+def test_the_length_of_local_training_is_the_papers(steps, rho, alpha):
+    assert length(steps, rho, alpha) == pytest.approx(closed_form(steps, rho, alpha), rel=1e-12)
+
+
+def test_momentum_and_a_pull_together_are_the_sum_of_the_gradients_shares():
+    """How much each gradient counts, from steps along one unit gradient after the other."""
+    steps, rho, alpha, total = 6, 0.8, 0.1, 0.0
+    for impulse in range(steps):
+        x = velocity = 0.0
+        for t in range(steps):
+            velocity = rho * velocity + (t == impulse) - alpha * x
+            x += velocity
+        total += x
+    assert length(steps, rho, alpha) == pytest.approx(total, rel=1e-12)
+
+
+@pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.6, 0.0), (0.0, 0.5)], ids=["SGD", "momentum", "proximal"])
+def test_three_rounds_equal_the_equations_by_hand(rho, mu):
+    done, hand = trained_by_fedlit([FedNova(rho), FedProx(mu)], momentum=rho, schedule=EPOCH)
+    assert len({hand.steps(k) for k in hand.pi}) > 1
+    for cohort in done.cohorts:
+        start, total = dict(hand.x), sum(hand.pi[k] for k in cohort)
+
+        def pulled(name, g, y, start=start):
+            return g + mu * (y - start[name])
+
+        ends = {k: hand.local(k, start, pulled, rho) for k in cohort}
+        lengths = {k: closed_form(hand.steps(k), rho, 0.2 * mu) for k in cohort}
+        effective = sum(hand.pi[k] * lengths[k] for k in cohort) / total
+        directions = {k: {n: (ends[k][n] - start[n]) / lengths[k] for n in hand.trained} for k in cohort}
+        for name in hand.trained:
+            hand.x[name] = start[name] + effective * hand.mean(cohort, directions, name)
+        hand.average_statistics(cohort, ends)
+    assert_equal(done, hand)
+
+
+def test_two_clients_with_one_and_two_steps_computed_by_hand():
+    # (x - b)^2 / 2 from x = 0 at rate 0.1: b = 1, one step, moves by 0.1; b = 3, two steps, by 0.3 + 0.27 = 0.57
+    # d = 0.1 / 1 and 0.57 / 2, tau_eff = 1.5: x = 1.5 (0.1 + 0.285) / 2 = 0.28875
+    federation = Federation([FedNova()], rounds=1, schedule=EPOCH, weights="uniform")
+    done = simulate(Quadratic(), Unequal(one=(1.0, 1.0), two=(1.0, 3.0)), federation)
+    torch.testing.assert_close(done.server.w, torch.tensor([0.28875], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+class Unequal(Problems):
+    """One quadratic per client, with one step per epoch at the first client, two at the second, and so on."""
+
+    def setup(self, stage=None):
+        for steps, (name, (curvature, optimum)) in enumerate(self.problems.items(), 1):
+            data = TensorDataset(torch.full((8 * steps,), curvature), torch.full((8 * steps,), optimum))
+            self.clients[name] = ClientData(name, (), data)
+
+
+@pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0)], ids=["SGD", "momentum", "proximal"])
+def test_it_is_consistent_where_fedavg_is_not(rho, mu):
+    """Theorem 1: FedAvg converges to the mean weighed by |a_k|_1, here the number of steps; FedNova to the mean."""
+
+    class WithMomentum(Quadratic):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=rho)
+
+    data = Unequal(one=(1.0, 0.0), two=(1.0, 1.0))
+    ends = []
+    for first in (FedAvg("uniform"), FedNova(rho)):
+        federation = Federation(
+            [first, FedProx(mu)], rounds=50, schedule=ConstantSchedule(3, "epochs"), weights="uniform"
+        )
+        ends.append(float(simulate(WithMomentum(lr=0.02), data, federation).server.w))
+    averaged, consistent = ends
+    lengths = [closed_form(steps, rho, 0.02 * mu) for steps in (3, 6)]
+    assert averaged == pytest.approx(lengths[1] / sum(lengths), abs=0.03)
+    assert consistent == pytest.approx(0.5, abs=0.03)
+    assert averaged > 0.6
+
+
+def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
+    data = Problems(one=(1.0, 0.0), two=(1.0, 1.0))
+    many = {"rounds": 5, "schedule": ConstantSchedule(4, "steps")}
+    ends = [simulate(Quadratic(), data, Federation([a], **many)).server.w for a in (FedNova(), FedAvg())]
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+    slow = {"rounds": 40, "schedule": ConstantSchedule(4, "steps"), "lr_factors": {"two": 0.2}}
+    ends = [float(simulate(Quadratic(lr=0.05), data, Federation([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
+    assert ends[0] == pytest.approx(0.5, abs=0.03)
+    assert ends[1] == pytest.approx(1 / 6, abs=0.03)
+
+
+def test_it_keeps_to_the_rules():
+    check_aggregator(FedNova(), workers=1)
+
+
+@pytest.mark.slow
+def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
+    check_aggregator(FedNova(0.9), module=ToyNet(momentum=0.9))
+
+
+def test_it_goes_with_server_momentum():
+    federation = Federation([FedNova(), FedAvgM()], rounds=1, schedule=ConstantSchedule(2, "steps"))
+    simulate(ToyNet(), ToyData(2), federation, "32-true")
+
+
+class TwoRates(ToyNet):
+    def configure_optimizers(self):
+        groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.2}]
+        return torch.optim.SGD(groups, lr=0.1)
+
+
+class WithAdam(ToyNet):
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+
+
+@pytest.mark.parametrize(
+    ("module", "aggregators", "message"),
+    [
+        (ToyNet(momentum=0.9), [FedNova()], r"FedNova\.momentum: expected that of the model's optimizer, 0\.9"),
+        (WithAdam(), [FedNova()], "FedNova: expected the optimizer SGD.*found Adam"),
+        (TwoRates(), [FedNova(), FedProx(0.1)], "expected one learning rate together with a proximal term, found 2"),
+    ],
+    ids=["another momentum", "Adam", "two rates"],
+)
+def test_optimizers_that_do_not_fit_are_refused(module, aggregators, message):
+    with pytest.raises(ConfigError, match=message):
+        simulate(module, ToyData(2), Federation(aggregators, rounds=1, schedule=ConstantSchedule(1, "steps")))
+
+
+def test_bad_values_are_refused():
+    with pytest.raises(ConfigError, match=r"FedNova\.momentum: expected a value in \[0, 1\), found 1"):
+        FedNova(1.0)
+    with pytest.raises(ConfigError, match="FedNova and LocalSGDM each bring the momentum"):
+        Federation([FedNova(), LocalSGDM()])

@@ -1,0 +1,174 @@
+"""MOON against its loss written by hand, its first round, and the state of layers around its extra passes."""
+
+import math
+
+import pytest
+import torch
+from canon_oracle import assert_equal, trained_by_fedlit
+from simulation import simulate
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import MOON, FedAvg
+from fedlit.core.errors import ConfigError
+from fedlit.data import ClientData
+from fedlit.federation.federation import Federation
+from fedlit.models import ImageClassifier
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import OwnRows, check_aggregator
+
+
+def test_three_rounds_equal_the_loss_by_hand():
+    mu, temperature = 2.0, 0.4
+    done, hand = trained_by_fedlit([MOON(mu, temperature)], rounds=4)
+    last = {}
+    for cohort in done.cohorts:
+        start, ends = dict(hand.x), {}
+        for k in cohort:
+            fixed = [hand.at(weights).eval() for weights in (start, last[k])] if k in last else []
+
+            def loss(module, batch, fixed=fixed):
+                features = module.body(batch[0])
+                total = module.objective(module.head(features), batch[1])
+                terms = []
+                for image, z in enumerate(features) if fixed else ():
+                    with torch.no_grad():
+                        others = [model.body(batch[0][image : image + 1])[0] for model in fixed]
+                    near, far = ((z @ o) / (z.norm() * o.norm()) / temperature for o in others)
+                    terms.append(-torch.log(torch.exp(near) / (torch.exp(near) + torch.exp(far))))
+                return total + mu * sum(terms) / len(terms) if terms else total
+
+            ends[k] = last[k] = hand.local(k, start, loss=loss)
+        for name in hand.trained:
+            owned = sum(hand.owns[k][name] for k in cohort) > 0
+            hand.x[name] = torch.where(owned, hand.mean(cohort, ends, name), hand.x[name])
+        hand.average_statistics(cohort, ends)
+    assert any(set(one) & set(other) for one, other in zip(done.cohorts, done.cohorts[1:], strict=False))
+    assert_equal(done, hand)
+
+
+class Line(Quadratic):
+    """Two numbers are the features of an image of two pixels, and ``head`` adds them."""
+
+    def __init__(self) -> None:
+        super().__init__(lr=0.1)
+        del self.x
+        self.body = torch.nn.Linear(2, 2, bias=False)
+        self.head = torch.nn.Linear(2, 1, bias=False)
+        with torch.no_grad():
+            self.body.weight.copy_(torch.eye(2))
+            self.head.weight.fill_(1.0)
+
+    def forward(self, images):
+        return self.head(self.body(images))
+
+    def training_step(self, batch, batch_idx):
+        return self(batch[0]).mean()
+
+
+class Points(ToyData):
+    """Two clients with two equal images each: (1, 0) and (0, 2)."""
+
+    @property
+    def classes(self):
+        return ()
+
+    def setup(self, stage=None):
+        for name, image in (("one", (1.0, 0.0)), ("two", (0.0, 2.0))):
+            data = torch.utils.data.TensorDataset(torch.tensor([image, image]), torch.zeros(2))
+            self.clients[name] = ClientData(name, (), data)
+
+
+def test_two_clients_and_two_rounds_computed_by_hand():
+    """Rounds of one step: features by the weights now equal those of the round's start, so their similarity is 1."""
+    done = simulate(Line(), Points(), Federation([MOON(3.0, 0.5)], rounds=2, schedule=ConstantSchedule(1, "steps")))
+    body, head, last = torch.eye(2).double(), torch.ones(2).double(), {}
+    images = {"one": torch.tensor([1.0, 0.0]).double(), "two": torch.tensor([0.0, 2.0]).double()}
+    for _ in range(2):
+        ends = {}
+        for name, image in images.items():
+            z, g_body = body @ image, torch.outer(head, image)
+            if name in last:
+                p = last[name] @ image
+                sim = (z @ p) / (z.norm() * p.norm())
+                # d l_con / d sim(z, p) = s / T with s = sigmoid((sim - 1) / T); sim(z, z_glob) is stationary at z
+                s = 1 / (1 + math.exp((1 - float(sim)) / 0.5))
+                d_sim = p / (z.norm() * p.norm()) - sim * z / (z @ z)
+                g_body = g_body + 3.0 * s / 0.5 * torch.outer(d_sim, image)
+            ends[name] = body - 0.1 * g_body, head - 0.1 * z
+        last = {name: end[0] for name, end in ends.items()}
+        body, head = (sum(end[i] for end in ends.values()) / 2 for i in (0, 1))
+    torch.testing.assert_close(done.tensor("body.weight"), body, rtol=0, atol=1e-12)
+    torch.testing.assert_close(done.tensor("head.weight")[0], head, rtol=0, atol=1e-12)
+
+
+def run(aggregators, rounds, **options):
+    torch.manual_seed(0)
+    settings = {"schedule": ConstantSchedule(3, "steps")} | options
+    return simulate(ToyNet(), ToyData(3, labelled=2), Federation(aggregators, rounds=rounds, **settings), "32-true")
+
+
+def test_the_first_round_and_mu_zero_are_fedavg_and_later_rounds_are_not():
+    """The extra passes change neither statistics nor random numbers of dropout."""
+    for rounds, mu, equal in ((1, 5.0, True), (3, 0.0, True), (2, 5.0, False)):
+        ours, plain = run([MOON(mu), OwnRows()], rounds), run([FedAvg(), OwnRows()], rounds)
+        assert torch.equal(ours.server.w, plain.server.w) == equal
+        assert torch.equal(ours.server.stats, plain.server.stats) == equal
+
+
+def test_layers_are_left_as_they_were():
+    done = run([MOON()], 2)
+    module = done.session.engine._pool.worker.local.module
+    assert not module.head._forward_pre_hooks
+    assert all(part.training for part in module.modules())
+    kept = next(iter(done.session.engine.client_states().values())).aggregators[0]
+    assert kept["w"].shape == done.server.w.shape
+    assert kept["trained"] == 1
+    assert kept["stats"].abs().sum() > 0
+
+
+def test_a_projection_head_is_two_layers_before_the_head():
+    module = ImageClassifier(("Edema", "Mass"), "resnet10t", projection=5)
+    features = []
+    module.head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
+    module(torch.zeros(2, 1, 32, 32))
+    assert features[0].shape == (2, 5)
+    width = module.body.num_features
+    assert [tuple(layer.weight.shape) for layer in module.projection if hasattr(layer, "weight")] == [
+        (width, width),
+        (5, width),
+    ]
+    with pytest.raises(ConfigError, match=r"model\.projection: expected a width"):
+        ImageClassifier(("Edema",), "resnet10t", projection=-1)
+
+
+def test_it_keeps_to_the_rules():
+    check_aggregator(MOON(), workers=1)
+
+
+@pytest.mark.slow
+def test_it_keeps_to_the_rules_in_worker_processes():
+    check_aggregator(MOON(5.0))
+
+
+class Frozen(ToyNet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MOON(-1.0), "MOON: expected mu of at least 0 and a temperature above 0, found -1.0 and"),
+        (lambda: MOON(temperature=0.0), r"a temperature above 0, found 1\.0 and 0"),
+        (lambda: simulate(Quadratic(), ToyData(2), Federation([MOON()], rounds=1)), "Quadratic to have layers named"),
+        (
+            lambda: simulate(Frozen(), ToyData(2), Federation([MOON()], rounds=2)),
+            "MOON: expected features that are trained, found a frozen body",
+        ),
+    ],
+    ids=["mu", "temperature", "no head", "frozen body"],
+)
+def test_bad_values_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

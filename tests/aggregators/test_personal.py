@@ -1,0 +1,171 @@
+"""FedPer, FedRep and LocalOnly against loops written by hand, and which part steps when."""
+
+import pytest
+import torch
+from canon_oracle import assert_equal, state, trained_by_fedlit
+from quadratics import Problems
+from simulation import simulate
+from torch import nn
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, PersonalHeads, Scaffold
+from fedlit.core.errors import ConfigError
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import check_aggregator
+
+HEAD = ("head.weight", "head.bias")
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "momentum"),
+    [(FedPer(), 0.0), (FedRep(2), 0.0), (FedRep(1), 0.5)],
+    ids=["FedPer", "FedRep", "momentum"],
+)
+def test_three_rounds_equal_the_algorithm_by_hand(aggregator, momentum):
+    """FedRep freezes a part of the model, whose momentum then has no gradient."""
+    uniform = aggregator.weights == "uniform"
+    done, hand = trained_by_fedlit([aggregator], momentum=momentum, others=[])
+    first = getattr(aggregator, "head", 0)
+    heads = {}
+    assert (len(set(hand.pi.values())) == 1) == uniform
+    for cohort in done.cohorts:
+        ends = {}
+        for k in cohort:
+            module, buffers = hand.at(hand.x | heads.get(k, {})), hand.zeros()
+            for step in range(3):
+                loss = module.training_step(hand.batch(k), 0)
+                gradients = torch.autograd.grad(loss, list(module.parameters()))
+                with torch.no_grad():
+                    for (name, y), g in zip(module.named_parameters(), gradients, strict=True):
+                        steps = not first or (name in HEAD) == (step < first)
+                        buffers[name] = momentum * buffers[name] + steps * g
+                        y -= steps * 0.2 * buffers[name]
+            ends[k] = state(module)
+            heads[k] = {name: ends[k][name] for name in HEAD}
+        total = sum(hand.pi[k] for k in cohort)
+        for name in hand.x.keys() - set(HEAD):
+            hand.x[name] = sum(hand.pi[k] * ends[k][name] for k in cohort) / total
+    assert_equal(done, hand)
+    for k, kept in done.session.engine.client_states().items():
+        model = state(done.session.model(done.server, k, kept))
+        for name in HEAD:
+            torch.testing.assert_close(model[name], heads[k][name], rtol=0, atol=1e-9)
+
+
+class Product(Quadratic):
+    """``(a h - b)^2 / 2``: the body a and the head h are single numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.x
+        self.body, self.head = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+        with torch.no_grad():
+            self.body.weight.fill_(1.0)
+            self.head.weight.fill_(1.0)
+
+    def training_step(self, batch, batch_idx):
+        return ((self.body.weight * self.head.weight - batch[1]) ** 2 / 2).mean()
+
+
+def test_two_clients_and_two_steps_computed_by_hand():
+    # a = h = 1, rate 0.1. b = 2: the head's step is h = 1 + 0.1 = 1.1, then a = 1 + 0.1 * 1.1 * (2 - 1.1) = 1.099
+    # b = 4: h = 1 + 0.1 * 3 = 1.3, then a = 1 + 0.1 * 1.3 * (4 - 1.3) = 1.351; the body is (1.099 + 1.351) / 2 = 1.225
+    data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
+    done = simulate(Product(), data, Federation([FedRep(1)], rounds=1, schedule=ConstantSchedule(2, "steps")))
+    heads = [state.w for state in done.session.engine.client_states().values()]
+    found = torch.cat([done.tensor("body.weight").flatten(), *heads])
+    torch.testing.assert_close(found, torch.tensor([1.225, 1.1, 1.3], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_heads_fit_each_client_where_one_model_cannot():
+    """The published property of both: the product of one body and own heads fits all clients."""
+    data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
+    for aggregator in (FedRep(2), FedPer()):
+        federation = Federation([aggregator], rounds=25, schedule=ConstantSchedule(4, "steps"))
+        done = simulate(Product(), data, federation)
+        body = float(done.tensor("body.weight"))
+        heads = [float(state.w) for state in done.session.engine.client_states().values()]
+        assert [body * head for head in heads] == pytest.approx([2.0, 4.0], abs=1e-3)
+
+
+class Watched(FedRep):
+    """Notes which parts moved at each step."""
+
+    moved: list = []
+
+    def on_after_optimizer_step(self, ctx, batches):
+        super().on_after_optimizer_step(ctx, batches)
+        before = ctx.scratch.get("before", ctx.start)
+        head = ctx.layout.slices["head"]
+        self.moved.append((bool((ctx.w != before)[: head.start].any()), bool((ctx.w != before)[head].any())))
+        ctx.scratch["before"] = ctx.w.clone()
+
+
+class Decaying(ToyNet):
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+
+
+def test_one_part_steps_at_a_time_also_with_momentum_weight_decay_and_epochs():
+    Watched.moved.clear()
+    federation = Federation([Watched(2), FedProx(0.1), FedBN()], rounds=1, schedule=ConstantSchedule(3, "epochs"))
+    simulate(Decaying(), ToyData(1), federation, "32-true")
+    assert Watched.moved == [(False, True)] * 6 + [(True, False)] * 3
+
+
+def test_local_training_alone_is_plain_sgd_of_each_client():
+    torch.manual_seed(0)
+    module, data = ToyNet(drop=0.0).double(), ToyData(3)
+    federation = Federation([LocalOnly()], rounds=2, schedule=ConstantSchedule(3, "steps"))
+    done = simulate(module, data, federation)
+    assert torch.equal(done.server.w, done.session.initial.w)
+    assert done.session.personal == list(done.session.clients)
+    for name, kept in done.session.engine.client_states().items():
+        alone = ToyNet(drop=0.0).double()
+        alone.load_state_dict(module.state_dict())
+        optimizer, stream = torch.optim.SGD(alone.parameters(), lr=0.1), done.session.engine._pool.worker.stream(name)
+        for step in range(6):
+            optimizer.zero_grad()
+            images, labels = stream[step]
+            alone.training_step((images.double(), labels.double()), 0).backward()
+            optimizer.step()
+        found = state(done.session.model(done.server, name, kept))
+        for key, value in state(alone).items():
+            torch.testing.assert_close(found[key], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("aggregator", [FedRep(), LocalOnly()], ids=lambda a: type(a).__name__)
+def test_they_keep_to_the_rules(aggregator):
+    check_aggregator(aggregator, workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregator", [FedRep(2), FedPer(), LocalOnly()], ids=lambda a: type(a).__name__)
+def test_they_keep_to_the_rules_in_worker_processes(aggregator):
+    check_aggregator(aggregator)
+
+
+def test_control_variates_act_on_the_part_that_steps():
+    federation = Federation([FedRep(1), Scaffold()], rounds=3, schedule=ConstantSchedule(2, "steps"))
+    assert simulate(ToyNet(), ToyData(3), federation, "32-true").server.w.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedRep(0), r"FedRep\.head: expected at least 1, found 0"),
+        (
+            lambda: Federation([FedRep(3)], schedule=ConstantSchedule(3, "steps")),
+            r"FedRep\.head: expected fewer steps than the schedule's window of 3, found 3",
+        ),
+        (
+            lambda: Federation([FedRep(), PersonalHeads()], schedule=ConstantSchedule(3, "steps")),
+            "how the head is shared",
+        ),
+        (lambda: Federation([LocalOnly(), FedBN()]), "how the norm is shared"),
+    ],
+)
+def test_bad_values_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()

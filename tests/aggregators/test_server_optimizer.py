@@ -1,0 +1,184 @@
+"""Server optimizers against Algorithm 2 of Reddi et al. written by hand, and what they reduce to."""
+
+from functools import partial
+
+import pytest
+import torch
+from canon_oracle import assert_equal, trained_by_fedlit
+from quadratics import Problems
+from simulation import simulate
+from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
+from toys import Quadratic, ToyData, ToyNet
+
+from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
+from fedlit.core.errors import ConfigError
+from fedlit.federation.federation import Federation
+from fedlit.schedules import ConstantSchedule
+from fedlit.testing import OwnRows, check_aggregator
+
+
+def second_moment(method: str, v: torch.Tensor, delta: torch.Tensor, beta_2: float) -> torch.Tensor:
+    """The three lines of Algorithm 2 that differ."""
+    return {
+        "adagrad": v + delta**2,
+        "yogi": v - (1 - beta_2) * delta**2 * torch.sign(v - delta**2),
+        "adam": beta_2 * v + (1 - beta_2) * delta**2,
+    }[method]
+
+
+@pytest.mark.parametrize(
+    ("method", "aggregator"),
+    [
+        ("adagrad", FedAdagrad(0.03, 0.4, 0.01)),
+        ("yogi", FedYogi(0.03, 0.7, 0.8, 0.01)),
+        ("adam", FedAdam(0.03, 0.7, 0.8, 0.01)),
+    ],
+    ids=["FedAdagrad", "FedYogi", "FedAdam"],
+)
+def test_three_rounds_equal_algorithm_2_by_hand(method, aggregator):
+    done, hand = trained_by_fedlit([aggregator])
+    beta_1, m, v = aggregator.beta_1, hand.zeros(), {n: z + 0.01**2 for n, z in hand.zeros().items()}
+    for cohort in done.cohorts:
+        ends = {k: hand.local(k, hand.x) for k in cohort}
+        for name in hand.trained:
+            owned = sum(hand.owns[k][name] for k in cohort) > 0
+            delta = hand.mean(cohort, ends, name) - hand.x[name] * owned
+            new_m = beta_1 * m[name] + (1 - beta_1) * delta
+            new_v = second_moment(method, v[name], delta, getattr(aggregator, "beta_2", 0.0))
+            step = 0.03 * new_m / (torch.sqrt(new_v) + 0.01)
+            m[name], v[name] = torch.where(owned, new_m, m[name]), torch.where(owned, new_v, v[name])
+            hand.x[name] = hand.x[name] + torch.where(owned, step, 0.0)
+        hand.average_statistics(cohort, ends)
+    assert_equal(done, hand)
+    for entry in done.session.layout.parameters:
+        kept = done.server.aggregators[0]
+        torch.testing.assert_close(entry.view(kept["m"]), m[entry.name], rtol=0, atol=1e-9)
+        torch.testing.assert_close(entry.view(kept["v"]), v[entry.name], rtol=0, atol=1e-9)
+
+
+def test_two_clients_and_two_rounds_computed_by_hand():
+    # One step of rate 0.1 from x on a (x - b)^2 / 2; rounds of both clients. From x = 0:
+    # changes 0.1 * 1 * 1 = 0.1 and 0.1 * 2 * 3 = 0.6; delta = 0.35.
+    data = Problems(one=(1.0, 1.0), two=(2.0, 3.0))
+    settings = {"rounds": 2, "schedule": ConstantSchedule(1, "steps"), "weights": "uniform"}
+    done = simulate(Quadratic(), data, Federation([FedAdam(0.5, 0.9, 0.99, 0.1)], **settings))
+    m, v = 0.1 * 0.35, 0.99 * 0.01 + 0.01 * 0.35**2
+    x = 0.5 * m / (v**0.5 + 0.1)
+    delta = (0.1 * (1 - x) + 0.2 * (3 - x)) / 2
+    m, v = 0.9 * m + 0.1 * delta, 0.99 * v + 0.01 * delta**2
+    x += 0.5 * m / (v**0.5 + 0.1)
+    torch.testing.assert_close(done.server.w, torch.tensor([x], dtype=torch.float64), rtol=0, atol=1e-12)
+    # FedAvgM: v = 0.35, x = 0.35; delta = 0.05 (1 - 0.35) + 0.1 (3 - 0.35) = 0.2975; v = 0.5 * 0.35 + 0.2975
+    done = simulate(Quadratic(), data, Federation([FedAvgM(0.5)], **settings))
+    torch.testing.assert_close(done.server.w, torch.tensor([0.8225], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def run(aggregators, precision="32-true", rounds=4, **options):
+    torch.manual_seed(0)
+    settings = {"participation": 0.5, "schedule": ConstantSchedule(3, "steps")} | options
+    return simulate(ToyNet(), ToyData(4, labelled=2), Federation(aggregators, rounds=rounds, **settings), precision)
+
+
+@pytest.mark.parametrize("aggregator", [ServerOptimizer(), FedAvgM(0.0)], ids=["SGD with rate 1", "FedAvgM(0)"])
+def test_sgd_with_rate_one_is_fedavg_bit_for_bit(aggregator):
+    assert torch.equal(run([aggregator, OwnRows()]).server.w, run([FedAvg(), OwnRows()]).server.w)
+
+
+def test_an_optimizer_of_torch_steps_along_the_pseudo_gradient():
+    """Adam's own step on the server's weights, with its weight decay, where all clients take part."""
+    weights, deltas = [], []
+
+    class Seen(FedAvg):
+        def on_aggregate_end(self, state, server, mean, rnd):
+            deltas.append(server.delta.clone())
+            weights.append(server.w.clone())
+
+    adam = partial(Adam, lr=0.02, weight_decay=0.1)
+    done = run([Seen(), ServerOptimizer(adam)], "64-true", rounds=3, participation=1.0)
+    parameter = torch.nn.Parameter(weights[0].clone())
+    optimizer = adam([parameter])
+    for w, delta in zip(weights, deltas, strict=True):
+        torch.testing.assert_close(w, parameter.detach(), rtol=0, atol=1e-12)
+        parameter.grad = -delta
+        optimizer.step()
+    torch.testing.assert_close(done.server.w, parameter.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", [Adam, Adagrad, RMSprop, NAdam, lambda p, lr: SGD(p, lr, 0.9, weight_decay=0.1)])
+def test_a_row_that_nobody_owns_stays_with_its_moments(optimizer):
+    """Weight decay too, in rounds of all clients: a class without owner, and norm layers that all keep."""
+
+    class TwoClasses(ToyData):
+        def setup(self, stage=None):
+            super().setup(stage)
+            for client in self.clients.values():
+                client.classes = tuple(c for c in client.classes if c != "Nodule")
+                client.train.tensors[1][:, 2] = torch.nan
+
+    torch.manual_seed(0)
+    module = ToyNet()
+    federation = Federation(
+        [ServerOptimizer(lambda p: optimizer(p, lr=0.1)), OwnRows(), FedBN()],
+        rounds=2,
+        schedule=ConstantSchedule(2, "steps"),
+    )
+    done = simulate(module, TwoClasses(3), federation, "32-true")
+    layout = done.session.layout
+    fresh = federation.aggregators[0].server_state(layout, done.session.initial.w)
+    for name in ("head.weight", "head.bias", "body.1.weight"):
+        still = slice(2, 3) if name.startswith("head") else slice(None)
+        assert torch.equal(done.tensor(name)[still], module.get_parameter(name)[still])
+        for key, value in done.server.aggregators[0].items():
+            if value.shape == done.server.w.shape:
+                assert torch.equal(done.tensor(name, value)[still], done.tensor(name, fresh[key])[still])
+    assert not torch.equal(done.tensor("head.weight")[:2], module.head.weight[:2])
+
+
+def test_a_large_tau_makes_all_elements_step_alike():
+    """With v near tau^2 the step is lr / (2 tau) of the mean change: FedAdam without memory is FedAvg."""
+    adam = run([FedAdam(2e6, 0.0, 1 - 1e-12, 1e6), OwnRows()], "64-true")
+    averaged = run([FedAvg(), OwnRows()], "64-true")
+    torch.testing.assert_close(adam.server.w, averaged.server.w, rtol=0, atol=1e-6)
+
+
+def test_it_keeps_to_the_rules():
+    check_aggregator(ServerOptimizer(lambda p: Adam(p, lr=0.01)), workers=1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("aggregator", [ServerOptimizer(), FedAvgM(), FedAdagrad(), FedAdam(), FedYogi()])
+def test_all_keep_to_the_rules_in_worker_processes(aggregator):
+    check_aggregator(aggregator)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FedAvgM(1.0), r"FedAvgM\.momentum: expected a share in \[0, 1\), found 1"),
+        (lambda: FedAdam(tau=0.0), r"FedAdam\.tau: expected a value above 0"),
+        (lambda: FedYogi(lr=-1.0), r"FedYogi\.lr: expected a value above 0"),
+        (lambda: FedAdam(beta_2=1.0), r"FedAdam\.beta_2: expected a share"),
+        (lambda: ServerOptimizer(torch.optim.LBFGS), "LBFGS cannot work on one vector: it needs a closure"),
+        (lambda: ServerOptimizer(lambda p: p), r"ServerOptimizer\.optimizer: expected an optimizer, found list"),
+        (lambda: Federation([FedAvgM(), FedAdam()]), "FedAvgM and FedAdam each bring the server optimizer"),
+    ],
+)
+def test_bad_values_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_an_optimizer_whose_state_no_checkpoint_holds_is_refused():
+    class Counting(SGD):
+        def step(self, closure=None):
+            self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
+            super().step(closure)
+
+    class Counted(SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            self.state[self.param_groups[0]["params"][0]]["count"] = 1
+
+    for kind in (lambda p: Counting([{"params": p, "count": 0}], lr=1.0), lambda p: Counted(p, lr=1.0)):
+        with pytest.raises(ConfigError, match=r"expected all state of Count.* as tensors, found 'count'"):
+            run([ServerOptimizer(kind)], rounds=1)

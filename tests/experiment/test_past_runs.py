@@ -1,0 +1,78 @@
+"""The list of runs, their ranking, and their removal."""
+
+from pathlib import Path
+
+import pytest
+
+from fedlit.experiment.past_runs import list_runs
+from fedlit.tracking.lock import RunLock
+from fedlit.tracking.run import Result
+
+METRICS = """step,key,value
+1,val/auroc_macro,{0}
+1,train/loss,{1}
+2,val/auroc_macro,0.99
+"""
+
+
+@pytest.fixture
+def runs(folder: Path) -> Path:
+    """Two finished runs whose best model is that of round 1, and one that ended before its first checkpoint."""
+    for name, scores in (("a/worse", (0.6, 0.1)), ("b/better", (0.7, 0.3)), ("b/broken", None)):
+        run = folder / "runs" / name
+        run.mkdir(parents=True)
+        (run / "config.yaml").write_text("seed: 0\n")
+        if scores:
+            (run / "metrics.csv").write_text(METRICS.format(*scores))
+            Result(2, 1, 1.0).write(run)
+    return folder / "runs"
+
+
+def names(runs) -> list[str]:
+    return [run.directory.name for run in runs]
+
+
+def test_runs_are_ranked_by_the_metric_of_their_best_model(runs: Path):
+    assert names(list_runs([runs])) == ["worse", "better", "broken"]
+    ranked = list_runs([runs], "val/auroc_macro")
+    assert [(run.directory.name, run.value) for run in ranked[:2]] == [("better", 0.7), ("worse", 0.6)]
+    assert names(list_runs([runs], "train/loss")) == ["worse", "better", "broken"]
+    assert [run.status for run in ranked] == ["finished", "finished", "no checkpoint"]
+    assert names(list_runs([runs / "b", runs / "b/better"])) == ["better", "broken"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("list --by test/federation/auroc_macro", "--by: expected a metric of the validation data"),
+        ("list --by drift/update_norm", "--by: expected an AUROC or a loss"),
+        ("list --by val/auroc_macr", "did you mean val/auroc_macro"),
+        ("list nowhere", "nowhere: expected run directories"),
+        ("remove runs/b", "runs/b: expected a run directory"),
+        ("remove runs/b/better", "add --yes"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(words: str, said: str, runs: Path, fedlit_cli):
+    code, _, err = fedlit_cli(f"runs {words}")
+    assert code == 2
+    assert said in err
+    assert (runs / "b/better/config.yaml").exists()
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", ["worse", "better", "broken"]), ("y", ["worse", "broken"])])
+def test_a_run_is_removed_once_the_user_agrees(answer: str, left: list[str], runs: Path, fedlit_cli, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda question: answer)
+    assert fedlit_cli("runs remove runs/b/better")[0] == (answer == "n")
+    assert names(list_runs([runs])) == left
+
+
+def test_a_running_run_and_those_named_with_it_are_kept(runs: Path, fedlit_cli):
+    lock = RunLock(runs / "a/worse")
+    lock.acquire()
+    code, _, err = fedlit_cli("runs remove --yes runs/b/better runs/a/worse")
+    assert (code, "runs/a/worse: this run is running" in err) == (2, True)
+    assert {run.directory.name: run.status for run in list_runs([runs])}["worse"] == "running"
+    lock.release()
+    assert fedlit_cli("runs remove --yes runs/b/better runs/a/worse")[0] == 0
+    assert names(list_runs([runs])) == ["broken"]

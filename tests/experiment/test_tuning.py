@@ -1,0 +1,277 @@
+"""Tunings: ranges and their draws, the plan, mistakes, the choice, and a tuning that is killed and continued."""
+
+import json
+import math
+import os
+import signal
+from itertools import combinations
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from runs import Kept, Place, assert_same_run, wait_until
+from sweeps import BASE, write
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.ranges import Span, at_edge, drawn_points, every_point, read_range
+from fedlit.experiment.tuning import Tuned, choose, load_tuning
+from fedlit.reports.tuning import best_by_tries, cost_of, edges, write_report
+from fedlit.tracking.run import Result
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+LR = "model.lr"
+TUNE = {
+    "experiment": "tuned",
+    "config": ["base.yaml"],
+    "cases": {
+        "fedavg": {"federation.aggregators": ["FedAvg"]},
+        "fedprox": {"federation.aggregators": ["FedProx"], "ranges": {"federation.aggregators.mu": [0.001, 0.01, 0.1]}},
+    },
+    "ranges": {LR: {"low": 0.001, "high": 1, "scale": "log"}},
+    "tries": 4,
+    "rule": {"metric": "val/auroc_macro", "seeds": [100]},
+    "seeds": [0, 1],
+}
+GRID = {"sampler": "grid", "tries": None, "cases": {"fedavg": {}, "other": {"federation.rounds": 1}},
+        "ranges": {LR: [0.1, 0.2]}}  # fmt: skip
+
+
+def loaded(folder: Path, **changes: object):
+    return load_tuning(write(folder, TUNE | changes))
+
+
+class TestRanges:
+    def test_a_log_range_is_drawn_evenly_by_decade(self):
+        points = drawn_points({LR: Span(0.001, 1, "log")}, 300, 0, "tries")
+        decades = [math.floor(math.log10(point[LR])) for point in points if point[LR] < 1]
+        assert all(80 <= decades.count(decade) <= 120 for decade in (-3, -2, -1))
+        assert all(0.001 <= point[LR] <= 1 and float(f"{point[LR]:.3g}") == point[LR] for point in points)
+
+    def test_more_tries_begin_with_the_same_ones(self):
+        for ranges in ({LR: [1, 2, 3, 4], "mu": [5, 6]}, {LR: Span(1, 9), "mu": [5, 6]}):
+            assert drawn_points(ranges, 7, 3, "tries")[:4] == drawn_points(ranges, 4, 3, "tries")
+            assert drawn_points(ranges, 4, 3, "tries") != drawn_points(ranges, 4, 4, "tries")
+
+    def test_methods_share_the_draws_of_their_shared_keys(self):
+        alone = drawn_points({LR: Span(1, 9)}, 5, 0, "tries")
+        assert [p[LR] for p in drawn_points({LR: Span(1, 9), "mu": Span(0, 1)}, 5, 0, "tries")] == [
+            p[LR] for p in alone
+        ]
+
+    def test_points_are_never_repeated(self):
+        ranges = {"steps": Span(1, 3, integer=True), "mu": [5, 6]}
+        points = drawn_points(ranges, 6, 0, "tries")
+        assert sorted(map(str, points)) == sorted(map(str, every_point({"steps": [1, 2, 3], "mu": [5, 6]})))
+        with pytest.raises(ConfigError, match=r"tries: expected at most 6, .* found 7"):
+            drawn_points(ranges, 7, 0, "tries")
+
+    @pytest.mark.parametrize(
+        ("value", "found"),
+        [
+            ([], "found none"),
+            ([0.1], r"found only 0\.1"),
+            ([0.1, 0.2, 0.1], r"found 0\.1 twice"),
+            (0.1, r"\{low: .*found 0\.1"),
+            ({"low": 1}, "high: expected a number, found nothing"),
+            ({"low": 1, "hihg": 2}, "found hihg; did you mean high"),
+            ({"low": 1, "high": 1}, r"expected low below high, found 1 and 1; set it"),
+            ({"low": 2, "high": 1}, "swap"),
+            ({"low": 0, "high": 1, "scale": "log"}, "low: expected a number above 0"),
+            ({"low": 1, "high": 2, "scale": "logg"}, "scale: .*did you mean log"),
+            ({"low": 0.5, "high": 2, "integer": True}, "expected integers"),
+            ({"low": "x", "high": 2}, "low: expected a number, found x"),
+        ],
+    )
+    def test_a_range_without_a_choice_is_refused(self, value: object, found: str):
+        with pytest.raises(ConfigError, match=rf"^key.*{found}"):
+            read_range(value, "key")
+
+    def test_a_number_in_scientific_notation_is_a_number(self):
+        assert read_range({"low": "1e-3", "high": "1e-1", "scale": "log"}, "key") == Span(0.001, 0.1, "log")
+
+    def test_edges_are_ends_of_numbers(self):
+        assert [at_edge(v, [1, 3, 2]) for v in (1, 2, 3)] == ["lowest", None, "highest"]
+        assert at_edge("a", ["a", "b"]) is at_edge(True, [True, False]) is None
+
+
+class TestPlan:
+    def test_every_method_has_the_same_number_of_tries_with_its_own_ranges(self, folder: Path):
+        tuning = loaded(folder)
+        assert {case: len(points) for case, points in tuning.points.items()} == {"fedavg": 4, "fedprox": 4}
+        runs = tuning.runs("try", tuning.points, experiment_parser())
+        assert [run.seed for run in runs["fedavg"]] == [100] * 4
+        assert [run.point[LR] for run in runs["fedavg"]] == [run.point[LR] for run in runs["fedprox"]]
+        config = yaml.safe_load(runs["fedprox"][0].config)
+        point = tuning.points["fedprox"][0]
+        assert config["federation"]["aggregators"][0]["init_args"]["mu"] == point["federation.aggregators.mu"]
+        assert config["model"]["init_args"]["lr"] == point[LR]
+        assert {"fedlit.tune": "try", "fedlit.parent": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
+            config["tags"].items()
+        )
+        (final,) = tuning.runs("final", {case: points[1:2] for case, points in tuning.points.items()},
+                               experiment_parser())["fedavg"][1:]  # fmt: skip
+        assert final.name == f"fedavg,lr={tuning.points['fedavg'][1][LR]},seed=1"
+        assert yaml.safe_load(final.config)["tags"]["fedlit.tune"] == "final"
+
+    def test_a_grid_has_all_combinations_and_null_removes_a_shared_range(self, folder: Path):
+        ranges = {"model.lr": None, "federation.rounds": [1, 2]}
+        tuning = loaded(folder, **GRID | {"cases": {"fedavg": {}, "rounds": {"ranges": ranges}}})
+        assert tuning.points == {
+            "fedavg": [{LR: 0.1}, {LR: 0.2}],
+            "rounds": [{"federation.rounds": 1}, {"federation.rounds": 2}],
+        }
+
+    @pytest.mark.parametrize(
+        ("changes", "found"),
+        [
+            (
+                {"rule": {"metric": "test/federation/auroc_macro"}},
+                r"rule\.metric: .* found test/federation/auroc_macro",
+            ),
+            ({"rule": {"metric": "test_curve/federation/auroc_macro"}}, r"rule\.metric: "),
+            ({"rule": {"metric": "drift/update_norm"}}, r"rule\.mode: expected max or min for drift/update_norm"),
+            ({"rule": {"metrc": "x"}}, r"metrc.*did you mean.*metric"),
+            ({"rule": {"seeds": [1, 2]}}, r"seeds: .*found 1 in both"),
+            ({"rule": {"seeds": []}}, r"rule\.seeds: expected at least one"),
+            ({"seeds": []}, "seeds: expected at least one"),
+            ({"seeds": [0, 0]}, "seeds: expected different"),
+            ({"tries": None}, r"tries: expected a number of at least 1, found None"),
+            ({"tries": 0}, r"tries: expected a number of at least 1, found 0"),
+            ({"ranges": {LR: [0.1, 0.2]}, "tries": 3}, r"tries \(fedavg\): expected at most 2, .*model\.lr, found 3"),
+            (
+                {"ranges": {LR: []}},
+                r"ranges\.model\.lr \(.*tune\.yaml, line \d+\): expected at least two .* found none",
+            ),
+            ({"ranges": {LR: [0.1]}}, r"ranges\.model\.lr \(.*line \d+\): expected at least two .* found only 0\.1"),
+            ({"ranges": {}}, r"cases\.fedavg: expected at least one range"),
+            ({"ranges": {"seed": [1, 2]}}, r"ranges\.seed"),
+            ({"sampler": "optuna"}, r"optuna"),
+            ({"sampler": "grid"}, r"sampler \(fedavg\): expected random"),
+            (GRID | {"tries": 3}, r"tries \(fedavg\): expected 2, .* found 3"),
+            (GRID | {"cases": {"a": {}, "b": {"ranges": {"federation.rounds": [1, 2]}}}}, "found a: 2, b: 4"),
+            ({"cases": {}}, "cases: expected at least one"),
+        ],
+    )
+    def test_a_mistake_names_the_file_and_the_key(self, folder: Path, changes: dict, found: str):
+        file = write(folder, TUNE | changes).rename(folder / "tune.yaml")
+        with pytest.raises(ConfigError, match=rf"tune\.yaml.*{found}"):
+            load_tuning(file)
+
+    def test_an_unknown_key_of_a_range_has_its_line_and_similar_names(self, folder: Path, fedlit_cli):
+        write(folder, TUNE | {"ranges": {"model.lrr": [0.1, 0.2]}, "tries": 2})
+        code, _, err = fedlit_cli("tune --config sweep.yaml --dry_run true")
+        assert code == 2
+        assert "sweep.yaml, line" in err
+        assert "lrr" in err
+        assert "did you mean" in err
+
+    def test_a_dry_run_lists_the_tries(self, folder: Path, fedlit_cli):
+        write(folder, TUNE)
+        code, out, err = fedlit_cli("tune --config sweep.yaml --dry_run true")
+        assert code == 0, err
+        assert out.count("seed=100  new") == 8
+        assert not (folder / "runs").exists()
+
+
+class TestChoice:
+    @pytest.fixture
+    def tried(self, folder: Path):
+        """A tuning whose tries of FedAvg have these scores; the second failed with one of two seeds."""
+        rule = {"metric": "val/auroc_macro", "seeds": [100, 101]}
+        tuning = loaded(folder, rule=rule, cases={"fedavg": {}})
+        runs = tuning.runs("try", tuning.points, experiment_parser())["fedavg"]
+        for run, score in zip(runs, (0.6, 0.7, 0.95, None, 0.7, 0.9, 0.75, 0.85), strict=True):
+            run.directory.mkdir(parents=True)
+            rows = f"1,round/steps,5.0\n1,time/round_s,2.0\n1,time/evaluate_s,1.0\n2,val/auroc_macro,{score}\n"
+            (run.directory / "metrics.csv").write_text("step,key,value\n" + (rows if score else ""))
+            if score:
+                Result(2, 2, 1.0).write(run.directory)
+        return tuning, choose("fedavg", tuning, runs)
+
+    def test_the_best_mean_wins_and_a_failed_try_cannot(self, tried: tuple):
+        _, tuned = tried
+        assert tuned.best == 2
+        assert tuned.scores == pytest.approx([0.65, math.nan, 0.8, 0.8], nan_ok=True)
+        smallest = loaded(Path(), rule={"metric": "val/auroc_macro", "seeds": [100, 101], "mode": "min"},
+                          cases={"fedavg": {}})  # fmt: skip
+        assert choose("fedavg", smallest, tuned.runs).best == 0
+
+    def test_a_metric_that_no_try_has_is_named_with_similar_ones(self, tried: tuple):
+        _, tuned = tried
+        other = loaded(Path(), rule={"metric": "val/auroc_macr", "seeds": [100, 101]}, cases={"fedavg": {}})
+        with pytest.raises(ConfigError, match=r"rule\.metric: .*did you mean val/auroc_macro"):
+            choose("fedavg", other, tuned.runs)
+
+    def test_the_report_has_every_part(self, tried: tuple, folder: Path):
+        tuning, tuned = tried
+        cost = cost_of(tuned, tuning.rule.metric)
+        assert (cost.runs, cost.failed, cost.steps, cost.seconds) == (8, 1, 35, 21.0)
+        finals = pd.DataFrame(
+            {"case": "fedavg", "data_seed": [0, 1], "test/federation/auroc_macro": [0.8, 0.9], "status": "finished"}
+        )
+        text = write_report(tuning, [tuned], finals, folder / "out")
+        for part in (
+            "0.001 to 1 (log)",
+            f"model.lr {tuned.chosen[LR]}",
+            "0.8500 | 0.0707 | 2/2",
+            "| 8 | 1 | 35 | 21 |",
+        ):
+            assert part in text
+        assert (folder / "out/report.md").read_text() == text
+        tries = pd.read_csv(folder / "out/tries.csv")
+        assert list(tries["chosen"]) == [False, False, True, False]
+        assert list(pd.read_csv(folder / "out/best_by_tries.csv")["tries"]) == [1, 2, 3, 4]
+
+    def test_a_chosen_value_at_an_end_of_the_tries_is_reported(self, tried: tuple):
+        _, tuned = tried
+        points = [{LR: 0.1}, {LR: 0.2}, {LR: 0.9}, {LR: 0.3}]
+        assert edges(Tuned("a", points, tuned.scores, tuned.runs, 2)) == {LR: "highest"}
+        assert edges(Tuned("a", points, tuned.scores, tuned.runs, 3)) == {}
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_best_by_tries_is_the_mean_over_all_draws(sign: int):
+    scores, best = [0.3, 0.9, 0.5, 0.8, 0.5], max if sign == 1 else min
+    for number, mean in enumerate(best_by_tries(scores, sign), start=1):
+        draws = [best(draw) for draw in combinations(scores, number)]
+        assert mean == pytest.approx(sum(draws) / len(draws))
+    assert best_by_tries([0.5, math.nan, 0.7], sign) == pytest.approx(
+        [math.nan, (0.5 + 0.7 + best(0.5, 0.7)) / 3, best(0.5, 0.7)], nan_ok=True
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_and_continued_tuning_equals_an_uninterrupted_one(tmp_path: Path):
+    base = BASE | {"model": {"class_path": "awkward.Slow", "init_args": {"seconds": 0.02}}}
+    base["federation"] = BASE["federation"] | {"rounds": 4, "checkpoint_every": 1}
+    ranges = {"federation.gradient_clip": {"low": 0.01, "high": 1, "scale": "log"}}
+    file = write(tmp_path, TUNE | {"ranges": ranges, "tries": 2, "seeds": [0]}, base)
+    line = f"tune --config {file} --output {tmp_path}"
+    whole = Place(tmp_path / "a").start(f"{line}/whole --run_dir {tmp_path}/whole-runs --jobs 2")
+    assert whole.wait(240) == 0, whole.output
+    for stage, signum in (("seed=100", signal.SIGKILL), ("seed=0", signal.SIGINT)):
+        part = Place(tmp_path / stage).start(f"{line}/parts --run_dir {tmp_path}/parts-runs")
+        assert wait_until(
+            lambda stage=stage: any(
+                len(Kept(run).rounds) and not (run / "result.json").exists()
+                for run in (tmp_path / "parts-runs/tuned").glob(f"*{stage}")
+            ),
+            part,
+            seconds=240,
+        )
+        os.kill(part.process.pid, signum)
+        assert part.wait(240) != 0
+    rest = Place(tmp_path / "rest").start(f"{line}/parts --run_dir {tmp_path}/parts-runs")
+    assert rest.wait(240) == 0, rest.output
+    names = sorted(path.parent.name for path in (tmp_path / "whole-runs/tuned").glob("*/result.json"))
+    assert len(names) == 6
+    for name in names:
+        assert_same_run(Kept(tmp_path / "whole-runs/tuned" / name), Kept(tmp_path / "parts-runs/tuned" / name))
+    for table in ("tries", "best_by_tries"):
+        assert (tmp_path / f"whole/{table}.csv").read_text() == (tmp_path / f"parts/{table}.csv").read_text()
+    finals = [json.loads(next(tmp_path.glob(f"{where}-runs/tuned/fedprox*seed=0/result.json")).read_text())
+              for where in ("whole", "parts")]  # fmt: skip
+    assert finals[0]["metrics"] == finals[1]["metrics"]

@@ -1,0 +1,106 @@
+"""Participation plans: which clients train when, and plans that do not fit their clients."""
+
+import pytest
+import torch
+from engine_rounds import opened
+from simulation import simulate
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import CoordinateMedian, FedDyn, Scaffold
+from fedlit.core.errors import ConfigError
+from fedlit.core.randomness import generator
+from fedlit.federation.federation import Federation
+from fedlit.federation.participation import Availability, Cyclic, Share, Timetable
+from fedlit.schedules import ConstantSchedule
+
+SITES = [f"site-{k}" for k in range(5)]
+
+
+def cohorts(plan, rounds=6, seed=0, clients=SITES):
+    plan.check(clients, rounds)
+    return [plan.cohort(clients, index, seed) for index in range(rounds)]
+
+
+def test_groups_take_turns():
+    assert cohorts(Cyclic(2), 3) == [SITES[::2], SITES[1::2], SITES[::2]]
+    for groups in range(1, 6):
+        one_turn = cohorts(Cyclic(groups), groups)
+        assert sorted(name for cohort in one_turn for name in cohort) == SITES
+        assert (min(map(len, one_turn)), max(map(len, one_turn))) == Cyclic(groups).sizes(SITES)
+
+
+def test_a_table_names_the_rounds_of_each_site():
+    plan = Timetable({"site-0": [1, 2], "site-1": [2, 3]}, period=3)
+    found = cohorts(plan, 4, clients=SITES[:2])
+    assert found == [SITES[:1], SITES[:2], SITES[1:2], SITES[:1]]
+    assert plan.sizes(SITES[:2]) == (1, 2)
+    assert plan.share(SITES[:2]) == pytest.approx(4 / 6)
+
+
+def test_availability_has_its_probabilities_and_its_least_number():
+    plan = Availability({"site-0": 0.2, "site-1": 0.7}, least=2)
+    found = cohorts(plan, 2000, clients=SITES[:3])
+    share = [sum(name in cohort for cohort in found) / 2000 for name in SITES[:3]]
+    # site-2 always; with it alone, which happens in 0.8 * 0.3 of the rounds, the nearer of the others joins
+    assert share[2] == 1
+    assert 0.2 <= share[0] <= 0.2 + 0.24
+    assert share[0] + share[1] == pytest.approx(0.2 + 0.7 + 0.24, abs=0.04)
+    assert min(map(len, found)) == 2
+    assert plan.sizes(SITES[:3]) == (2, 3)
+    free = cohorts(Availability(0.4), 2000)
+    assert sum(map(len, free)) / 10000 == pytest.approx(0.4 + 0.6**5 / 5, abs=0.02)
+    assert free == cohorts(Availability(0.4), 2000)
+    assert free != cohorts(Availability(0.4), 2000, seed=1)
+
+
+def test_a_number_draws_the_cohorts_that_it_has_always_drawn():
+    for index in range(5):
+        drawn = torch.randperm(5, generator=generator(7, "cohort", index))[:2]
+        assert Share(0.4).cohort(SITES, index, 7) == [SITES[i] for i in sorted(drawn.tolist())]
+    assert Share().cohort(SITES, 0, 7) == SITES
+
+
+def test_a_federation_trains_the_clients_of_its_plan():
+    plan = Timetable({"site-0": [1, 2], "site-1": [2], "site-2": [3]})
+    settings = {"rounds": 3, "schedule": ConstantSchedule(1, "steps"), "participation": plan}
+    done = simulate(ToyNet(), ToyData(3), Federation([Scaffold()], **settings), "32-true")
+    assert done.cohorts == [("site-0",), ("site-0", "site-1"), ("site-2",)]
+    ends = []
+    for workers in (1, 2):
+        federation = Federation([FedDyn()], rounds=2, participation=Cyclic(2), schedule=ConstantSchedule(1, "steps"))
+        with opened(federation, ToyNet(), ToyData(4), workers) as (session, _):
+            ends.append([session.round(index).cohort for index in range(3)])
+    assert ends[0] == ends[1] == [("site-0", "site-2"), ("site-1", "site-3"), ("site-0", "site-2")]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Cyclic(0), "Cyclic expected at least 1 group, found 0"),
+        (lambda: cohorts(Cyclic(6)), "Cyclic expected at most 5 groups, one for each client, found 6"),
+        (lambda: Timetable({"a": [0]}), "Timetable expected rounds from 1 for 'a', found 0"),
+        (lambda: Timetable({"a": [4]}, 3), "Timetable expected rounds from 1 to 3, the period, for 'a', found 4"),
+        (lambda: Timetable({"a": [1, 1]}), "Timetable names a round of client 'a' twice"),
+        (lambda: cohorts(Timetable({"elsewhere": [1]})), "Timetable expected names among site-0.*found 'elsewhere'"),
+        (lambda: cohorts(Timetable({"site-0": [1]}, 1)), "expected rounds of every client, found none of 'site-1'"),
+        (lambda: cohorts(Timetable({"site-0": [1, 3]}), 3, clients=SITES[:1]), "Timetable has no client in round 2"),
+        (lambda: Availability(0.0), r"Availability expected probabilities in \(0, 1\], found 0"),
+        (lambda: Availability({"a": 1.5}), r"Availability expected probabilities in \(0, 1\], found 1\.5"),
+        (lambda: Availability(0.5, 0), "Availability expected at least 1 client in a round, found 0"),
+        (lambda: cohorts(Availability(0.5, 6)), "Availability expected at least 6 clients, found 5"),
+        (lambda: cohorts(Availability({"nobody": 0.5})), "Availability expected names among site-0.*found 'nobody'"),
+        (lambda: Federation(participation=1.5), r"federation\.participation: expected a share in \(0, 1\], found 1\.5"),
+    ],
+)
+def test_plans_that_contradict_themselves_or_their_clients_are_refused(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_a_session_refuses_unknown_sites_and_cohorts_that_an_algorithm_cannot_use():
+    for aggregators, plan, message in (
+        ([], Timetable({"NIH": [1]}), "Timetable expected names among site-0, site-1.*found 'NIH'"),
+        ([CoordinateMedian()], Availability(0.9), "CoordinateMedian"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            simulate(ToyNet(), ToyData(4), Federation(aggregators, rounds=1, participation=plan), "32-true")

@@ -1,0 +1,118 @@
+"""The model card of a run: every number from its files, and a blank for whatever they do not hold."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from past_runs import config, predictions, write_run
+from sklearn.metrics import roc_auc_score
+
+from fedlit.core.checkpoints.manifest import Best, Manifest
+
+Cli = Callable[[str], tuple[int, str, str]]
+
+
+def write_trained(directory: Path, **groups: np.ndarray) -> Path:
+    """A run with the files of one that was trained by `fedlit fit`."""
+    found = replace(predictions(1.5, images=400), groups=groups)
+    data = {"class_path": "fedlit.data.ImageTable", "init_args": {"missing_classes": "ignore", "table": "a|b.csv"}}
+    settings = config() | {"data": data, "fabric": {"precision": "32-true"}}
+    write_run(directory, found, settings, {"total/bytes_up": (2e6,), "total/bytes_down": (1e6,), "total/steps": (40,)})
+    folder = directory / "checkpoints" / "round-000003"
+    folder.mkdir(parents=True)
+    (folder / "server.pt").write_bytes(b"weights")
+    hashes = {"server.pt": hashlib.sha256(b"weights").hexdigest()}
+    Manifest(3, ["north"], [], [*hashes], {}, Best(0.8125, 3), fedlit="0.9.9", sha256=hashes).write(folder)
+    rows = "a,p1,north,train\nb,p1,north,train\nc,p2,north,test\n"
+    (directory / "partition.csv").write_text("image,patient,client,split\n" + rows)
+    (directory / "classes.csv").write_text("client,class,label\nnorth,Mass,Mass\nnorth,Nodule,Nodules\n")
+    (directory / "counts.csv").write_text("set,class,positives,negatives\ntest/federation,Mass,120,280\n")
+    (directory / "left_out.csv").write_text("image,file,reason\nd,d.png,damaged\ne,e.png,damaged\n")
+    (directory / "leaves_a_site.txt").write_text("each round a site sends 2.0 MB: w [10]\n")
+    return directory
+
+
+@pytest.fixture
+def card(tmp_path: Path, fedlit_cli: Cli) -> Callable[..., str]:
+    def written(**groups: np.ndarray) -> str:
+        directory = write_trained(tmp_path / "run", **groups)
+        code, out, err = fedlit_cli(f"card {directory} --draws 100")
+        assert code == 0, err
+        assert "blanks to fill in" in out
+        return (directory / "model_card.md").read_text()
+
+    return written
+
+
+def test_every_number_is_that_of_a_file(card: Callable[..., str]):
+    text = card()
+    found = predictions(1.5, images=400)
+    for i, name in enumerate(found.classes):
+        assert f"| {name} | {roc_auc_score(found.labels[:, i], found.scores[:, i]):.3f} | 0." in text
+    for line in (
+        "| north | train | 2 | 1 |",
+        "| north | test | 1 | 1 |",
+        "| north | Mass, Nodule (from Nodules) |",
+        "| test/federation | Mass | 120 | 280 |",
+        "| damaged | 2 |",
+        "| missing_classes | ignore |",
+        r"| table | a\|b.csv |",
+        "| aggregators.0 | fedlit.aggregators.FedAvg |",
+        "Its value was 0.8125, after round 3.",
+        "- each round a site sends 2.0 MB: w [10]",
+        "2 MB sent by clients, 1 MB received",
+        "Local steps of all clients: 40",
+        "fedlit 0.9.9; precision 32-true",
+        f"| checkpoints/round-000003/server.pt | {hashlib.sha256(b'weights').hexdigest()} |",
+    ):
+        assert line in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    heads = [i for i, line in enumerate(tables) if set(line) <= set("|-")]
+    assert len(heads) > 6
+    for start, end in zip(heads, [*heads[1:], None], strict=True):
+        rows = [tables[start - 1], *tables[start + 1 : None if end is None else end - 1]]
+        assert len({row.replace(r"\|", "").count("|") for row in rows}) == 1
+
+
+def test_groups_are_counted_and_small_ones_are_not(card: Callable[..., str]):
+    text = card(sex=np.array(["F"] * 300 + ["M"] * 95 + ["X"] * 5))
+    assert "| federation | sex | F | 300 | 300 |" in text
+    assert "| federation | sex | X | few | fewer than 10 |" in text
+    assert "numbers by site and group" in text
+
+
+def test_what_the_run_cannot_know_is_a_blank(card: Callable[..., str]):
+    text = card()
+    assert text.count("**[to fill in: ") > 10
+    for word in ("clinical question", "ethics approval", "set the labels", "demographic"):
+        assert any(word in blank.partition("]**")[0] for blank in text.split("**[to fill in: ")[1:])
+
+
+def test_a_run_without_these_files_has_a_card_that_says_so(tmp_path: Path, fedlit_cli: Cli):
+    directory = write_trained(tmp_path / "run")
+    for name in ("partition.csv", "classes.csv", "counts.csv", "left_out.csv", "leaves_a_site.txt"):
+        (directory / name).unlink()
+    code, _, err = fedlit_cli(f"card {directory} --draws 100 --output {tmp_path / 'card.md'}")
+    assert code == 0, err
+    text = (tmp_path / "card.md").read_text()
+    assert "The run recorded no table of its images." in text
+    assert "What a site sends in a round is not recorded" in text
+
+
+def test_what_has_no_card_is_refused(tmp_path: Path, fedlit_cli: Cli):
+    unfinished = write_run(tmp_path / "unfinished", None, config(), finished=False)
+    untrained = write_run(tmp_path / "untrained", None, config())
+    (tmp_path / "empty").mkdir()
+    for folder, words in (
+        (unfinished, "has not finished"),
+        (untrained, "expected checkpoints of the tested model"),
+        (tmp_path / "empty", "without config.yaml"),
+    ):
+        code, _, err = fedlit_cli(f"card {folder}")
+        assert code == 1
+        assert words in err
+    assert yaml.safe_load((untrained / "config.yaml").read_text())["seed"] == 0

@@ -1,0 +1,276 @@
+"""``fedlit evaluate`` from the command line to its files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from past_runs import config, some_images, write_run
+from scipy.special import expit
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from fedlit.predictions.table import Predictions, read, write
+from fedlit.reports.compare.runs import load_runs
+from fedlit.reports.evaluation.evaluation import Evaluation, Request, evaluate_runs
+from fedlit.reports.evaluation.points import Point
+from fedlit.reports.evaluation.tables import verdict
+
+Cli = Callable[[str], tuple[int, str, str]]
+CLASSES = ("Effusion", "Nodule")
+POINT = "--threshold '{at: sensitivity 0.8, on: val/each}'"
+
+
+def drawn(data: int, seed: int = 0, images: int = 1200, kind: str = "logit") -> Predictions:
+    """Images of three clients; Nodule is fainter in women, and west has higher scores."""
+    rng, own = np.random.default_rng(data), np.random.default_rng((data, seed))
+    labels = (rng.random((images, 2)) < 0.25).astype(np.float32)
+    sex, client = rng.choice(["F", "M"], size=images), rng.choice(["north", "south", "west"], size=images)
+    faint = np.where((sex == "F")[:, None], [1.0, 0.2], 1.0)
+    scores = 2 * labels * faint + rng.normal(size=labels.shape) + 0.2 * own.normal(size=labels.shape) - 1.5
+    scores += 0.8 * (client == "west")[:, None]
+    nothing = np.full(images, "")
+    return Predictions(
+        "federation", 3, kind, CLASSES, torch.tensor(scores if kind == "logit" else expit(scores)).float(),
+        torch.tensor(labels), np.array([f"i{n:04d}" for n in range(images)]),
+        np.array([f"p{n:04d}" for n in range(images)]), nothing, client, nothing, (100, 100), {"sex": sex},
+    )  # fmt: skip
+
+
+def run_of(
+    folder: Path, found: Predictions, seed: int = 0, validation: Predictions | None = None, **model: str
+) -> Path:
+    """A run with predictions of its test set, and of validation images."""
+    run = write_run(folder, found, config(("FedAvg",), seed, **model))
+    if validation is not None:
+        write(validation, run / "probabilities" / "federation_val.parquet")
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds of a method."""
+    folder = tmp_path_factory.mktemp("evaluated") / "runs"
+    for seed in (0, 1, 2):
+        run_of(folder / f"seed-{seed}", drawn(7, seed), seed, drawn(8, seed, 500, "probability"))
+    return folder
+
+
+def evaluated(*folders: Path, points: Sequence[dict] = (), draws: int = 100) -> Evaluation:
+    """The evaluation of runs."""
+    loaded, notes = load_runs([str(folder) for folder in folders], None, {}, "", Path())
+    return evaluate_runs(loaded, Request(points=tuple(map(Point.read, points)), draws=draws), notes)
+
+
+@pytest.fixture(scope="module")
+def evaluation(runs: Path) -> Evaluation:
+    """The evaluation of the three seeds, with thresholds of each site."""
+    return evaluated(runs, points=[{"at": "sensitivity 0.8", True: "val/each"}], draws=200)
+
+
+def where(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    """The rows with these values; ``name`` is the class."""
+    for column, value in values.items():
+        table = table[table["class" if column == "name" else column] == value]
+    return table
+
+
+def test_values_are_means_over_seeds(runs: Path, evaluation: Evaluation):
+    parts = [read(runs / f"seed-{seed}" / "predictions" / "federation.parquet") for seed in (0, 1, 2)]
+    rows = parts[0].groups["sex"] == "F"
+    for measure, oracle in (("auroc", roc_auc_score), ("auprc", average_precision_score)):
+        expected = [oracle(part.labels[rows, 1], part.scores[rows, 1]) for part in parts]
+        (found,) = where(evaluation.estimates, group="F", name="Nodule", measure=measure).to_dict("records")
+        assert found["value"] == pytest.approx(np.mean(expected))
+        assert found["sd_over_seeds"] == pytest.approx(np.std(expected, ddof=1))
+        assert found["low"] < found["value"] < found["high"]
+        assert found["n_pos"] == int(parts[0].labels[rows, 1].sum())
+
+
+def test_the_planted_gap_is_found_and_no_other(evaluation: Evaluation):
+    gaps = evaluation.gaps
+    claimed = gaps[gaps["beyond_noise"]]
+    assert set(claimed["class"]) == {"Nodule"}
+    assert "auroc" in set(claimed["measure"])
+    assert (gaps["p_holm"] >= gaps["p"]).all()
+    assert (gaps["p"] >= gaps["p_images"]).all()
+    assert "AUROC of Nodule, sex" in verdict(evaluation)
+
+
+def test_thresholds_are_carried_from_site_to_site(runs: Path, evaluation: Evaluation):
+    points = where(evaluation.points, measure="sensitivity", name="Effusion", by="client")
+    assert set(zip(points["chosen_on"], points["group"], strict=True)) == {
+        (source, used) for source in ("federation", "north", "south", "west") for used in ("north", "south", "west")
+    }
+    rates = []
+    for seed in (0, 1, 2):
+        val = read(runs / f"seed-{seed}" / "probabilities" / "federation_val.parquet")
+        tested = read(runs / f"seed-{seed}" / "predictions" / "federation.parquet")
+        ours = np.sort(val.scores[(val.clients == "west") & (val.labels[:, 0] == 1).numpy(), 0].numpy())
+        threshold = ours[len(ours) - int(np.ceil(0.8 * len(ours)))]
+        theirs = expit(tested.scores[(tested.clients == "north") & (tested.labels[:, 0] == 1).numpy(), 0].numpy())
+        rates.append((theirs >= threshold - 1e-6).mean())
+    (found,) = where(points, chosen_on="west", group="north")["value"]
+    assert found == pytest.approx(np.mean(rates))
+    own = points[points["chosen_on"] == points["group"]].set_index("group")["value"]
+    assert found < own["north"] - 0.1  # a threshold of higher scores misses positives elsewhere
+
+
+def test_the_report_has_tables_and_no_script(
+    runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("fedlit.reports.evaluation.report.charts", lambda evaluation: {})  # they take seconds
+    code, out, err = fedlit_cli(
+        f"evaluate {runs / 'seed-0'} --by sex --draws 100 --output {tmp_path} "
+        "--threshold '{class: Nodule, at: specificity 0.9, on: val/each}'"
+    )
+    assert code == 0, err
+    assert "trainings were not varied" in " ".join(out.split())
+    page = (tmp_path / "report.html").read_text()
+    for words in ("Operating points", "threshold of", "Gaps beyond", "Holm", "deciles", "one run"):
+        assert words in page
+    assert "<script" not in page
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "estimates.csv", "gaps.csv", "points.csv"}
+    assert set(pd.read_csv(tmp_path / "points.csv")["class"]) == {"Nodule"}
+
+
+@pytest.mark.slow
+def test_the_report_has_figures(runs: Path, tmp_path: Path, fedlit_cli: Cli):
+    code, _, err = fedlit_cli(f"evaluate {runs} --draws 100 --output {tmp_path}")
+    assert code == 0, err
+    figures = [f"{name}.{kind}" for name in ("reliability", "decision", "roc_sex", "pr_sex") for kind in ("svg", "pdf")]
+    assert {path.name for path in tmp_path.iterdir()} == {*figures, "report.html", "estimates.csv", "gaps.csv"}
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('role="img"') == 4
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def few(found: Predictions) -> Predictions:
+    """A test set with two women who have a nodule."""
+    women = np.flatnonzero((found.groups["sex"] == "F") & (found.labels[:, 1].numpy() == 1))
+    kept = np.setdiff1d(np.arange(len(found)), women[2:])
+    return replace(some_images(found, kept), groups={"sex": found.groups["sex"][kept]})
+
+
+def test_few_patients_have_neither_interval_nor_claim(tmp_path: Path):
+    found = evaluated(run_of(tmp_path / "run", few(drawn(7))))
+    estimates = where(found.estimates, name="Nodule")
+    assert where(estimates, group="F")["low"].isna().all()
+    assert where(found.gaps, name="Nodule")["p"].isna().all()
+    assert where(estimates, group="M", measure="auroc")["low"].notna().all()
+
+
+def older(folder: Path) -> str:
+    run_of(folder / "run", replace(drawn(7), groups={}))
+    return f"{folder / 'run'} --by sex"
+
+
+def other_images(folder: Path) -> str:
+    found = drawn(7, 1)
+    run_of(folder / "a", drawn(7))
+    run_of(folder / "b", replace(found, images=np.char.add("x", found.images)), 1)
+    return f"{folder / 'a'} {folder / 'b'}"
+
+
+def other_labels(folder: Path) -> str:
+    found = drawn(7, 1)
+    run_of(folder / "a", drawn(7))
+    run_of(folder / "b", replace(found, labels=1 - found.labels), 1)
+    return f"{folder / 'a'} {folder / 'b'}"
+
+
+def without_validation(folder: Path) -> str:
+    return f"{run_of(folder / 'run', drawn(7))} {POINT}"
+
+
+def other_round(folder: Path) -> str:
+    return f"{run_of(folder / 'run', drawn(7), 0, replace(drawn(8, 0, 500), round=2))} {POINT}"
+
+
+def two_methods(folder: Path) -> str:
+    run_of(folder / "a", drawn(7))
+    run_of(folder / "b", drawn(7), backbone="another")
+    return f"{folder / 'a'} {folder / 'b'}"
+
+
+def validated(folder: Path) -> str:
+    return str(run_of(folder / "run", drawn(7), 0, drawn(8, 0, 500)))
+
+
+def many_ages(folder: Path) -> str:
+    found = drawn(7)
+    return str(run_of(folder / "run", replace(found, groups={"age": np.arange(len(found)).astype(str)})))
+
+
+def improper(folder: Path) -> str:
+    return str(run_of(folder / "run", replace(drawn(7), kind="probability")))
+
+
+@pytest.mark.parametrize(
+    ("make", "more", "words"),
+    [
+        (validated, "--threshold '{at: sensitivity 0.9, on: test}'", ["--threshold: on:", "test", "validation images"]),
+        (validated, "--threshold '{class: Mas, on: val}'", ["--threshold: class:", "label/Mas", "federation_val"]),
+        (validated, "--threshold '{on: val/east}'", ["--threshold: on:", "east", "column client", "west"]),
+        (validated, "--threshold '{at: recall 0.9}'", ["--threshold: at:", "recall 0.9"]),
+        (validated, "--threshold '{a: 1}'", ["--threshold", "'a'"]),
+        (validated, "--set nih", ["predictions", "'nih'", "federation", "--set"]),
+        (validated, "--risk 2", ["--risk", "2"]),
+        (validated, "--draws 1", ["--draws", "1"]),
+        (without_validation, "", ["federation_val.parquet", "fedlit predict", "--part val"]),
+        (other_round, "", ["federation_val.parquet", "3", "2 rounds"]),
+        (older, "", ["federation.parquet", "column group/sex", "client, site", "fedlit test"]),
+        (other_images, "", ["b/predictions/federation.parquet", "column image", "a/predictions"]),
+        (other_labels, "", ["b/predictions/federation.parquet", "column label/Effusion"]),
+        (two_methods, "", ["2 methods", "fedlit compare"]),
+        (many_ages, "", ["column group/age", "1200", "bands"]),
+        (improper, "", ["federation.parquet", "column score/Effusion", "probabilities"]),
+    ],
+)  # fmt: skip
+def test_mistakes_name_the_file_and_the_column(
+    make: Callable[[Path], str], more: str, words: Sequence[str], tmp_path: Path, fedlit_cli: Cli
+):
+    code, _, err = fedlit_cli(f"evaluate {make(tmp_path)} {more} --output {tmp_path / 'out'}")
+    assert code != 0
+    for word in words:
+        assert word in " ".join(err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
+    tested, validation = drawn(7), drawn(8, 0, 500)
+    for part in (tested, validation):
+        part.labels[part.clients == "south", 1] = torch.nan
+    found = evaluated(run_of(tmp_path / "run", tested, 0, validation), points=[{"on": "val/each"}])
+    text = " ".join(found.notes)
+    assert "federation_val.parquet: column label/Nodule: south has no positive validation image" in text
+    assert "federation.parquet: column label/Nodule: client south has no positive or no negative image" in text
+    points = where(found.points, name="Nodule")
+    assert "south" not in {*points["chosen_on"], *points["group"]}
+
+
+def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):
+    tested = drawn(7)
+    groups = {
+        "sex": np.where(np.arange(len(tested)) < 100, "", tested.groups["sex"]),
+        "view": np.full(len(tested), "PA"),
+    }
+    found = evaluated(run_of(tmp_path / "run", replace(tested, groups=groups)))
+    text = " ".join(found.notes)
+    assert "column group/sex: 100 of 1,200 images have no value" in text
+    assert "column group/view: all images have the value 'PA'" in text
+    assert set(found.gaps["by"]) == {"sex"}
+
+
+def test_scores_of_an_auc_loss_are_no_probabilities(tmp_path: Path):
+    run = run_of(tmp_path / "run", drawn(7), objective={"class_path": "fedlit.objectives.AUCSaddle"})
+    assert any("they are not probabilities" in note for note in evaluated(run).notes)
+
+
+def test_a_softmax_is_applied_to_the_logits_of_a_loss_of_one_class_per_image(tmp_path: Path):
+    tested = drawn(7)
+    run = run_of(tmp_path / "run", tested, objective={"class_path": "fedlit.objectives.SoftmaxFocalLoss"})
+    (brier,) = where(evaluated(run).estimates, by="all", measure="brier", name="Nodule")["value"]
+    assert brier == pytest.approx(float(((tested.scores.softmax(1) - tested.labels)[:, 1] ** 2).mean()), rel=1e-4)

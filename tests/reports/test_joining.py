@@ -1,0 +1,208 @@
+"""The gains of sites from joining a federation, over individual models."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from joining_runs import SITES, site_predictions, write_federation, write_individual, write_joining
+from past_runs import some_images
+
+from fedlit.core.errors import ConfigError
+from fedlit.metrics.auroc import auroc
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.comparison import compare_runs
+from fedlit.reports.compare.joining import Joining, what_joining_brought
+from fedlit.reports.compare.random_effects import random_effects
+from fedlit.reports.compare.runs import load_runs
+
+Cli = Callable[[str], tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_joining(tmp_path_factory.mktemp("joining") / "joining")
+
+
+def joined(folder: Path, draws: int = 100) -> Joining:
+    runs, _ = load_runs([str(folder)], None, {}, "", folder)
+    return what_joining_brought(runs, draws=draws)
+
+
+def macro(found: Predictions, rows: np.ndarray) -> float:
+    return float(auroc(found.scores[rows], found.labels[rows]).mean())
+
+
+def test_random_effects_are_those_of_statsmodels():
+    # statsmodels 0.15.0: combine_effects(effects, variances, method_re="dl", use_t=True), its tau2, i2, mean_effect_re,
+    # sd_eff_w_re_hksj and test_homogeneity().pvalue.
+    effects, variances = [0.031, 0.012, -0.004, 0.050, 0.022], [0.0001, 0.0002, 0.00008, 0.0004, 0.00015]
+    found = random_effects(effects, variances)
+    expected = (0.0002339176954732511, 0.6175658938310772, 0.01925686367545365, 0.008623451079396695)
+    np.testing.assert_allclose((found.tau2, found.i2, found.mean, found.error), expected, rtol=1e-12)
+    np.testing.assert_allclose(found.p_heterogeneity, 0.033362009043871634, rtol=1e-12)
+
+
+def test_random_effects_are_those_of_an_installed_statsmodels():
+    statsmodels = pytest.importorskip("statsmodels.stats.meta_analysis")
+    rng = np.random.default_rng(0)
+    for sites in (2, 3, 12):
+        effects, variances = rng.normal(0.02, 0.03, sites), rng.uniform(1e-4, 1e-3, sites)
+        theirs = statsmodels.combine_effects(effects, variances, method_re="dl", use_t=True)
+        ours = random_effects(effects, variances)
+        both = (ours.tau2, theirs.tau2), (ours.mean, theirs.mean_effect_re), (ours.error, theirs.sd_eff_w_re_hksj)
+        for one, other in both:
+            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-15)
+
+
+def test_equal_effects_have_no_heterogeneity_and_bad_variances_are_refused():
+    found = random_effects([0.01, 0.01], [1e-4, 2e-4])
+    assert (found.tau2, found.i2) == (0, 0)
+    assert found.error < 1e-15
+    for variances in ([1e-4], [1e-4, 0.0], [1e-4, float("nan")]):
+        with pytest.raises(ValueError, match="variances above 0"):
+            random_effects([0.01] * len(variances), variances)
+
+
+def test_gains_are_differences_on_the_same_images(folder: Path):
+    fedavg, pooled = joined(folder).methods
+    assert [fedavg.method.name, pooled.method.name] == ["fedavg", "pooled"]
+    for place, (home, away) in enumerate(zip(fedavg.home, fedavg.away, strict=True)):
+        assert home.site == SITES[place]
+        found = [(site_predictions(0.6, 10 * s + place), site_predictions(1.4, 10 * s + 8)) for s in (0, 1, 2)]
+        for gain, rows in ((home, found[0][0].clients == home.site), (away, found[0][0].clients != home.site)):
+            own, ours = ([macro(pair[i], rows) for pair in found] for i in (0, 1))
+            np.testing.assert_allclose(gain.own.value, np.mean(own))
+            np.testing.assert_allclose(gain.gain.value, np.mean(ours) - np.mean(own))
+        assert home.gain.claimed
+        assert re.fullmatch(r"gains 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]", home.text)
+    assert fedavg.summary.effects.sites == 3
+    assert fedavg.summary.interval.low > 0
+    assert fedavg.summary.prediction.low < fedavg.summary.interval.low
+
+
+def test_the_summary_adds_the_noise_of_trainings_that_all_sites_share(tmp_path: Path):
+    for seed, joined_strength in enumerate((1.0, 1.4, 1.8)):
+        for place, site in enumerate(SITES):
+            write_individual(tmp_path, site, site_predictions(1.2, 10 * seed + place), seed)
+        write_federation(tmp_path, "FedAvg", site_predictions(joined_strength, 10 * seed + 8), seed)
+    (fedavg,) = joined(tmp_path).methods
+    between_sites = random_effects(*zip(*[(g.gain.value, g.gain.variance) for g in fedavg.home], strict=True)).error
+    interval = fedavg.summary.interval
+    assert interval.high - interval.low > 10 * between_sites
+    assert fedavg.summary.p > 0.1
+
+
+def test_losses_are_called_losses(tmp_path: Path):
+    joining = joined(write_joining(tmp_path, 1.4, 0.6))
+    assert joining.methods[0].home[0].text.startswith("loses 0.")
+    assert joining.methods[0].home[0].gain.value < 0
+
+
+def test_personal_models_score_only_their_own_site(tmp_path: Path):
+    for site in SITES:
+        write_individual(tmp_path, site, site_predictions(0.6, 0), 0)
+    found = site_predictions(1.4, 8)
+    write_federation(tmp_path, "FedBN", replace(found, models=found.clients), 0)
+    (gains,) = joined(tmp_path).methods
+    assert [home.site for home in gains.home] == list(SITES)
+    assert gains.away == (None, None, None)
+    assert not gains.home[0].gain.claimed  # one seed
+    assert "one seed says nothing" in gains.summary.text("fedbn")
+
+
+def test_seeds_with_their_own_draws_are_paired_by_draw(tmp_path: Path):
+    for seed in (0, 1, 2):
+        data = {"class_path": "PhantomCXR", "init_args": {"seed": seed}}
+        for place, site in enumerate(SITES):
+            directory = write_individual(tmp_path, site, site_predictions(0.6, place, draw=seed), seed)
+            with (directory / "config.yaml").open("a") as file:
+                file.write(f"data: {data}\n")
+        write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8, draw=seed), seed, data=data)
+    (fedavg,) = joined(tmp_path).methods
+    assert fedavg.home[0].support.startswith("900 images")
+    expected = [
+        macro(site_predictions(1.4, 8, draw=s), slice(0, 300)) - macro(site_predictions(0.6, 0, draw=s), slice(0, 300))
+        for s in (0, 1, 2)
+    ]
+    np.testing.assert_allclose(fedavg.home[0].by_seed, expected)
+    assert fedavg.home[0].gain.covers_images
+
+
+def test_one_site_has_no_heterogeneity(tmp_path: Path):
+    write_individual(tmp_path, "east", site_predictions(0.6, 0, sites=["east"]), 0)
+    write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8, sites=["east"]), 0)
+    joining = joined(tmp_path)
+    assert joining.methods[0].summary is None
+    assert any("one site" in note for note in joining.notes)
+
+
+def test_sites_without_a_test_set_or_an_own_model_are_named(tmp_path: Path):
+    for site in ("east", "north"):
+        write_individual(tmp_path, site, site_predictions(0.6, 0), 0)
+    (tmp_path / "individual-north,seed=0" / "predictions" / "federation.parquet").unlink()
+    write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8), 0)
+    joining = joined(tmp_path)
+    assert [home.site for home in joining.methods[0].home] == ["east"]
+    notes = " ".join(joining.notes)
+    assert "north: " in notes
+    assert "without a test set" in notes
+    assert "north, west: no run has an individual model" in notes
+
+
+def test_other_test_images_are_refused_by_name(tmp_path: Path):
+    write_individual(tmp_path, "east", site_predictions(0.6, 0), 0)
+    found = site_predictions(1.4, 8)
+    write_federation(tmp_path, "FedAvg", some_images(found, found.clients != "east"), 0)
+    with pytest.raises(ConfigError, match=r"FedAvg,seed=0 \(fedavg\) has no image of the test set of east"):
+        joined(tmp_path)
+
+
+def test_two_kinds_of_individual_models_are_refused(tmp_path: Path):
+    write_individual(tmp_path, "east", site_predictions(0.6, 0), 0)
+    other = write_individual(tmp_path / "other", "east", site_predictions(0.6, 0), 0)
+    config = (other / "config.yaml").read_text().replace("rounds: 3", "rounds: 5")
+    (other / "config.yaml").write_text(config)
+    other.rename(tmp_path / "again")
+    write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8), 0)
+    with pytest.raises(ConfigError, match="east has two individual models"):
+        joined(tmp_path)
+
+
+def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    options = f"--against individual --margin 0.1 --power --draws 100 --latex --output {tmp_path}"
+    code, out, err = fedlit_cli(f"compare {folder} {options}")
+    assert code == 0, err
+    assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
+    for site in SITES:
+        assert re.search(rf"^  {site} +0\.\d+ +0\.\d+ +gains 0\.\d+ \[0\.\d+, 0\.\d+\]  \*+ +\+0\.\d+ \*+$", out, re.M)
+    table = pd.read_csv(tmp_path / "gains.csv")
+    assert len(table) == 2 * (2 * len(SITES) + 1)
+    assert (tmp_path / "gains.svg").exists()
+    assert (tmp_path / "gains.pdf").exists()
+    page = (tmp_path / "report.html").read_text()
+    assert "Joining or staying alone" in page
+    assert "Hartung" in page
+    for words in ("pooled against fedavg: not worse by more than 0.1.", "a difference of 0.1 is found with 80% power"):
+        assert words in page
+        assert words in " ".join(out.split())
+    assert "all sites" in (tmp_path / "gains.tex").read_text()
+
+
+def test_without_individual_models_the_command_says_how_to_train_them(tmp_path: Path, fedlit_cli: Cli):
+    write_federation(tmp_path / "runs", "FedAvg", site_predictions(1.4, 8), 0)
+    code, _, err = fedlit_cli(f"compare {tmp_path / 'runs'} --against individual --output {tmp_path / 'out'}")
+    assert code == 1
+    assert "baselines: [individual, pooled]" in err
+
+
+def test_individual_models_alone_can_still_be_compared(tmp_path: Path):
+    found = site_predictions(0.6, 0)
+    for seed in (0, 1):
+        write_individual(tmp_path / "runs", "east", replace(found, scores=found.scores + 0.1 * seed), seed)
+    runs, notes = load_runs([str(tmp_path / "runs")], None, {}, "", tmp_path)
+    assert [method.name for method in compare_runs(runs, notes, draws=100).methods] == ["individual-east"]

@@ -1,0 +1,90 @@
+"""Non-inferiority against a margin, and the patients and seeds that a difference needs."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from past_runs import config, predictions, write_run
+from scipy import stats
+from test_compare_statistics import compared
+
+from fedlit.core.errors import ConfigError
+from fedlit.reports.compare.margin import POWER, margin_tests, needed
+
+Cli = Callable[[str], tuple[int, str, str]]
+
+
+def numbers(ours: float, theirs: float = 1.0, seeds: int = 3, images: int = 2000):
+    found = {(name, s): predictions(strength, s + 10 * (name == "FedProx"), images)
+             for name, strength in (("FedAvg", theirs), ("FedProx", ours)) for s in range(seeds)}  # fmt: skip
+    return compared(found, draws=200)
+
+
+def test_the_conclusion_agrees_with_the_interval_of_one_method():
+    for ours, margin in ((1.0, 0.05), (1.0, 0.0005), (0.4, 0.01), (0.9, 0.08), (1.3, 0.01)):
+        statistics = numbers(ours)
+        (test,), macro = margin_tests(statistics, margin), statistics.against[0].macro
+        assert test.conclusion.startswith("not worse") == (macro.interval.low > -margin)
+        assert test.conclusion.startswith("worse by more") == (macro.interval.high < -margin)
+        assert f"{-margin:+g}" in test.text
+    (test,) = margin_tests(numbers(0.9), 0.08)
+    assert test.conclusion == "not worse by more than 0.08"
+    assert margin_tests(numbers(0.4), 0.01)[0].conclusion == "worse by more than 0.01"
+    assert margin_tests(numbers(1.0), 0.0005)[0].conclusion == "inconclusive"
+
+
+def test_the_one_sided_p_is_that_of_the_variance_with_both_noises():
+    statistics = numbers(0.9)
+    (test,), macro = margin_tests(statistics, 0.05), statistics.against[0].macro
+    half = macro.interval.high - macro.value
+    freedom = macro.freedom * (macro.variance / macro.seeds_variance) ** 2
+    np.testing.assert_allclose(half, stats.t.ppf(0.975, freedom) * macro.variance**0.5)
+    np.testing.assert_allclose(test.p_not_worse, stats.t.sf((macro.value + 0.05) / macro.variance**0.5, freedom))
+    np.testing.assert_allclose(test.p_worse, 1 - test.p_not_worse)
+
+
+def test_several_methods_are_corrected():
+    found = {(name, s): predictions(1.0, s + place * 10, 2000)
+             for place, name in enumerate(("FedAvg", "FedProx", "Scaffold")) for s in range(3)}  # fmt: skip
+    tests = margin_tests(compared(found, draws=100), 0.05)
+    assert all(test.p_holm[0] >= test.p_not_worse for test in tests)
+    assert min(test.p_holm[0] for test in tests) == pytest.approx(2 * min(test.p_not_worse for test in tests))
+
+
+def test_one_seed_gives_no_conclusion():
+    (test,) = margin_tests(numbers(1.0, seeds=1), 0.2)
+    assert test.conclusion == "inconclusive"
+    assert "one seed says nothing about seed noise" in test.text
+    (plan,) = needed(numbers(1.0, seeds=1), 0.01)
+    assert plan.seeds_needed is None
+    assert "test-set noise only" in plan.text
+
+
+@pytest.mark.parametrize("margin", [0.0, -0.01, 1.0, float("nan")])
+def test_a_margin_is_above_0(margin: float):
+    with pytest.raises(ConfigError, match="--margin: expected"):
+        margin_tests(numbers(1.0, images=200), margin)
+
+
+def test_the_needed_patients_give_the_power():
+    statistics = numbers(1.0, seeds=3, images=300)
+    macro, (plan,) = statistics.against[0].macro, needed(statistics, 0.03)
+    for seeds, patients in plan.patients_needed.items():
+        noise = macro.seeds_variance * 3 / seeds
+        total = macro.images_variance * 300 / patients + noise
+        freedom = macro.freedom * (seeds - 1) / 2 * (total / noise) ** 2
+        power = stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, 0.03 / total**0.5)
+        assert POWER - 0.02 < power < POWER + 0.05
+    assert list(plan.patients_needed.values()) == sorted(plan.patients_needed.values(), reverse=True)
+    few = [needed(statistics, size)[0].patients_needed[10] for size in (0.02, 0.04)]
+    assert few[0] > 3 * few[1]
+
+
+@pytest.mark.parametrize("options", ["--margin -0.1", "--margin 0", "--power"])
+def test_the_command_refuses_bad_margins_and_single_methods(options: str, tmp_path: Path, fedlit_cli: Cli):
+    write_run(tmp_path / "FedAvg-0", predictions(1.0), config())
+    code, _, err = fedlit_cli(f"compare {tmp_path / 'FedAvg-0'} {options} --draws 100 --output {tmp_path / 'out'}")
+    assert code in (1, 2)
+    assert ("expected at least two methods" if options == "--power" else "above 0 and below 1") in err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,61 @@
+"""Runs of a federation with the model of each site alone, written by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from past_runs import config, some_images, write_run
+
+from fedlit.predictions.table import Predictions, write
+
+SITES = ("east", "north", "west")
+CLASSES = ("Mass", "Nodule")
+
+
+def site_predictions(
+    strength: float | Mapping[str, float], seed: int, draw: int = 7, images: int = 300, sites: Sequence[str] = SITES
+) -> Predictions:
+    """All sites' test images; the labels and half of the noise of a draw are the same for all seeds."""
+    rng, own = np.random.default_rng(draw), np.random.default_rng((draw, seed + 1, 1000))
+    count = images * len(sites)
+    labels = (rng.random((count, len(CLASSES))) < 0.35).astype(np.float32)
+    holders = np.repeat(sites, images)
+    strengths = np.array([strength if isinstance(strength, (int, float)) else strength[site] for site in holders])
+    scores = strengths[:, None] * labels + rng.normal(size=labels.shape) + 0.3 * own.normal(size=labels.shape)
+    names = np.array([f"{site}-{n:05d}" for n, site in enumerate(holders)])
+    nothing = np.full(count, "")
+    return Predictions(
+        "federation", 3, "logit", CLASSES, torch.tensor(scores).float(), torch.tensor(labels), names,
+        np.char.add("p", names), holders, holders, nothing, (100,) * len(CLASSES),
+    )  # fmt: skip
+
+
+def write_federation(folder: Path, name: str, found: Predictions, seed: int, **settings: object) -> Path:
+    """A run of all clients."""
+    wanted = config((name,), seed) | {"tags": {"fedlit.case": name.lower()}} | settings
+    return write_run(folder / f"{name},seed={seed}", found, wanted)
+
+
+def write_individual(folder: Path, site: str, found: Predictions, seed: int) -> Path:
+    """A run of one client, which is tested on its own images as the federation, and on those of every other client."""
+    wanted = config((), seed) | {"tags": {"fedlit.case": f"individual-{site}"}}
+    wanted["federation"]["clients"] = [site]
+    directory = write_run(folder / f"individual-{site},seed={seed}", some_images(found, found.clients == site), wanted)
+    for other in sorted(set(found.clients.tolist()) - {site}):
+        part = replace(some_images(found, found.clients == other), name=other)
+        write(part, directory / "predictions" / f"{other}.parquet")
+    return directory
+
+
+def write_joining(folder: Path, alone: float = 0.6, joined: float = 1.4, seeds: Sequence[int] = (0, 1, 2)) -> Path:
+    """Runs of each site alone, of a federation, and of pooled data."""
+    for seed in seeds:
+        for place, site in enumerate(SITES):
+            write_individual(folder, site, site_predictions(alone, 10 * seed + place), seed)
+        write_federation(folder, "FedAvg", site_predictions(joined, 10 * seed + 8), seed)
+        pooled = site_predictions(joined, 10 * seed + 9)
+        pooled = replace(pooled, clients=np.full(len(pooled), "pooled"))
+        write_federation(folder, "FedProx", pooled, seed, tags={"fedlit.case": "pooled"})
+    return folder

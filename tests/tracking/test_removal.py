@@ -1,0 +1,49 @@
+"""Runs that are removed together with their runs in MLflow."""
+
+from pathlib import Path
+
+import pytest
+from tracked_sessions import Session, client_of, runs_of
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.past_runs import remove_run
+
+pytestmark = pytest.mark.usefixtures("impatient")
+
+
+def test_a_run_its_artifacts_and_an_empty_parent_are_removed(uri, tmp_path):
+    sessions = [Session(tmp_path, uri, tags={"fedlit.parent": "group"}, name=f"seed={seed}") for seed in (0, 1)]
+    for session in sessions:
+        (session.directory / "config.yaml").write_text("seed: 0\n")
+        session.tracker.log_artifact(session.directory / "config.yaml")
+        session.tracker.finish("FINISHED")
+    ids = [session.run_id for session in sessions]
+    artifacts = Path(client_of(uri).get_run(ids[0]).info.artifact_uri.removeprefix("file://"))
+    assert (artifacts / "config.yaml").exists()
+    assert remove_run(sessions[0].directory).endswith(" and its run in MLflow with its artifacts")
+    assert not sessions[0].directory.exists()
+    assert not artifacts.exists()
+    assert sorted(run.info.run_name for run in runs_of(uri)) == ["group", "seed=1"]
+    remove_run(sessions[1].directory)
+    assert runs_of(uri) == []
+
+
+def test_a_run_is_kept_if_its_store_is_not_there(uri, tmp_path, monkeypatch):
+    session = Session(tmp_path, uri)
+    session.tracker.finish("FINISHED")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    with pytest.raises(ConfigError, match=r"there is no file mlflow\.db.*--tracking_uri"):
+        remove_run(session.directory)
+    assert session.directory.exists()
+    assert "no longer" not in remove_run(session.directory, f"sqlite:///{tmp_path}/mlflow.db")
+    assert not session.directory.exists()
+
+
+def test_a_run_that_mlflow_no_longer_has_is_removed(uri, tmp_path):
+    session = Session(tmp_path, uri)
+    session.tracker.finish("FINISHED")
+    note = session.directory / "mlflow_run.json"
+    note.write_text(note.read_text().replace(session.run_id, "0" * 32))
+    assert remove_run(session.directory).endswith("; MLflow no longer had it")
