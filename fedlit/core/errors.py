@@ -52,7 +52,7 @@ class ConfigError(FedlitError, ValueError):
 
 
 class DataError(FedlitError, ValueError):
-    """Images, their tables or their options cannot be used."""
+    """Data cannot be used: images, tables, their options, or what a custom class makes of them."""
 
 
 class MissingFileError(FedlitError, FileNotFoundError):

@@ -60,9 +60,7 @@ def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fed
     assert fedlit_cli(f"fit {RUN} {logger} --logger.tags.page {address}")[0] == 0
     assert Remembering.addresses == [address]
     assert leaks(here) == []
-    code, _, err = fedlit_cli(f"fit {again}")
-    assert code == 1
-    assert "logger.address: the credentials for https://HOST/x are missing" in err
+    fedlit_cli(f"fit {again}").refused("credentials-missing", "logger.address", "https://HOST/x")
     assert fedlit_cli(f"test {again}")[0] == 0  # no tracker there
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     assert fedlit_cli(f"fit {again} --logger.tags null")[0] == 0

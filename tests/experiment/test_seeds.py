@@ -77,9 +77,8 @@ def test_seeds_of_a_yaml_have_the_name_that_is_given(fedlit_cli, folder: Path):
     assert fedlit_cli("fit -c base.yaml")[0] == 0
     assert list(runs()) == ["mine,seed=5", "mine,seed=6"]
     assert yaml.safe_load((runs()["mine,seed=6"] / "config.yaml").read_text())["seed"] == 6
-    code, _, err = fedlit_cli("fit -c base.yaml --model.lr 0.7")
-    assert code == 1
-    assert "run mine,seed=5: runs/default/mine,seed=5 was started with another configuration" in err
+    ended = fedlit_cli("fit -c base.yaml --model.lr 0.7")
+    ended.refused("run-of-other-configuration", "run mine,seed=5", "runs/default/mine,seed=5")
 
 
 def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):

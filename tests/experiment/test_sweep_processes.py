@@ -162,15 +162,12 @@ class TestGoingOn:
         sweep = {"experiment": "e", "config": ["base.yaml"], "seeds": [0, 1]}
         assert fedlit_cli(f"sweep --config {write(folder, {**sweep, 'seeds': [1]})}")[0] == 0
         write(folder, sweep, {**BASE, "model": {"class_path": "toys.ToyNet", "init_args": {"lr": 0.7}}})
-        code, _, err = fedlit_cli("sweep --config sweep.yaml")
-        assert code == 1
-        assert "run seed=1: runs/e/seed=1 was started with another configuration" in err
-        assert "model.init_args.lr: 0.1 there, 0.7 now" in err
+        ended = fedlit_cli("sweep --config sweep.yaml")
+        ended.refused("run-of-other-configuration", "runs/e/seed=1", "lr: 0.1 there, 0.7 now")
         assert not Path("runs/e/seed=0").exists()
 
         write(folder, {**sweep, "seeds": [1], "set": {"federation.rounds": 1}})
-        code, _, err = fedlit_cli("sweep --config sweep.yaml")
-        assert (code, "federation.rounds: 2 there, 1 now" in err) == (1, True)
+        fedlit_cli("sweep --config sweep.yaml").refused("run-of-other-configuration", "rounds: 2 there, 1 now")
         write(folder, {**sweep, "seeds": [1], "set": {"federation.rounds": 3}})
         assert fedlit_cli("sweep --config sweep.yaml")[0] == 0
         assert json.loads(Path("runs/e/seed=1/result.json").read_text())["rounds"] == 3
@@ -189,13 +186,11 @@ class TestGoingOn:
     def test_what_is_no_run_is_left_alone(self, fedlit_cli, folder: Path):
         (folder / "runs/e/seed=0").mkdir(parents=True)
         Path("runs/e/seed=0/thesis.tex").touch()
-        code, _, err = fedlit_cli(f"sweep --config {write(folder, {'experiment': 'e', 'config': ['base.yaml']})}")
-        assert code == 1
-        assert "runs/e/seed=0 exists but is not a run directory; move it away" in err
+        line = f"sweep --config {write(folder, {'experiment': 'e', 'config': ['base.yaml']})}"
+        fedlit_cli(line).refused("not-a-run-directory", "runs/e/seed=0")
         assert Path("runs/e/seed=0/thesis.tex").exists()
 
     def test_two_sweeps_do_not_share_a_folder(self, fedlit_cli, folder: Path):
         with locked(folder / "runs/trial/sweep.csv"):
-            code, _, err = fedlit_cli(f"sweep --config {write(folder, GRID)}")
-        assert (code, "runs/trial/sweep.csv: another process is running these runs" in err) == (2, True)
+            fedlit_cli(f"sweep --config {write(folder, GRID)}").refused("sweep-in-use", "runs/trial/sweep.csv", code=2)
         assert [p.name for p in Path("runs/trial").iterdir()] == [".sweep.lock"]

@@ -178,10 +178,7 @@ class TestOwnModels:
 
     def test_personal_heads_tell_what_their_client_has_learned(self, trained):
         export = trained("--data.labelled 2 --federation.aggregators+=PersonalHeads")
-        code, _, err = export()
-        assert code == 1
-        assert "PersonalHeads keeps head at the clients" in err
-        assert "federations with SurgicalHeads instead have one model" in err
+        export().refused("export-without-single-model", "PersonalHeads keeps head", "SurgicalHeads instead")
         code, out, _ = export("--client site-1")  # labels the second and the third class
         assert code == 0
         assert out.startswith(f"ignore the scores of classes that the model has not learned: {CLASSES[0]}\n")
@@ -243,9 +240,7 @@ class TestRefusals:
         assert load_file("m.safetensors").keys() == ToyNet().state_dict().keys()
 
     def test_a_folder_as_output(self, trained):
-        code, _, err = trained()("--output runs")
-        assert code == 1
-        assert "--output: expected a file such as runs/model.safetensors, found the folder runs" in err
+        trained()("--output runs").refused("export-output-is-a-folder", "runs/model.safetensors")
 
     def test_no_checkpoint(self, fedlit_cli):
         code, _, err = fedlit_cli(f"export {TOYS}")

@@ -293,14 +293,11 @@ class TestPredictOfAFolder:
 
     def test_a_model_that_somebody_else_wrote_is_refused(self, tmp_path, run_id, fedlit_cli):
         save_file({"w": torch.zeros(1)}, tmp_path / "other.safetensors")
-        code, _, err = fedlit_cli(f"predict --model {tmp_path}/other.safetensors images")
-        assert (code, "without its notes" in err) == (1, True)
-        code, _, err = fedlit_cli(f"predict --model runs:/{run_id}/best images")
-        assert (code, "expected a model that fedlit logged, found one without model.safetensors" in err) == (1, True)
+        fedlit_cli(f"predict --model {tmp_path}/other.safetensors images").refused("model-file-without-notes", tmp_path)
+        fedlit_cli(f"predict --model runs:/{run_id}/best images").refused("model-not-of-fedlit", run_id)
 
     def test_a_class_is_still_a_class(self, fedlit_cli):
-        code, _, err = fedlit_cli("predict --model ImageClassifier")
-        assert (code, "--ckpt_path: expected last, best" in err) == (1, True)
+        fedlit_cli("predict --model ImageClassifier").refused("ckpt-path-not-given", "--ckpt_path")
 
 
 class TestWhatIsNotLogged:

@@ -93,26 +93,24 @@ def test_a_folder_is_written_once(made, fedlit_cli, role):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("F --name 'no rth' --org a", "--name: expected letters, digits, - and _"),
-        ("F --name north --org a-b", "--org: expected letters, digits and _, found 'a-b'"),
-        ("F --name north --org a --project '../x'", "--project: expected"),
-        ("F --name lead --org a --role lead --sites north", "--name: expected an email address"),
-        ("F --name fl_x.org --org a --role server", "--name: expected the name of its machine"),
-        ("F --name a@b.org --org a --role lead", "--sites: expected the names of the sites that take part"),
-        ("F --name north --org a --port 8002", "--port: expected only with --role server, found with --role site"),
-        ("F --name fl --org a --role server --port 0", "--port: expected a number up to 65535, found 0"),
+        ("F --name 'no rth' --org a", ("init-option-invalid", "--name", "letters, digits, - and _")),
+        ("F --name north --org a-b", ("init-option-invalid", "--org", "letters, digits and _", "'a-b'")),
+        ("F --name north --org a --project '../x'", ("init-option-invalid", "--project")),
+        ("F --name lead --org a --role lead --sites north", ("init-option-invalid", "--name", "an email address")),
+        ("F --name fl_x.org --org a --role server", ("init-option-invalid", "--name")),
+        ("F --name a@b.org --org a --role lead", ("init-sites-missing",)),
+        ("F --name north --org a --port 8002", ("init-option-of-other-role", "--port", "server", "site")),
+        ("F --name fl --org a --role server --port 0", ("init-port-out-of-range", "found 0")),
         (
             "F --name fl --org a --role server --data '{class_path: NIHChestXray14}'",
-            "--data: expected only with --role site",
+            ("init-option-of-other-role", "--data", "site"),
         ),
-        ("'F F' --name north --org a", "need a path without spaces"),
+        ("'F F' --name north --org a", ("init-folder-name",)),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_written(fedlit_cli, tmp_path, monkeypatch, words, said):
     monkeypatch.chdir(tmp_path)
-    code, _, err = fedlit_cli(f"site init {words}")
-    assert code == 1
-    assert said in err
+    fedlit_cli(f"site init {words}").refused(*said)
     assert not list(tmp_path.iterdir())
 
 

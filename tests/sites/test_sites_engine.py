@@ -152,21 +152,16 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--sites loopback:4", "found 4 sites for 3 clients"),
-        (
-            "--sites project/",
-            "--sites project: expected loopback: and a number of sites, or a lead's folder with startup/fed_admin.json",
-        ),
-        ("--sites loopback:0", "such as loopback:3, found 'loopback:0'"),
-        ("--fresh_state site-1", "--fresh_state: expected only with --sites"),
-        ("--sites loopback:2 --fresh_state other", "expected names among site-1, site-2, found other"),
-        ("--sites loopback:2 --seed 0,1", "--sites: expected one seed, found 2"),
+        ("--sites loopback:4", ("more-sites-than-clients", "found 4", "for 3")),
+        ("--sites project/", ("lead-folder-missing", "project", "startup/fed_admin.json")),
+        ("--sites loopback:0", ("sites-invalid", "'loopback:0'")),
+        ("--fresh_state site-1", ("fresh-state-without-sites",)),
+        ("--sites loopback:2 --fresh_state other", ("fresh-state-site-unknown", "site-1, site-2", "other")),
+        ("--sites loopback:2 --seed 0,1", ("sites-with-several-seeds", "found 2")),
     ],
 )
 def test_mistakes_on_the_command_line(fedlit_cli, sites, tmp_path, words, said):
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} {words}")
-    assert code == 1
-    assert said in err
+    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} {words}").refused(*said)
 
 
 @pytest.mark.slow

@@ -11,13 +11,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from awkward import Counting
+from refusals import refused
 from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script
 from toys import ToyData, ToyNet
 
 import fedlit
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, Scaffold
+from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import launch, make_fabric
 from fedlit.federation.assembly import assemble
+from fedlit.federation.engines.base import Engine
+from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.evaluation import client_views, views_beyond
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import server_round
@@ -195,6 +199,17 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
     keys = [row[:2] for row in first.metrics()]
     assert keys == [row[:2] for row in single.metrics()]
     assert len(set(keys)) == len(keys)
+
+
+def test_an_error_keeps_its_key_on_all_ranks(monkeypatch):
+    def failing(*_):
+        raise TrainingError("client 'site-1': the loss is nan", key="loss-not-finite")
+
+    monkeypatch.setattr(Engine, "run", failing)
+    engine = object.__new__(FabricEngine)
+    engine._own, engine._gather = set(), lambda report: [report, report]
+    with refused("loss-not-finite", "'site-1'"):
+        engine.run([], None, None)
 
 
 def test_more_processes_than_clients(tmp_path):
