@@ -79,8 +79,7 @@ def test_statistics_in_two_places_stay_one():
 
 
 @pytest.mark.parametrize("how", [{"set_to_none": True}, {"set_to_none": False}], ids=["none", "zero"])
-@pytest.mark.parametrize("aggregators", [[], [Scaffold()]], ids=["FedAvg", "Scaffold"])
-@pytest.mark.parametrize("clip", [None, 0.1])
+@pytest.mark.parametrize(("aggregators", "clip"), [([], None), ([Scaffold()], 0.1)], ids=["plain", "clipped"])
 def test_zero_grad_in_a_step_changes_nothing(how, aggregators, clip, tmp_path: Path):
     """The Trainer sets gradients to zero after the step, and so does a federation, including its correction."""
     clearing = stepping(lambda module, loss, batch: module.zero_grad(**how) or loss)

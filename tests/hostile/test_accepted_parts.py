@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from simulation import simulate
+from support.hostile import spread
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import (
@@ -114,13 +115,10 @@ def weights_with(role: str, part: Any) -> bytes:
     return trained(part) if role == "aggregator" else trained(**{role: part})
 
 
-@pytest.mark.parametrize(
-    ("name", "role", "make", "key", "value"),
-    ARGUMENTS,
-    ids=[f"{row[0]}.{row[3]}".replace(" ", "-") for row in ARGUMENTS],
-)
+@pytest.mark.parametrize("row", spread({f"{row[0]}.{row[3]}": row for row in ARGUMENTS}))
 @pytest.mark.filterwarnings("ignore:Scaffold or CODASCA")
-def test_an_argument_of_a_part_changes_the_weights(name, role, make, key, value):
+def test_an_argument_of_a_part_changes_the_weights(row):
+    name, role, make, key, value = row
     assert weights_with(role, make(**{key: value})) != before(name)
 
 

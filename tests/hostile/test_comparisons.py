@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from past_runs import config, predictions, some_images, write_run
 from pyarrow import parquet
+from support.hostile import spread
 
 from fedlit.predictions.table import read
 from fedlit.reports.compare.runs import load_runs
@@ -156,7 +157,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("wrong", INPUTS, ids=[each.what.replace(" ", "-") for each in INPUTS])
+@pytest.mark.parametrize("wrong", spread({each.what: each for each in INPUTS}))
 def test_it_is_refused_in_words(wrong: Wrong, place: Path, fedlit_cli):
     wrong.change()
     code, out, err = fedlit_cli(f"{wrong.command} --draws 100" if "--draws" not in wrong.command else wrong.command)

@@ -9,6 +9,7 @@ import torch
 from foreigners import One
 from refusals import refused
 from strangers import fit, having, seeded
+from support.hostile import spread
 from torch import nn
 
 from fedlit.core.errors import ConfigError
@@ -207,9 +208,9 @@ REFUSED = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_is_refused_by_name(tmp_path: Path, name: str):
-    configure, said = REFUSED[name]
+@pytest.mark.parametrize("case", spread(REFUSED))
+def test_what_is_not_is_refused_by_name(tmp_path: Path, case: tuple):
+    configure, said = case
     with pytest.raises(ConfigError, match=said):
         fit(seeded(having(configure_optimizers=configure)), tmp_path / "run", data=One())
 

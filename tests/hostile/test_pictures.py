@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import refusals
 from PIL import Image
+from support.hostile import spread
 
 from fedlit.data.pictures.images import decode_images, read_image
 from fedlit.predictions.scoring import score_files
@@ -113,12 +114,11 @@ def nih(tmp_path: Path, monkeypatch) -> Path:
     signal.alarm(0)
 
 
-def ids(bad: list[Bad]) -> list[str]:
-    return [each.what.replace(" ", "-") for each in bad]
+BY_NAME = {bad.what: bad for bad in BAD}
 
 
-@pytest.mark.parametrize("bad", BAD, ids=ids(BAD))
 class TestWhatIsNoPicture:
+    @pytest.mark.parametrize("bad", spread(BY_NAME))
     def test_the_check_of_a_folder_names_it(self, bad: Bad, nih: Path, fedlit_cli):
         bad.make(nih / bad.name)
         code, out, err = fedlit_cli("data check . --decode")
@@ -129,6 +129,7 @@ class TestWhatIsNoPicture:
         assert bad.words in said
         assert "Traceback" not in said
 
+    @pytest.mark.parametrize("bad", spread(BY_NAME, 1))
     def test_training_refuses_it(self, bad: Bad, nih: Path):
         bad.make(nih / bad.name)
         with pytest.raises((ValueError, FileNotFoundError)) as refused:
@@ -139,6 +140,7 @@ class TestWhatIsNoPicture:
         assert bad.words.removeprefix("expected an image file, found ") in said
         assert not list((nih / "cache").glob("*.npy"))
 
+    @pytest.mark.parametrize("bad", spread(BY_NAME, 1))
     def test_prediction_leaves_its_row_empty(self, bad: Bad, nih: Path):
         bad.make(nih / bad.name)
         files = [nih / f"{n}.png" for n in range(10)]

@@ -37,15 +37,17 @@ class Refused:
     code: int = 1
 
 
+def spread(cases: Mapping[str, object], every: int = 3) -> list:
+    """Return parameters by name: one in so many is in the fast tests, the others are in the slow tier."""
+    return [
+        pytest.param(case, id=name.replace(" ", "-"), marks=[pytest.mark.slow] if number % every else [])
+        for number, (name, case) in enumerate(cases.items())
+    ]
+
+
 def each(inputs: list[Refused]) -> pytest.MarkDecorator:
-    """Run a test once per input, under its name: every third one in the fast tests, the others in the slow tier."""
-    return pytest.mark.parametrize(
-        "given",
-        [
-            pytest.param(given, id=given.what.replace(" ", "-"), marks=[pytest.mark.slow] if number % 3 else [])
-            for number, given in enumerate(inputs)
-        ],
-    )
+    """Run a test once per input, under its name; one in six is in the fast tests."""
+    return pytest.mark.parametrize("given", spread({given.what: given for given in inputs}, 6))
 
 
 def check_refused(given: Refused, fedlit_cli: Callable[[str], tuple[int, str, str]]) -> None:
