@@ -69,13 +69,13 @@ def execute(args: Namespace, parser: Parser) -> int:
         raise ConfigError(f"--draws: expected at least 100, found {args.draws}; the default is {DRAWS}")
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = Request(
-        None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
-        args.set,
-        tuple(map(Point.read, entries)),
-        Stated(args.sensitivity, args.specificity, args.risk),
-        args.prevalence,
-        args.level,
-        args.draws,
+        by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
+        test_set=args.set,
+        points=tuple(map(Point.read, entries)),
+        stated=Stated(args.sensitivity, args.specificity, args.risk),
+        prevalence=args.prevalence,
+        level=args.level,
+        draws=args.draws,
     )
     console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:

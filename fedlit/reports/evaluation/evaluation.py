@@ -133,7 +133,8 @@ def evaluate_runs(
             "There is one run, so trainings were not varied: intervals and gaps describe this model on other patients, "
             "and do not say how another training would do."
         )
-    return evaluate_images(method, sets, _kinds(sets, request, notes), thresholds, request, notes, progress)
+    kinds = _kinds(sets, request, notes)
+    return evaluate_images(method, sets, kinds, thresholds, request, notes=notes, progress=progress)
 
 
 def evaluate_images(
@@ -150,10 +151,12 @@ def evaluate_images(
     for images in sets:
         progress(f"evaluating {images.name}")
         cells += _cells(images, kinds, thresholds, request, notes)
-    estimates = pd.DataFrame([row for cell in cells for row in _rows(cell, request)])
-    points = pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)])
-    gaps = _gaps(cells, kinds, request)
-    return Evaluation(method, request, tuple(sets), tuple(kinds), estimates, points, gaps, notes)
+    frames = {
+        "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
+        "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
+        "gaps": _gaps(cells, kinds, request),
+    }
+    return Evaluation(method, request, tuple(sets), tuple(kinds), notes=notes, **frames)
 
 
 def _objective(method: Method) -> str:
@@ -213,7 +216,9 @@ def _cells(
 
     def cell(place: tuple[int, str, str]) -> Cell | None:
         column, *group = place
-        return _cell(images, column, tuple(group), groups[tuple(group)], patient, counts, thresholds, request)
+        group = tuple(group)
+        draws = {"patient": patient, "counts": counts}
+        return _cell(images, column, group, groups[group], **draws, thresholds=thresholds, request=request)
 
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
         cells = list(threads.map(cell, places))
