@@ -16,7 +16,7 @@ from fedlit.predictions.table import Predictions, read, write
 from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.evaluation.evaluation import Evaluation, Request, evaluate_runs
 from fedlit.reports.evaluation.points import Point
-from fedlit.reports.evaluation.tables import verdict
+from fedlit.reports.evaluation.tables import tables, verdict
 
 Cli = Callable[[str], tuple[int, str, str]]
 CLASSES = ("Effusion", "Nodule")
@@ -249,6 +249,17 @@ def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
     assert "federation.parquet: column label/Nodule: client south has no positive or no negative image" in text
     points = where(found.points, name="Nodule")
     assert "south" not in {*points["chosen_on"], *points["group"]}
+
+
+def test_a_class_that_is_asked_for_twice_has_one_threshold(runs: Path):
+    found = evaluated(
+        runs / "seed-0", points=[{"class": "Nodule", "on": "val"}, {"on": "val/each"}, {"on": "val/west"}]
+    )
+    names = ["class", "chosen_on", "at", "by", "group", "measure"]
+    assert not found.points.duplicated(names).any()
+    matrix = next(table for table in tables(found)["points"] if table.caption.startswith("Nodule"))
+    assert [row[0] for row in matrix.rows] == ["federation", "north", "south", "west"]
+    assert matrix.head[1:] == ("north", "south", "west")
 
 
 def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):

@@ -90,7 +90,8 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
             rows = np.ones(len(owner), dtype=bool) if source == FEDERATION else owner == source
             for name in images.classes if point.name is None else (point.name,):
                 chosen += _chosen(point, source, name, images, rows, notes)
-    return chosen
+    # The last of equal ones: a list may ask for a class by name and for all classes.
+    return list({(each.point.title, each.source, each.name): each for each in chosen}.values())
 
 
 def _chosen(point: Point, source: str, name: str, images: Images, rows: np.ndarray, notes: Notes) -> list[Threshold]:

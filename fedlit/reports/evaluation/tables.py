@@ -143,16 +143,15 @@ def _point_tables(evaluation: Evaluation) -> list[Table]:
         found.append(_rates(f"Thresholds of {source} by group", by_group, ("set", "by", "group")))
     clients = points[(points["by"] == "client") | ((points["by"] == ALL) & (points["set"] != FEDERATION))]
     for (name, at), part in clients.groupby(["class", "at"], sort=False):
-        used = part["group"].where(part["by"] == "client", part["set"])
-        for rate in ("sensitivity", "specificity"):
-            of_rate = part[part["measure"] == rate].assign(used=used)
-            matrix = of_rate.pivot_table(index="chosen_on", columns="used", values="value", sort=False)
-            cells = [
-                (str(source), *map(short, values))
-                for source, values in zip(matrix.index, matrix.to_numpy(), strict=True)
-            ]
-            caption = f"{name}, threshold for {at}: {rate} at each site (columns) with the threshold of each row"
-            found.append(Table(caption, ("threshold of", *map(str, matrix.columns)), cells))
+        used = part["group"].where(part["by"] == "client", "test set " + part["set"])
+        cells = part.assign(used=used).pivot(index="chosen_on", columns=["measure", "used"], values="value")
+        sites = sorted(set(used))
+        rows = [
+            (str(owner), *(f"{short(row['sensitivity', site])} / {short(row['specificity', site])}" for site in sites))
+            for owner, row in cells.iterrows()
+        ]
+        caption = f"{name}, threshold for {at} of the site of each row, used at that of each column: "
+        found.append(Table(f"{caption}sensitivity / specificity", ("threshold of", *sites), rows))
     return found
 
 
