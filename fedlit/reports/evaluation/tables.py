@@ -109,18 +109,8 @@ def _cell(row: pd.Series) -> str:
 def _gap_table(evaluation: Evaluation) -> Table:
     several = len(evaluation.method.runs) > 1
     noise = "intervals cover both noises" if several else "one run, so intervals cover test-set noise only"
-    head = (
-        "class",
-        "measure",
-        "group",
-        "reference",
-        "test set",
-        "gap",
-        "interval",
-        "p, images",
-        "p, seeds",
-        "p (Holm)",
-    )
+    names = ("class", "measure", "group", "reference", "test set")
+    head = (*names, "gap", "interval", "p, images", "p, seeds", "p (Holm)")
     rows = [
         (
             row["class"], _what(row), f"{row['by']} {row['group']}",
@@ -129,7 +119,7 @@ def _gap_table(evaluation: Evaluation) -> Table:
         )
         for _, row in evaluation.gaps.iterrows()
     ]  # fmt: skip
-    return Table(f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, 5)
+    return Table(f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, len(names))
 
 
 def _point_tables(evaluation: Evaluation) -> list[Table]:
