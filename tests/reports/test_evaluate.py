@@ -159,6 +159,7 @@ def test_few_patients_have_neither_interval_nor_claim(tmp_path: Path):
     estimates = where(found.estimates, name="Nodule")
     assert where(estimates, group="F")["low"].isna().all()
     assert where(found.gaps, name="Nodule")["p"].isna().all()
+    assert any("neither interval nor claim" in note for note in found.notes)
     assert where(estimates, group="M", measure="auroc")["low"].notna().all()
 
 
@@ -245,8 +246,10 @@ def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
         part.labels[part.clients == "south", 1] = torch.nan
     found = evaluated(run_of(tmp_path / "run", tested, 0, validation), points=[{"on": "val/each"}])
     text = " ".join(found.notes)
-    assert "federation_val.parquet: column label/Nodule: south has no positive validation image" in text
-    assert "federation.parquet: column label/Nodule: client south has no positive or no negative image" in text
+    assert (
+        "federation_val.parquet: no positive image, so no threshold for sensitivity 0.9: south: label/Nodule." in text
+    )
+    assert "federation.parquet: no positive or no negative image, so no values: client south: label/Nodule." in text
     points = where(found.points, name="Nodule")
     assert "south" not in {*points["chosen_on"], *points["group"]}
 

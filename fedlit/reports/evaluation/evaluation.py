@@ -16,10 +16,11 @@ from scipy.special import expit
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.calibration import Reliability, bin_edges
-from fedlit.metrics.intervals import DRAWS, LEVEL, Interval, patient_codes, resampled
+from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, Interval, patient_codes, resampled
 from fedlit.metrics.measures import (
     AT_THRESHOLD,
     MEASURES,
+    SUPPORT,
     TESTED,
     Gap,
     Sample,
@@ -34,7 +35,7 @@ from fedlit.metrics.thresholds import predictive_values
 from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, grouping, test_images, validation_images
-from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, choose
+from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, by_owner, choose
 
 ALL = "all"
 CHUNK = 128
@@ -151,6 +152,11 @@ def evaluate_images(
     for images in sets:
         progress(f"evaluating {images.name}")
         cells += _cells(images, kinds, thresholds, request, notes)
+    if any(cell.support.fewest < FEWEST for cell in cells):
+        notes.append(
+            f"Fewer than {SUPPORT} positive or negative patients of a class (for AUROC: {FEWEST}) have neither interval nor "
+            "claim, as these would be wrong too often."
+        )
     frames = {
         "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
         "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
@@ -222,12 +228,13 @@ def _cells(
 
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
         cells = list(threads.map(cell, places))
-    for (column, kind, name), made in zip(places, cells, strict=True):
-        if made is None:
-            where = "" if kind == ALL else f"{kind} {name} has "
-            notes.append(
-                f"{images.file}: column label/{images.classes[column]}: {where}no positive or no negative image."
-            )
+    absent = [
+        ("all images" if kind == ALL else f"{kind} {name}", f"label/{images.classes[column]}")
+        for (column, kind, name), made in zip(places, cells, strict=True)
+        if made is None
+    ]
+    if absent:
+        notes.append(f"{images.file}: no positive or no negative image, so no values: {by_owner(absent)}.")
     return [each for each in cells if each is not None]
 
 
