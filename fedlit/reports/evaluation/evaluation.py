@@ -154,8 +154,8 @@ def evaluate_images(
         cells += _cells(images, kinds, thresholds, request, notes)
     if any(cell.support.fewest < FEWEST for cell in cells):
         notes.append(
-            f"Fewer than {SUPPORT} positive or negative patients of a class (for AUROC: {FEWEST}) have neither interval nor "
-            "claim, as these would be wrong too often."
+            f"Fewer than {SUPPORT} positive or negative patients of a class (for AUROC: {FEWEST}) have neither interval "
+            "nor claim, as these would be wrong too often."
         )
     frames = {
         "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
