@@ -154,7 +154,7 @@ def evaluate_images(
         cells += _cells(images, kinds, thresholds, request, notes)
     if any(cell.support.fewest < FEWEST for cell in cells):
         notes.append(
-            f"Fewer than {SUPPORT} positive or negative patients of a class (for AUROC: {FEWEST}) have neither interval "
+            f"With fewer than {SUPPORT} positive or negative patients (for AUROC: {FEWEST}), a class has neither interval "
             "nor claim, as these would be wrong too often."
         )
     frames = {
