@@ -23,11 +23,19 @@ from scipy.special import expit, logit, ndtri
 from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges, bin_of
 from fedlit.metrics.intervals import resampled
-from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, Sample, Support, compare_groups, interval, standard_error
+from fedlit.metrics.measures import (
+    AT_THRESHOLD,
+    MEASURES,
+    PatientCounts,
+    Sample,
+    compare_groups,
+    interval,
+    standard_error,
+)
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.evaluation.evaluation import Request, evaluate_images
+from fedlit.reports.evaluation.evaluation import EvaluationOptions, evaluate_images
 from fedlit.reports.evaluation.images import Images
 
 SHARE = 0.1  # of the patients are positive
@@ -55,7 +63,7 @@ def performance(data: Data, thresholds: list[float]) -> Performance:
     return Performance(scores, positive, rows, rows[-1] + 1, Stated(prevalence=SHARE), thresholds)
 
 
-def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict, Support]:
+def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict, PatientCounts]:
     """Return values, draws and support of a sample."""
     part, patients = performance(data, thresholds), data[2][-1] + 1
     (counts,) = resampled(patients, DRAWS, seed, DRAWS)
@@ -148,7 +156,7 @@ def _of_seeds(
     shift: float,
     thresholds: list,
     seed: int,
-) -> tuple[dict, dict, Support]:
+) -> tuple[dict, dict, PatientCounts]:
     """Return values by seed, mean draws and support; seeds differ in an own noise of each image and of the model."""
     scores, positive, rows = sample(rng, int(positives / SHARE), each, area, 1.0, shift)
     scale = scores.std()
@@ -160,7 +168,7 @@ def _of_seeds(
     return values, {key: np.mean([part[1][key] for part in parts], axis=0) for key in parts[0][1]}, parts[0][2]
 
 
-def _tested(groups: list[tuple[dict, dict, Support]], key: str) -> measures.Gap:
+def _tested(groups: list[tuple[dict, dict, PatientCounts]], key: str) -> measures.Gap:
     name, _, at = key.partition("@")
     samples = [Sample(values[key], draws[key], support) for values, draws, support in groups]
     return compare_groups((AT_THRESHOLD if at else MEASURES)[name], *samples, 0.95)
@@ -177,7 +185,7 @@ def speed(images: int, classes: int) -> None:
     tested = Images("federation", Path("simulated"), names, (logits,), labels, units, True, groups, (1,))
     run = PastRun("simulated", "simulated", 0, "", {}, {}, Path())
     began, busy = time.perf_counter(), time.process_time()
-    evaluation = evaluate_images(Method("simulated", (run,), {}), [tested], ("age",), [], Request(), [])
+    evaluation = evaluate_images(Method("simulated", (run,), {}), [tested], ("age",), [], EvaluationOptions(), [])
     seconds, busy = time.perf_counter() - began, time.process_time() - busy
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(

@@ -14,7 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedlit.predictions.table import Predictions, read, write
 from fedlit.reports.compare.runs import load_runs
-from fedlit.reports.evaluation.evaluation import Evaluation, Request, evaluate_runs
+from fedlit.reports.evaluation.evaluation import Evaluation, EvaluationOptions, evaluate_runs
 from fedlit.reports.evaluation.points import Point
 from fedlit.reports.evaluation.tables import tables, verdict
 
@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluated(*folders: Path, points: Sequence[dict] = (), draws: int = 100) -> Evaluation:
     """The evaluation of runs."""
     loaded, notes = load_runs([str(folder) for folder in folders], None, {}, "", Path())
-    return evaluate_runs(loaded, Request(points=tuple(map(Point.read, points)), draws=draws), notes)
+    return evaluate_runs(loaded, EvaluationOptions(points=tuple(map(Point.read, points)), draws=draws), notes)
 
 
 @pytest.fixture(scope="module")

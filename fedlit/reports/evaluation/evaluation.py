@@ -23,8 +23,8 @@ from fedlit.metrics.measures import (
     SUPPORT,
     TESTED,
     Gap,
+    PatientCounts,
     Sample,
-    Support,
     compare_groups,
     interval,
     standard_error,
@@ -44,7 +44,7 @@ MOST_GROUPS = 12
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationOptions:
     """Options of an evaluation.
 
     Attributes:
@@ -71,7 +71,7 @@ class Cell:
     """Numbers of one class in one group of a test set."""
 
     place: tuple[str, str, str, str]  # Test set, kind of group, group, class.
-    support: Support
+    support: PatientCounts
     runs: dict[str, np.ndarray]  # `[R]` of each measure, by run.
     draws: dict[str, np.ndarray]  # `[B]` of each measure, the mean over runs.
     prevalence: float
@@ -83,7 +83,7 @@ class Evaluation:
     """Numbers of a method."""
 
     method: Method
-    request: Request
+    request: EvaluationOptions
     sets: tuple[Images, ...]
     kinds: tuple[str, ...]  # Kinds of groups.
     estimates: pd.DataFrame  # A row for each test set, kind of group, group, class and measure.
@@ -94,7 +94,7 @@ class Evaluation:
 
 def evaluate_runs(
     runs: Sequence[PastRun],
-    request: Request,
+    request: EvaluationOptions,
     notes: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
@@ -143,7 +143,7 @@ def evaluate_images(
     sets: Sequence[Images],
     kinds: Sequence[str],
     thresholds: Sequence[Threshold],
-    request: Request,
+    request: EvaluationOptions,
     notes: Notes,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
@@ -154,8 +154,8 @@ def evaluate_images(
         cells += _cells(images, kinds, thresholds, request, notes)
     if any(cell.support.fewest < FEWEST for cell in cells):
         notes.append(
-            f"With fewer than {SUPPORT} positive or negative patients (for AUROC: {FEWEST}), a class has neither interval "
-            "nor claim, as these would be wrong too often."
+            f"With fewer than {SUPPORT} positive or negative patients (for AUROC: {FEWEST}), a class has neither "
+            "interval nor claim, as these would be wrong too often."
         )
     frames = {
         "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
@@ -169,7 +169,7 @@ def _objective(method: Method) -> str:
     return str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
 
 
-def _kinds(sets: Sequence[Images], request: Request, notes: Notes) -> tuple[str, ...]:
+def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> tuple[str, ...]:
     """Return the kinds of groups: those asked for, or else all in the files."""
     named = [kind for images in sets for kind in images.groups if kind not in COLUMNS]
     kinds = tuple(dict.fromkeys(named)) if request.by is None else request.by
@@ -210,7 +210,7 @@ def _groups(images: Images, kind: str, notes: Notes) -> dict[str, np.ndarray]:
 
 
 def _cells(
-    images: Images, kinds: Sequence[str], thresholds: Sequence[Threshold], request: Request, notes: Notes
+    images: Images, kinds: Sequence[str], thresholds: Sequence[Threshold], request: EvaluationOptions, notes: Notes
 ) -> list[Cell]:
     patient, count = patient_codes(images.units, len(images.units))
     counts = np.concatenate([part.astype(np.uint8) for part in resampled(count, request.draws, 0, CHUNK)], axis=1)
@@ -246,7 +246,7 @@ def _cell(
     patient: np.ndarray,
     counts: np.ndarray,
     thresholds: Sequence[Threshold],
-    request: Request,
+    request: EvaluationOptions,
 ) -> Cell | None:
     labels, name = images.labels[:, column], images.classes[column]
     known = ~np.isnan(labels)
@@ -281,7 +281,7 @@ def _cell(
     )
 
 
-def _estimate(cell: Cell, key: str, request: Request) -> dict[str, object]:
+def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, object]:
     """Return value, standard deviation over seeds, and interval of a measure."""
     name, _, number = key.partition("@")
     measure, by_run = (AT_THRESHOLD if number else MEASURES)[name], cell.runs[key]
@@ -295,7 +295,7 @@ def _estimate(cell: Cell, key: str, request: Request) -> dict[str, object]:
     return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
 
 
-def _of_specificity(cell: Cell, key: str, request: Request) -> Interval:
+def _of_specificity(cell: Cell, key: str, request: EvaluationOptions) -> Interval:
     """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
     error = standard_error(cell.draws["specificity"], cell.support.fewest)
     ends = interval(MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level)
@@ -308,12 +308,12 @@ def _where(cell: Cell) -> dict[str, object]:
     return dict(zip(("set", "by", "group", "class"), cell.place, strict=True)) | counts
 
 
-def _rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+def _rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for key in MEASURES:
         yield _where(cell) | _estimate(cell, key, request)
 
 
-def _point_rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for number, threshold in enumerate(cell.thresholds):
         chosen = {
             "at": threshold.point.title,
@@ -324,7 +324,7 @@ def _point_rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
             yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
 
 
-def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: Request) -> pd.DataFrame:
+def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
     """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
     found: list[tuple[dict[str, object], Gap]] = []
     references: dict[tuple[str, str, str], Cell] = {}
