@@ -34,7 +34,7 @@ class Measure:
     side: str = "rarer"
     student: str = "clustered"
 
-    def freedom(self, support: "Support") -> float:
+    def freedom(self, support: "PatientCounts") -> float:
         """Return the degrees of freedom of the measure's standard error; infinite for the normal distribution."""
         student = self.student == "always" or (self.student == "clustered" and support.clustered)
         return support.patients(self.side) - 1.0 if student else np.inf
@@ -72,7 +72,7 @@ TESTED = ("auroc", "intercept")
 
 
 @dataclass(frozen=True)
-class Support:
+class PatientCounts:
     """Images and patients with positive and with negative labels of a class in a group."""
 
     n_pos: int
@@ -103,7 +103,7 @@ def standard_error(draws: np.ndarray, patients: int) -> float:
     return float(draws[defined].std(ddof=1) * np.sqrt(patients / (patients - 1)))
 
 
-def interval(measure: Measure, value: float, error: float, support: Support, level: float) -> Interval:
+def interval(measure: Measure, value: float, error: float, support: PatientCounts, level: float) -> Interval:
     """Return an interval, or NaN if none has the coverage of its level: with few patients, or without any variation."""
     nothing, patients = Interval(np.nan, np.nan, level), support.patients(measure.side)
     if measure.scale is None or support.fewest < SUPPORT or not error > 0:
@@ -164,7 +164,7 @@ class Sample:
 
     values: np.ndarray
     draws: np.ndarray
-    support: Support
+    support: PatientCounts
 
 
 def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float) -> Gap:

@@ -7,7 +7,7 @@ import numpy as np
 from scipy import special
 
 from fedlit.metrics.calibration import Recalibration, net_benefit
-from fedlit.metrics.measures import Support
+from fedlit.metrics.measures import PatientCounts
 from fedlit.metrics.thresholds import Ranking, predictive_values, ranked
 
 
@@ -52,7 +52,7 @@ class Performance:
         logit = np.asarray(logit, dtype=np.float64)
         sides = positive, ~positive
         images, patients = ([int(side.sum()) for side in sides], [len(np.unique(patient[side])) for side in sides])
-        self.support = Support(*images, *patients)
+        self.support = PatientCounts(*images, *patients)
         self._ranking, self._stated, self._thresholds = (
             Ranking(logit, positive, patient, n_patients),
             stated,

@@ -23,11 +23,19 @@ from scipy.special import expit, logit, ndtri
 from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges, bin_of
 from fedlit.metrics.intervals import resampled
-from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, Sample, Support, compare_groups, interval, standard_error
+from fedlit.metrics.measures import (
+    AT_THRESHOLD,
+    MEASURES,
+    PatientCounts,
+    Sample,
+    compare_groups,
+    interval,
+    standard_error,
+)
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.evaluation.evaluation import Request, evaluate_images
+from fedlit.reports.evaluation.evaluation import EvaluationOptions, evaluate_images
 from fedlit.reports.evaluation.images import Images
 
 SHARE = 0.1  # of the patients are positive
@@ -55,7 +63,7 @@ def performance(data: Data, thresholds: list[float]) -> Performance:
     return Performance(scores, positive, rows, rows[-1] + 1, Stated(prevalence=SHARE), thresholds)
 
 
-def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict, Support]:
+def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict, PatientCounts]:
     """Return values, draws and support of a sample."""
     part, patients = performance(data, thresholds), data[2][-1] + 1
     (counts,) = resampled(patients, DRAWS, seed, DRAWS)
@@ -63,16 +71,16 @@ def measured(data: Data, thresholds: list[float], seed: int) -> tuple[dict, dict
     return values, part.values(counts.astype(np.float32)), part.support
 
 
-def cases(positives: Sequence[int]) -> Iterator[tuple[int, int, float, float]]:
+def cases(positives: Sequence[int], images: Sequence[int]) -> Iterator[tuple[int, int, float, float]]:
     """Return expected positive patients, images per patient, AUROC and stretch of each case."""
-    return ((n, each, *kind) for n in positives for each in (1, 5) for kind in ((0.75, 1.0), (0.9, 1.5)))
+    return ((n, each, *kind) for n in positives for each in images for kind in ((0.75, 1.0), (0.9, 1.5)))
 
 
-def intervals(trials: int, positives: Sequence[int]) -> None:
+def intervals(trials: int, positives: Sequence[int], images: Sequence[int]) -> None:
     """Print the share of data sets with an interval, and the coverage of these intervals."""
     keys = [*(key for key in MEASURES if MEASURES[key].scale), *(f"{key}@0" for key in AT_THRESHOLD), "bin"]
     print(f"% of {trials} data sets with an interval / % of these that cover the true value, of a level of 95%")
-    for expected, each, area, stretch in cases(positives):
+    for expected, each, area, stretch in cases(positives, images):
         rng, patients = np.random.default_rng((expected, each)), int(expected / SHARE)
         large = sample(rng, LARGE, 1, area, stretch)
         thresholds = [float(expit(np.quantile(large[0][large[1]], TAIL)))]
@@ -114,12 +122,12 @@ def rate(hits: list[float]) -> str:
     return f"{100 * values.mean():5.1f} ± {100 * values.std() / len(values) ** 0.5:.1f}"
 
 
-def gaps(trials: int, positives: Sequence[int], several: Sequence[int]) -> None:
+def gaps(trials: int, positives: Sequence[int], images: Sequence[int], several: Sequence[int]) -> None:
     """Print how often a gap between two groups has p below 0.05, if there is none and if there is one."""
     print(f"% of {trials} data sets with p < 0.05: without a gap / with AUROC 0.8 and 0.7 and an intercept of 0.5")
     for seeds in several:
         for expected in positives:
-            for each in (1, 5):
+            for each in images:
                 found = {key: ([], []) for key in ("auroc", "intercept", "sensitivity@0", "specificity@0")}
                 for place, (area, shift) in enumerate(((0.8, 0.0), (0.7, -0.5))):
                     rng = np.random.default_rng((expected, each, seeds))
@@ -148,7 +156,7 @@ def _of_seeds(
     shift: float,
     thresholds: list,
     seed: int,
-) -> tuple[dict, dict, Support]:
+) -> tuple[dict, dict, PatientCounts]:
     """Return values by seed, mean draws and support; seeds differ in an own noise of each image and of the model."""
     scores, positive, rows = sample(rng, int(positives / SHARE), each, area, 1.0, shift)
     scale = scores.std()
@@ -160,7 +168,7 @@ def _of_seeds(
     return values, {key: np.mean([part[1][key] for part in parts], axis=0) for key in parts[0][1]}, parts[0][2]
 
 
-def _tested(groups: list[tuple[dict, dict, Support]], key: str) -> measures.Gap:
+def _tested(groups: list[tuple[dict, dict, PatientCounts]], key: str) -> measures.Gap:
     name, _, at = key.partition("@")
     samples = [Sample(values[key], draws[key], support) for values, draws, support in groups]
     return compare_groups((AT_THRESHOLD if at else MEASURES)[name], *samples, 0.95)
@@ -177,7 +185,7 @@ def speed(images: int, classes: int) -> None:
     tested = Images("federation", Path("simulated"), names, (logits,), labels, units, True, groups, (1,))
     run = PastRun("simulated", "simulated", 0, "", {}, {}, Path())
     began, busy = time.perf_counter(), time.process_time()
-    evaluation = evaluate_images(Method("simulated", (run,), {}), [tested], ("age",), [], Request(), [])
+    evaluation = evaluate_images(Method("simulated", (run,), {}), [tested], ("age",), [], EvaluationOptions(), [])
     seconds, busy = time.perf_counter() - began, time.process_time() - busy
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(
@@ -192,9 +200,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("intervals", "gaps", "speed"))
     parser.add_argument("--trials", type=int, default=10_000)
-    parser.add_argument("--images", type=int, default=100_000)
+    parser.add_argument("--images", type=int, default=100_000, help="images, for speed")
     parser.add_argument("--classes", type=int, default=14)
     parser.add_argument("--positives", type=int, nargs="+", default=[30, 200], help="expected positive patients")
+    parser.add_argument("--each", type=int, nargs="+", default=[1, 5], help="images per patient")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 3], help="runs of a method, for gaps")
     parser.add_argument("--support", type=int, default=measures.SUPPORT, help="patients on each side for an interval")
     args = parser.parse_args()
@@ -202,9 +211,9 @@ def main() -> None:
     if args.what == "speed":
         speed(args.images, args.classes)
     elif args.what == "intervals":
-        intervals(args.trials, args.positives)
+        intervals(args.trials, args.positives, args.each)
     else:
-        gaps(args.trials, args.positives, args.seeds)
+        gaps(args.trials, args.positives, args.each, args.seeds)
 
 
 if __name__ == "__main__":

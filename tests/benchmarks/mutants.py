@@ -359,6 +359,23 @@ MUTANTS = (
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
     Mutant("changed data are not reported", "sites/replies.py", "if data != told.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
+    # Evaluations.
+    Mutant("a threshold is chosen on test images", "reports/evaluation/points.py", 'if part != "val":', "if False:",
+           "reports/test_evaluate.py"),
+    Mutant("thresholds come from another model", "reports/evaluation/evaluation.py",
+           "if validation.round != sets[0].round:", "if False:", "reports/test_evaluate.py"),
+    Mutant("runs have other labels", "reports/evaluation/images.py", "if not np.array_equal(theirs[column][rows]",
+           "if False and not np.array_equal(theirs[column][rows]", "reports/test_evaluate.py"),
+    Mutant("runs have other images", "reports/evaluation/images.py",
+           "if len(key) != len(keys[0]) or (rows < 0).any():", "if False:", "reports/test_evaluate.py"),
+    Mutant("few patients have an interval", "metrics/measures.py", "or support.fewest < SUPPORT or", "or",
+           "metrics/test_measures.py"),
+    Mutant("few patients have a claim", "metrics/measures.py",
+           "if min(each.support.fewest for each in both) < SUPPORT or", "if", "metrics/test_measures.py"),
+    Mutant("gaps ignore other trainings", "metrics/measures.py", "p = max(p_seeds,", "p = min(p_images,",
+           "metrics/test_measures.py"),
+    Mutant("a half-defined measure has an error", "metrics/measures.py", "defined.mean() < 1 - UNDEFINED or ", "",
+           "metrics/test_measures.py"),
 )  # fmt: skip
 
 

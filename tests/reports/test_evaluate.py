@@ -14,9 +14,9 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedlit.predictions.table import Predictions, read, write
 from fedlit.reports.compare.runs import load_runs
-from fedlit.reports.evaluation.evaluation import Evaluation, Request, evaluate_runs
+from fedlit.reports.evaluation.evaluation import Evaluation, EvaluationOptions, evaluate_runs
 from fedlit.reports.evaluation.points import Point
-from fedlit.reports.evaluation.tables import verdict
+from fedlit.reports.evaluation.tables import tables, verdict
 
 Cli = Callable[[str], tuple[int, str, str]]
 CLASSES = ("Effusion", "Nodule")
@@ -61,7 +61,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def evaluated(*folders: Path, points: Sequence[dict] = (), draws: int = 100) -> Evaluation:
     """The evaluation of runs."""
     loaded, notes = load_runs([str(folder) for folder in folders], None, {}, "", Path())
-    return evaluate_runs(loaded, Request(points=tuple(map(Point.read, points)), draws=draws), notes)
+    return evaluate_runs(loaded, EvaluationOptions(points=tuple(map(Point.read, points)), draws=draws), notes)
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,7 @@ def test_few_patients_have_neither_interval_nor_claim(tmp_path: Path):
     estimates = where(found.estimates, name="Nodule")
     assert where(estimates, group="F")["low"].isna().all()
     assert where(found.gaps, name="Nodule")["p"].isna().all()
+    assert any("neither interval nor claim" in note for note in found.notes)
     assert where(estimates, group="M", measure="auroc")["low"].notna().all()
 
 
@@ -245,10 +246,23 @@ def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
         part.labels[part.clients == "south", 1] = torch.nan
     found = evaluated(run_of(tmp_path / "run", tested, 0, validation), points=[{"on": "val/each"}])
     text = " ".join(found.notes)
-    assert "federation_val.parquet: column label/Nodule: south has no positive validation image" in text
-    assert "federation.parquet: column label/Nodule: client south has no positive or no negative image" in text
+    assert (
+        "federation_val.parquet: no positive image, so no threshold for sensitivity 0.9: south: label/Nodule." in text
+    )
+    assert "federation.parquet: no positive or no negative image, so no values: client south: label/Nodule." in text
     points = where(found.points, name="Nodule")
     assert "south" not in {*points["chosen_on"], *points["group"]}
+
+
+def test_a_class_that_is_asked_for_twice_has_one_threshold(runs: Path):
+    found = evaluated(
+        runs / "seed-0", points=[{"class": "Nodule", "on": "val"}, {"on": "val/each"}, {"on": "val/west"}]
+    )
+    names = ["class", "chosen_on", "at", "by", "group", "measure"]
+    assert not found.points.duplicated(names).any()
+    matrix = next(table for table in tables(found)["points"] if table.caption.startswith("Nodule"))
+    assert [row[0] for row in matrix.rows] == ["federation", "north", "south", "west"]
+    assert matrix.head[1:] == ("north", "south", "west")
 
 
 def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):

@@ -35,7 +35,7 @@ def parser(argv: Sequence[str]) -> Parser:
         "class. At is a sensitivity or a specificity. On is val (validation images of all clients), val/CLIENT, or "
         "val/each (a threshold of each client, used at all others)."
     )
-    options.add_argument("--threshold", type=dict | list[dict] | None, default=None, help=threshold)
+    options.add_argument("--threshold", metavar="POINT", type=dict | list[dict] | None, default=None, help=threshold)
     rates = {
         "sensitivity": "Sensitivity at which specificity and predictive values are given.",
         "specificity": "Specificity at which sensitivity is given.",
@@ -58,7 +58,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Evaluate runs and write the report; return the exit code."""
     from fedlit.metrics.performance import Stated
     from fedlit.reports.compare.runs import load_runs
-    from fedlit.reports.evaluation.evaluation import Request, evaluate_runs
+    from fedlit.reports.evaluation.evaluation import EvaluationOptions, evaluate_runs
     from fedlit.reports.evaluation.points import Point
     from fedlit.reports.evaluation.report import show, write_report  # matplotlib takes a second to import
 
@@ -74,14 +74,14 @@ def execute(args: Namespace, parser: Parser) -> int:
             key="evaluate-draws-below-100",
         )
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
-    request = Request(
-        None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
-        args.set,
-        tuple(map(Point.read, entries)),
-        Stated(args.sensitivity, args.specificity, args.risk),
-        args.prevalence,
-        args.level,
-        args.draws,
+    request = EvaluationOptions(
+        by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
+        test_set=args.set,
+        points=tuple(map(Point.read, entries)),
+        stated=Stated(args.sensitivity, args.specificity, args.risk),
+        prevalence=args.prevalence,
+        level=args.level,
+        draws=args.draws,
     )
     console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:

@@ -16,14 +16,15 @@ from scipy.special import expit
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.calibration import Reliability, bin_edges
-from fedlit.metrics.intervals import DRAWS, LEVEL, Interval, patient_codes, resampled
+from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, Interval, patient_codes, resampled
 from fedlit.metrics.measures import (
     AT_THRESHOLD,
     MEASURES,
+    SUPPORT,
     TESTED,
     Gap,
+    PatientCounts,
     Sample,
-    Support,
     compare_groups,
     interval,
     standard_error,
@@ -34,7 +35,7 @@ from fedlit.metrics.thresholds import predictive_values
 from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, grouping, test_images, validation_images
-from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, choose
+from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, by_owner, choose
 
 ALL = "all"
 CHUNK = 128
@@ -43,7 +44,7 @@ MOST_GROUPS = 12
 
 
 @dataclass(frozen=True)
-class Request:
+class EvaluationOptions:
     """Options of an evaluation.
 
     Attributes:
@@ -70,7 +71,7 @@ class Cell:
     """Numbers of one class in one group of a test set."""
 
     place: tuple[str, str, str, str]  # Test set, kind of group, group, class.
-    support: Support
+    support: PatientCounts
     runs: dict[str, np.ndarray]  # `[R]` of each measure, by run.
     draws: dict[str, np.ndarray]  # `[B]` of each measure, the mean over runs.
     prevalence: float
@@ -82,7 +83,7 @@ class Evaluation:
     """Numbers of a method."""
 
     method: Method
-    request: Request
+    request: EvaluationOptions
     sets: tuple[Images, ...]
     kinds: tuple[str, ...]  # Kinds of groups.
     estimates: pd.DataFrame  # A row for each test set, kind of group, group, class and measure.
@@ -93,7 +94,7 @@ class Evaluation:
 
 def evaluate_runs(
     runs: Sequence[PastRun],
-    request: Request,
+    request: EvaluationOptions,
     notes: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
@@ -135,7 +136,8 @@ def evaluate_runs(
             "There is one run, so trainings were not varied: intervals and gaps describe this model on other patients, "
             "and do not say how another training would do."
         )
-    return evaluate_images(method, sets, _kinds(sets, request, notes), thresholds, request, notes, progress)
+    kinds = _kinds(sets, request, notes)
+    return evaluate_images(method, sets, kinds, thresholds, request, notes=notes, progress=progress)
 
 
 def evaluate_images(
@@ -143,7 +145,7 @@ def evaluate_images(
     sets: Sequence[Images],
     kinds: Sequence[str],
     thresholds: Sequence[Threshold],
-    request: Request,
+    request: EvaluationOptions,
     notes: Notes,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Evaluation:
@@ -152,17 +154,24 @@ def evaluate_images(
     for images in sets:
         progress(f"evaluating {images.name}")
         cells += _cells(images, kinds, thresholds, request, notes)
-    estimates = pd.DataFrame([row for cell in cells for row in _rows(cell, request)])
-    points = pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)])
-    gaps = _gaps(cells, kinds, request)
-    return Evaluation(method, request, tuple(sets), tuple(kinds), estimates, points, gaps, notes)
+    if any(cell.support.fewest < FEWEST for cell in cells):
+        notes.append(
+            f"With fewer than {SUPPORT} positive or negative patients (for AUROC: {FEWEST}), a class has neither "
+            "interval nor claim, as these would be wrong too often."
+        )
+    frames = {
+        "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
+        "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
+        "gaps": _gaps(cells, kinds, request),
+    }
+    return Evaluation(method, request, tuple(sets), tuple(kinds), notes=notes, **frames)
 
 
 def _objective(method: Method) -> str:
     return str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
 
 
-def _kinds(sets: Sequence[Images], request: Request, notes: Notes) -> tuple[str, ...]:
+def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> tuple[str, ...]:
     """Return the kinds of groups: those asked for, or else all in the files."""
     named = [kind for images in sets for kind in images.groups if kind not in COLUMNS]
     kinds = tuple(dict.fromkeys(named)) if request.by is None else request.by
@@ -204,7 +213,7 @@ def _groups(images: Images, kind: str, notes: Notes) -> dict[str, np.ndarray]:
 
 
 def _cells(
-    images: Images, kinds: Sequence[str], thresholds: Sequence[Threshold], request: Request, notes: Notes
+    images: Images, kinds: Sequence[str], thresholds: Sequence[Threshold], request: EvaluationOptions, notes: Notes
 ) -> list[Cell]:
     patient, count = patient_codes(images.units, len(images.units))
     counts = np.concatenate([part.astype(np.uint8) for part in resampled(count, request.draws, 0, CHUNK)], axis=1)
@@ -216,16 +225,19 @@ def _cells(
 
     def cell(place: tuple[int, str, str]) -> Cell | None:
         column, *group = place
-        return _cell(images, column, tuple(group), groups[tuple(group)], patient, counts, thresholds, request)
+        group = tuple(group)
+        draws = {"patient": patient, "counts": counts}
+        return _cell(images, column, group, groups[group], **draws, thresholds=thresholds, request=request)
 
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
         cells = list(threads.map(cell, places))
-    for (column, kind, name), made in zip(places, cells, strict=True):
-        if made is None:
-            where = "" if kind == ALL else f"{kind} {name} has "
-            notes.append(
-                f"{images.file}: column label/{images.classes[column]}: {where}no positive or no negative image."
-            )
+    absent = [
+        ("all images" if kind == ALL else f"{kind} {name}", f"label/{images.classes[column]}")
+        for (column, kind, name), made in zip(places, cells, strict=True)
+        if made is None
+    ]
+    if absent:
+        notes.append(f"{images.file}: no positive or no negative image, so no values: {by_owner(absent)}.")
     return [each for each in cells if each is not None]
 
 
@@ -237,7 +249,7 @@ def _cell(
     patient: np.ndarray,
     counts: np.ndarray,
     thresholds: Sequence[Threshold],
-    request: Request,
+    request: EvaluationOptions,
 ) -> Cell | None:
     labels, name = images.labels[:, column], images.classes[column]
     known = ~np.isnan(labels)
@@ -272,7 +284,7 @@ def _cell(
     )
 
 
-def _estimate(cell: Cell, key: str, request: Request) -> dict[str, object]:
+def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, object]:
     """Return value, standard deviation over seeds, and interval of a measure."""
     name, _, number = key.partition("@")
     measure, by_run = (AT_THRESHOLD if number else MEASURES)[name], cell.runs[key]
@@ -286,7 +298,7 @@ def _estimate(cell: Cell, key: str, request: Request) -> dict[str, object]:
     return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
 
 
-def _of_specificity(cell: Cell, key: str, request: Request) -> Interval:
+def _of_specificity(cell: Cell, key: str, request: EvaluationOptions) -> Interval:
     """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
     error = standard_error(cell.draws["specificity"], cell.support.fewest)
     ends = interval(MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level)
@@ -299,12 +311,12 @@ def _where(cell: Cell) -> dict[str, object]:
     return dict(zip(("set", "by", "group", "class"), cell.place, strict=True)) | counts
 
 
-def _rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+def _rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for key in MEASURES:
         yield _where(cell) | _estimate(cell, key, request)
 
 
-def _point_rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
+def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for number, threshold in enumerate(cell.thresholds):
         chosen = {
             "at": threshold.point.title,
@@ -315,7 +327,7 @@ def _point_rows(cell: Cell, request: Request) -> Iterator[dict[str, object]]:
             yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
 
 
-def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: Request) -> pd.DataFrame:
+def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
     """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
     found: list[tuple[dict[str, object], Gap]] = []
     references: dict[tuple[str, str, str], Cell] = {}

@@ -84,11 +84,17 @@ def read_images(runs: Sequence[PastRun], files: Sequence[Path], objective: str, 
             f"{file}: column patient: some are unknown, so images are counted instead of patients and taken as "
             "independent; intervals may be too narrow."
         )
-    units = first.patients if known else np.arange(len(first))
-    groups = dict(first.groups) | {name: getattr(first, attribute) for name, attribute in COLUMNS.items()}
-    rounds = tuple(part.round for part in parts)
-    labels = first.labels.numpy().astype(np.float64)
-    return Images(first.name, file, first.classes, tuple(logits), labels, units, known, groups, rounds)
+    return Images(
+        name=first.name,
+        file=file,
+        classes=first.classes,
+        logits=tuple(logits),
+        labels=first.labels.numpy().astype(np.float64),
+        units=first.patients if known else np.arange(len(first)),
+        patients_known=known,
+        groups=dict(first.groups) | {name: getattr(first, attribute) for name, attribute in COLUMNS.items()},
+        round=tuple(part.round for part in parts),
+    )
 
 
 def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes: Notes) -> list[Images]:

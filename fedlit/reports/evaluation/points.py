@@ -99,27 +99,46 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
                 f"--threshold: on: column client of {images.file} has no {point.on!r}{hint}",
                 key="threshold-client-unknown",
             )
+        kind, absent, few = "positive" if point.rate == "sensitivity" else "negative", [], []
         for source in (FEDERATION, *clients) if point.on == EACH else (point.on,):
-            rows = np.ones(len(owner), dtype=bool) if source == FEDERATION else owner == source
             for name in images.classes if point.name is None else (point.name,):
-                chosen += _chosen(point, source, name, images, rows, notes)
-    return chosen
+                rows = np.flatnonzero(_known(images, name) & ((owner == source) | (source == FEDERATION)))
+                positive = images.labels[rows, images.classes.index(name)] == 1
+                side = positive if point.rate == "sensitivity" else ~positive
+                patients = len(np.unique(images.units[rows][side]))
+                if not patients:
+                    absent.append((source, f"label/{name}"))
+                    continue
+                if patients < MIN_PATIENTS:
+                    few.append((source, f"label/{name} ({patients})"))
+                chosen.append(_threshold(point, source, name, images, rows, positive))
+        if absent:
+            notes.append(f"{images.file}: no {kind} image, so no threshold for {point.title}: {by_owner(absent)}.")
+        if few:
+            notes.append(
+                f"{images.file}: fewer than {MIN_PATIENTS} {kind} patients, so uncertain thresholds for {point.title}: "
+                f"{by_owner(few)}."
+            )
+    # The last of equal ones: a list may ask for a class by name and for all classes.
+    return list({(each.point.title, each.source, each.name): each for each in chosen}.values())
 
 
-def _chosen(point: Point, source: str, name: str, images: Images, rows: np.ndarray, notes: Notes) -> list[Threshold]:
-    column = images.classes.index(name)
-    rows = rows & ~np.isnan(images.labels[:, column])
-    positive = images.labels[rows, column] == 1
-    side = positive if point.rate == "sensitivity" else ~positive
-    where = f"{images.file}: column label/{name}: {source}"
-    kind = "positive" if point.rate == "sensitivity" else "negative"
-    if not side.any():
-        notes.append(f"{where} has no {kind} validation image, so it has no threshold at {point.title}.")
-        return []
-    patients = len(np.unique(images.units[rows][side]))
-    if patients < MIN_PATIENTS:
-        notes.append(f"{where} has {patients} {kind} patients; its threshold at {point.title} is uncertain.")
-    values = [
-        choose_threshold(expit(logits[rows, column]), positive, point.rate, point.value) for logits in images.logits
-    ]
-    return [Threshold(point, source, name, tuple(values))]
+def by_owner(pairs: Sequence[tuple[str, str]]) -> str:
+    """Return the entries of each owner as text: ``north: a, b; south: c``."""
+    entries: dict[str, list[str]] = {}
+    for owner, entry in pairs:
+        entries.setdefault(owner, []).append(entry)
+    return "; ".join(f"{owner}: {', '.join(listed)}" for owner, listed in entries.items())
+
+
+def _known(images: Images, name: str) -> np.ndarray:
+    return ~np.isnan(images.labels[:, images.classes.index(name)])
+
+
+def _threshold(
+    point: Point, source: str, name: str, images: Images, rows: np.ndarray, positive: np.ndarray
+) -> Threshold:
+    """Choose the threshold of a class on some images, for each run."""
+    scores = [expit(logits[rows, images.classes.index(name)]) for logits in images.logits]
+    values = [choose_threshold(score, positive, point.rate, point.value) for score in scores]
+    return Threshold(point, source, name, tuple(values))

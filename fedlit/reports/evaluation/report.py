@@ -19,7 +19,7 @@ from fedlit.reports.compare.page import Chart, inline_svg
 from fedlit.reports.compare.styles import save
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.figures import charts
-from fedlit.reports.evaluation.tables import Table, tables, verdict
+from fedlit.reports.evaluation.tables import TextTable, tables, verdict
 
 SECTIONS = {
     "ranking": "Discrimination",
@@ -72,18 +72,18 @@ def show(evaluation: Evaluation, console: Console) -> None:
         console.print(Text(f"note: {note}", style="yellow"))
 
 
-def _shortened(evaluation: Evaluation) -> Iterator[Table]:
+def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     """Yield AUROC and calibration by class, and rates at thresholds; the page has the other tables."""
     sections = tables(evaluation)
     for section, names in (("ranking", ("AUROC",)), ("calibration", ("calibration intercept", "calibration slope"))):
         table = sections[section][0]
         kept = [i for i, name in enumerate(table.head) if i < table.names or name in names]
-        yield Table(
+        yield TextTable(
             table.caption, tuple(table.head[i] for i in kept), [tuple(row[i] for i in kept) for row in table.rows]
         )
     for table in sections["points"][:1]:
         rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
-        yield Table(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
+        yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
 
 
 def _page(evaluation: Evaluation, drawn: dict[str, list[Chart]]) -> str:

@@ -18,7 +18,7 @@ MOST_NAMED = 6
 
 
 @dataclass(frozen=True)
-class Table:
+class TextTable:
     """A table of texts; the first columns name a row."""
 
     caption: str
@@ -27,9 +27,9 @@ class Table:
     names: int = 1  # Number of columns that are text.
 
 
-def tables(evaluation: Evaluation) -> dict[str, list[Table]]:
+def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
     """Return the tables of each section of the page."""
-    found: dict[str, list[Table]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
+    found: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
     level = f"{100 * evaluation.request.level:g}% intervals below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
@@ -76,7 +76,7 @@ def _what(row: pd.Series) -> str:
 
 def _measured(
     caption: str, frame: pd.DataFrame, names: tuple[str, ...], measures: Sequence[str], evaluation: Evaluation
-) -> Table:
+) -> TextTable:
     """Return a table with a row for each class or group."""
     rows = []
     for place, part in frame.groupby(list(names), sort=False):
@@ -84,7 +84,7 @@ def _measured(
         support = [f"{first[f'n_{side}']:,} ({first[f'patients_{side}']:,})" for side in ("pos", "neg")]
         rows.append((*map(str, place), *support, *(_cell(values.loc[name]) for name in measures)))
     head = (*names, "positives (patients)", "negatives (patients)", *(_title(name, evaluation) for name in measures))
-    return Table(caption, head, rows, len(names))
+    return TextTable(caption, head, rows, len(names))
 
 
 def _title(name: str, evaluation: Evaluation) -> str:
@@ -106,21 +106,11 @@ def _cell(row: pd.Series) -> str:
     return f"{short(row['value'])}{spread}{ends}"
 
 
-def _gap_table(evaluation: Evaluation) -> Table:
+def _gap_table(evaluation: Evaluation) -> TextTable:
     several = len(evaluation.method.runs) > 1
     noise = "intervals cover both noises" if several else "one run, so intervals cover test-set noise only"
-    head = (
-        "class",
-        "measure",
-        "group",
-        "reference",
-        "test set",
-        "gap",
-        "interval",
-        "p, images",
-        "p, seeds",
-        "p (Holm)",
-    )
+    names = ("class", "measure", "group", "reference", "test set")
+    head = (*names, "gap", "interval", "p, images", "p, seeds", "p (Holm)")
     rows = [
         (
             row["class"], _what(row), f"{row['by']} {row['group']}",
@@ -129,10 +119,12 @@ def _gap_table(evaluation: Evaluation) -> Table:
         )
         for _, row in evaluation.gaps.iterrows()
     ]  # fmt: skip
-    return Table(f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, 5)
+    return TextTable(
+        f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, len(names)
+    )
 
 
-def _point_tables(evaluation: Evaluation) -> list[Table]:
+def _point_tables(evaluation: Evaluation) -> list[TextTable]:
     """Return the rates at every threshold on the test sets, and matrices of thresholds from one site at another."""
     points = evaluation.points
     everyone, by_group = points[points["by"] == ALL], points[points["by"].isin(evaluation.kinds)]
@@ -143,20 +135,19 @@ def _point_tables(evaluation: Evaluation) -> list[Table]:
         found.append(_rates(f"Thresholds of {source} by group", by_group, ("set", "by", "group")))
     clients = points[(points["by"] == "client") | ((points["by"] == ALL) & (points["set"] != FEDERATION))]
     for (name, at), part in clients.groupby(["class", "at"], sort=False):
-        used = part["group"].where(part["by"] == "client", part["set"])
-        for rate in ("sensitivity", "specificity"):
-            of_rate = part[part["measure"] == rate].assign(used=used)
-            matrix = of_rate.pivot_table(index="chosen_on", columns="used", values="value", sort=False)
-            cells = [
-                (str(source), *map(short, values))
-                for source, values in zip(matrix.index, matrix.to_numpy(), strict=True)
-            ]
-            caption = f"{name}, threshold for {at}: {rate} at each site (columns) with the threshold of each row"
-            found.append(Table(caption, ("threshold of", *map(str, matrix.columns)), cells))
+        used = part["group"].where(part["by"] == "client", "test set " + part["set"])
+        cells = part.assign(used=used).pivot(index="chosen_on", columns=["measure", "used"], values="value")
+        sites = sorted(set(used))
+        rows = [
+            (str(owner), *(f"{short(row['sensitivity', site])} / {short(row['specificity', site])}" for site in sites))
+            for owner, row in cells.iterrows()
+        ]
+        caption = f"{name}, threshold for {at} of the site of each row, used at that of each column: "
+        found.append(TextTable(f"{caption}sensitivity / specificity", ("threshold of", *sites), rows))
     return found
 
 
-def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> Table:
+def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> TextTable:
     """Return a table with a row for each threshold and group of test images."""
     rows = []
     for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
@@ -164,4 +155,4 @@ def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> Table:
         cells = [_cell(values.loc[rate]) for rate in AT_THRESHOLD]
         rows.append((name, at, source, tested, f"{part.iloc[0]['threshold']:.4f}", *cells))
     head = ("class", "reaches", "on val of", "tested on", "threshold", *(each.title for each in AT_THRESHOLD.values()))
-    return Table(caption, head, rows, 4)
+    return TextTable(caption, head, rows, 4)
