@@ -107,7 +107,7 @@ MUTANTS = (
            "torch.full_like(total.mask_weight, 1.0 / total.weight)", "aggregators"),
     Mutant("new client states are forgotten", "federation/engines/base.py", "self._states |= self._waiting", "pass",
            "federation/engines"),
-    Mutant("the same cohort in each round", "federation/session.py", '"cohort", index)', '"cohort", 0)',
+    Mutant("the same cohort in each round", "federation/participation.py", '"cohort", index)', '"cohort", 0)',
            "federation/test_session.py"),
     Mutant("the best checkpoint is removed", "core/checkpoints/checkpoint.py",
            'keep = {target, find(self.folder, "best")}', "keep = {target}", "federation/test_resume.py"),
