@@ -78,10 +78,11 @@ class MOON(Aggregator):
                 "MOON: expected features that are trained, found a frozen body; leave MOON out here",
                 key="moon-frozen-body",
             )
-        similar = [
-            F.cosine_similarity(z.flatten(1), self._features(ctx, batch, w, stats).flatten(1)) / self.temperature
-            for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"]))
-        ]
+        similar = []
+        for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"])):
+            with torch.no_grad(), _evaluating(ctx.model.module), ctx.model.at(w, stats):
+                ctx.model.module(batch[0])
+            similar.append(F.cosine_similarity(z.flatten(1), ctx.scratch.pop("z").flatten(1)) / self.temperature)
         return self.mu * F.softplus(similar[1] - similar[0]).mean()
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
@@ -90,11 +91,6 @@ class MOON(Aggregator):
             hook.remove()
         ctx.state |= {"w": ctx.w.clone(), "stats": ctx.stats.clone(), "trained": torch.tensor(1)}
         return {}
-
-    def _features(self, ctx: ClientContext, batch: Any, w: Tensor, stats: Tensor) -> Tensor:
-        with torch.no_grad(), _evaluating(ctx.model.module), ctx.model.at(w, stats):
-            ctx.model.module(batch[0])
-        return ctx.scratch.pop("z")
 
 
 @contextmanager

@@ -61,7 +61,7 @@ class FedRep(PersonalHeads):
 
     Args:
         head: Number of steps, or epochs if the schedule counts those, in which the head trains at the start of a round;
-            the schedule's window counts these and those of the body. 10 epochs of 11 in the paper.
+            the schedule's window counts these and those of the body.
 
     Raises:
         ConfigError: ``head`` is below 1, or a round has no steps left for the body.

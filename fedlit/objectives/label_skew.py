@@ -77,8 +77,8 @@ class FedLC(LabelSkewLoss):
     with the two classes yes and no, in which a class without positives, or without negatives, neither adds loss nor
     gradient. It acts in training; validation logs plain cross-entropy.
 
-    Public code differs from this: it often counts the labels of each batch, or puts 10^-8 for a count of 0, which
-    leaves a class that is absent in the sum with a margin of 100 tau.
+    Some public code counts the labels of each batch instead, or puts 10^-8 for a count of 0, which leaves an absent
+    class in the sum with a margin of 100 tau.
 
     Args:
         tau: Strength of the margins, at least 0; 0 is cross-entropy over the classes that the client has.

@@ -1,0 +1,87 @@
+"""The classic methods in lists with each other, with personal parts of the model, and over processes."""
+
+import copy
+
+import pytest
+import torch
+from engine_rounds import everything, opened, play_round
+from simulation import simulate
+from toys import ToyData, ToyNet
+
+from fedlit.aggregators import (
+    MOON,
+    Ditto,
+    FedAdam,
+    FedAvgM,
+    FedBN,
+    FedDyn,
+    FedNova,
+    FedPer,
+    FedProx,
+    FedRep,
+    FedYogi,
+    PersonalHeads,
+    Scaffold,
+    ServerOptimizer,
+)
+from fedlit.federation.federation import Federation
+from fedlit.federation.participation import Cyclic
+from fedlit.objectives import FedLC
+from fedlit.schedules import ConstantSchedule
+
+DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1))
+
+
+@pytest.mark.parametrize(
+    "aggregators",
+    [
+        [DECAYING], [FedAvgM()], [FedYogi()], [FedNova(), FedProx(0.1)], [FedDyn()], [MOON()], [Ditto()],
+        [FedNova(), MOON(), Ditto(), FedAdam(), Scaffold()],
+    ],
+    ids=lambda listed: "+".join(type(a).__name__ for a in listed),
+)  # fmt: skip
+def test_parts_that_clients_keep_stay_as_they_are_at_the_server(aggregators):
+    federation = Federation(
+        [*aggregators, FedBN(), PersonalHeads()],
+        rounds=3,
+        participation=Cyclic(2),
+        schedule=ConstantSchedule(2, "steps"),
+    )
+    torch.manual_seed(0)
+    done = simulate(ToyNet(), ToyData(4, labelled=2), federation, "32-true")
+    torch.manual_seed(0)
+    module = ToyNet()
+    for name in ("head.weight", "head.bias", "body.1.weight", "body.1.bias"):
+        assert torch.equal(done.tensor(name), module.get_parameter(name))
+    assert not torch.equal(done.tensor("body.0.weight"), module.body[0].weight)
+    assert done.server.w.isfinite().all()
+
+
+@pytest.mark.parametrize("first", [FedRep(1), FedPer()], ids=lambda a: type(a).__name__)
+def test_personal_heads_go_with_corrections_and_server_steps(first):
+    federation = Federation([first, FedDyn(), FedAdam(), FedBN()], rounds=2, schedule=ConstantSchedule(2, "steps"))
+    assert simulate(ToyNet(), ToyData(3), federation, "32-true").server.w.isfinite().all()
+
+
+def with_own_constants() -> ToyNet:
+    module = ToyNet()
+    module.objective = FedLC()
+    module.objective.build(3)
+    return module
+
+
+@pytest.mark.slow
+def test_worker_processes_give_the_same_states_of_objectives_and_personal_models():
+    found = []
+    for workers in (1, 2):
+        listed = [MOON(), Ditto(), FedYogi()]
+        federation = Federation(listed, rounds=3, participation=Cyclic(2), schedule=ConstantSchedule(2, "steps"))
+        torch.manual_seed(0)
+        with opened(federation, with_own_constants(), ToyData(4, labelled=2), workers) as (session, server):
+            for index in range(3):
+                play_round(session, server, index)
+            found.append(copy.deepcopy(everything(session, server)))
+    assert found[0].keys() == found[1].keys()
+    assert any("objective.counts" in name for name in found[0])
+    for name, tensor in found[0].items():
+        assert torch.equal(tensor, found[1][name]), name
