@@ -42,6 +42,7 @@ def test_the_notebook_is_stored_without_outputs():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_cell_runs_and_the_report_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
