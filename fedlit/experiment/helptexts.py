@@ -47,13 +47,13 @@ TUNE = """The YAML of a tuning:
     fedavg: {federation.aggregators: [FedAvg]}
     fedprox:
       federation.aggregators: [FedProx]
-      ranges: {federation.aggregators.mu: [0.001, 0.01, 0.1]}  # only for this method
+      ranges: {federation.aggregators.mu: [0.001, 0.01, 0.1]}  # its own
   ranges:                         # for all methods
     model.optimizer.lr: {low: 0.0001, high: 0.1, scale: log}
     data.batch_size: [16, 32]
   tries: 8                        # the same number for every method
   rule: {metric: val/auroc_macro, seeds: [100]}
-  seeds: [0, 1, 2]                # of the final runs; none of them is in rule.seeds
+  seeds: [0, 1, 2]                # of the final runs, not in rule.seeds
 
 A range is a list, or low and high with a scale (linear or log) and integer: true or false. The tries are drawn at
 random (search_seed, by default 0); `sampler: grid` tries all combinations of lists and needs no tries. The rule chooses

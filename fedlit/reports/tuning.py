@@ -31,7 +31,7 @@ EDGE = (
 
 @dataclass(frozen=True)
 class TuningCost:
-    """Cost of the tries of a method."""
+    """The cost of the tries of a method."""
 
     runs: int  # Number of runs.
     failed: int  # Number of runs without a result.

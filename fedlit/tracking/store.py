@@ -17,8 +17,7 @@ from urllib.request import url2pathname
 import yaml
 from filelock import FileLock
 
-from fedlit.core.checkpoints.stored_states import link
-from fedlit.core.system.files import whole
+from fedlit.core.system.files import link, whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
 from fedlit.tracking.names import IS_PARENT, PARENT

@@ -1,8 +1,12 @@
-"""A class that replaces a default class has its own defaults."""
+"""A class that replaces a default class has its own defaults; the order of the help."""
+
+import re
 
 import pytest
 
 from fedlit.cli.main import parse
+from fedlit.experiment.helptexts import LAST
+from fedlit.experiment.options import experiment_parser
 
 YAML = """
 data:
@@ -40,3 +44,12 @@ def test_the_default_classes_take_arguments_without_being_named():
 def test_an_argument_given_before_the_class_survives():
     args = parse(["fit", "--data.batch_size", "5", "--data", "NIHChestXray14", "--data.root", "data"])[0].fit
     assert (args.data.init_args.batch_size, args.data.init_args.image_size) == (5, 224)
+
+
+def test_settings_that_few_users_change_are_last_in_the_help():
+    text = experiment_parser().format_help()
+    options = re.findall(r"^  --federation\.(\w+) ", text, re.MULTILINE)
+    first = ("aggregators", "rounds", "schedule", "participation", "monitor", "patience")
+    assert options == list(dict.fromkeys(options))
+    assert options[-len(LAST) :] == list(LAST)
+    assert [name for name in options if name in first] == list(first)

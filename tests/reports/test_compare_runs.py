@@ -13,12 +13,14 @@ from refusals import refused
 
 from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.experiment.naming import totals
+from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.cost import mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.methods import baseline_method, differences, grouped
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import load_runs
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.names import IS_PARENT
 
 Cli = Callable[[str], tuple[int, str, str]]
 NOWHERE = "http://127.0.0.1:9"
@@ -60,6 +62,26 @@ def test_the_name_of_a_sweeps_case_is_the_methods(tmp_path: Path) -> None:
     write_run(tmp_path / "c", None, tagged(config(rounds=9), method="long"))
     names = [method.name for method in grouped(loaded(tmp_path / "a", tmp_path / "b", tmp_path / "c"))]
     assert names == ["plain", "long, rounds=5", "long, rounds=9"]
+
+
+def test_tries_of_a_tuning_are_left_out_beside_final_runs(tmp_path: Path) -> None:
+    for name, rounds, stage in (("a", 3, "try"), ("b", 5, "try"), ("c", 7, "final")):
+        write_run(tmp_path / "x" / name, None, tagged(config(rounds=rounds), tune=stage, case=name))
+    runs, notes = load_runs([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
+    assert [run.name for run in runs] == ["c"]
+    assert notes == ["2 tries of `fedlit tune` are left out; name them without other runs to compare them."]
+    assert [run.name for run in loaded(tmp_path / "x/a", tmp_path / "x/b")] == ["a", "b"]
+
+
+def test_methods_with_other_tuning_budgets_are_marked(tmp_path: Path) -> None:
+    for name, budget in (("FedAvg", "8 tries"), ("FedProx", "4 tries"), ("Scaffold", "8 tries"), ("FedBN", None)):
+        tags = {"tuned": budget} if budget else {}
+        write_run(tmp_path / name, None, tagged(config((name,)), case=name, **tags))
+    methods = grouped(loaded(*(tmp_path / name for name in ("FedAvg", "FedProx", "Scaffold", "FedBN"))))
+    marked = [note for note in caveats(methods, methods[0]) if "budgets" in note]
+    assert [note.partition(" were")[0] for note in marked] == ["FedProx and FedAvg", "FedBN and FedAvg"]
+    assert "(4 tries and 8 tries)" in marked[0]
+    assert "(not by `fedlit tune` and 8 tries)" in marked[1]
 
 
 def test_a_repeated_run_counts_once_and_it_is_said(tmp_path: Path) -> None:
@@ -199,6 +221,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]
         client.log_metric(foreign, "val/auroc_macro", value, step=step, timestamp=2)
     client.log_metric(foreign, "val/b", math.nan, step=7)
     client.set_terminated(foreign)
+    above = client.create_run(experiment, run_name="FedAvg", tags={IS_PARENT: "true"})  # of the runs of a group
+    client.set_terminated(above.info.run_id)
     running = client.create_run(experiment, run_name="running").info.run_id
     return uri, ids | {"theirs": foreign, "running": running}
 

@@ -25,12 +25,12 @@ from fedlit.core.checkpoints.manifest import (
 )
 from fedlit.core.checkpoints.reading import SERVER, SERVER_NAMES, client_file, client_states, read_tensors
 from fedlit.core.checkpoints.small_states import is_small, stacked
-from fedlit.core.checkpoints.stored_states import StoredState, link, write_tensors
+from fedlit.core.checkpoints.stored_states import StoredState, write_tensors
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
-from fedlit.core.system.files import put, remove, sync
+from fedlit.core.system.files import link, put, remove, sync
 from fedlit.core.system.later import Later
 
 

@@ -4,7 +4,6 @@ A file is written once, under a unique name, and never changed. So a checkpoint 
 next round writes, and a process that is killed at any moment damages nothing.
 """
 
-import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -18,6 +17,7 @@ import torch
 from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import ClientState, State
+from fedlit.core.system.files import link
 
 SHARE = 0.25
 """Share of the free memory up to which client states are kept in memory by default."""
@@ -102,14 +102,6 @@ def write_tensors(tensors: State, path: Path) -> None:
     whole = {name: t if t.untyped_storage().nbytes() == t.nbytes else t.clone() for name, t in tensors.items()}
     with path.open("wb") as file:
         torch.save(whole, file)
-
-
-def link(source: Path, target: Path) -> None:
-    """Add a second name to a file, or copy it if the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
 
 
 def in_bytes(value: int | str) -> int | None:

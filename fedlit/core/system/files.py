@@ -82,3 +82,11 @@ def _put_unless_there(draft: Path, path: Path) -> None:
         pass
     except OSError:  # a file system without links
         os.replace(draft, path)
+
+
+def link(source: Path, target: Path) -> None:
+    """Add a second name to a file, or copy it if the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
