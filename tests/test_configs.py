@@ -266,7 +266,9 @@ def test_every_sweep_is_a_list_of_runs(
     places = (0, -1) if sweep.grid and not sweep.cases else (-1,)
     ends = [{key: [values[place]] for key, values in sweep.grid.items()} for place in places]
     runs = [run for end in ends for run in plan(replace(sweep, grid=end))]
-    assert len(runs) == len(places) * max(1, len(sweep.cases))
+    cases = max(1, len(sweep.cases)) + sum({"individual": sweep.set.get("data.hospitals"), "pooled": 1}[name]
+                                           for name in sweep.baselines)  # fmt: skip
+    assert len(runs) == len(places) * cases
     assert {run.standing() for run in runs} == {"new"}
 
 

@@ -13,6 +13,7 @@ from past_runs import some_images
 from refusals import refused
 
 from fedlit.metrics.auroc import auroc
+from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.joining import Joining, what_joining_brought
@@ -79,6 +80,8 @@ def test_gains_are_differences_on_the_same_images(folder: Path):
             np.testing.assert_allclose(gain.gain.value, np.mean(ours) - np.mean(own))
         assert home.gain.claimed
         assert re.fullmatch(r"gains 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]", home.text)
+    homes = [home.gain for gains in (fedavg, pooled) for home in gains.home]
+    np.testing.assert_allclose([each.p_holm for each in homes], holm([each.p for each in homes]))
     assert fedavg.summary.effects.sites == 3
     assert fedavg.summary.interval.low > 0
     assert fedavg.summary.prediction.low < fedavg.summary.interval.low

@@ -1,4 +1,4 @@
-"""Gains of sites from joining a federation: a method's AUROC minus that of the site's own model, patient by patient.
+"""Gain of each site from joining a federation: a method's AUROC minus that of the site's own model.
 
 The gain of a site is measured on its own test images, and once more on those of all other sites. Each is a difference
 like every other of a comparison, with test-set and seed noise, and Holm's method corrects it over all sites and
@@ -26,8 +26,6 @@ from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
-
-INDIVIDUAL = "individual"
 
 
 @dataclass(frozen=True, eq=False)
