@@ -16,6 +16,7 @@ from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ClassFolders, FedHeartDisease, FedISIC2019, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.settings import Settings
 from fedlit.models import ImageClassifier, LogisticRegression
@@ -65,6 +66,8 @@ ELSEWHERE = {
     "state_memory": "changes no number, by design: tests/federation/test_stored_states.py",
     "device": "changes no number, by design: tests/federation/test_placement.py, tests/data/test_resident.py",
     "patience_margin": "tests/federation/test_patience.py",
+    "groups": "tests/data/test_groups.py",
+    "bands": "tests/data/test_groups.py",
     "quorum": "of sites: tests/sites/test_site_faults.py",
     "deadline": "of sites: tests/sites/test_site_faults.py",
     "on_site_error": "of sites: tests/sites/test_site_faults.py",
@@ -200,6 +203,7 @@ DATA = [
     ("cache_dir", "other", "cache"),
     ("mean", 0.2, "pixels"),
     ("std", 0.5, "pixels"),
+    ("fainter", "Edema", "groups"),
 ]
 
 
@@ -207,11 +211,15 @@ def classes_named(name: str) -> Any:
     from fedlit import data
 
     made = {"IID": lambda: data.IID(4), "HideClasses": lambda: data.HideClasses(2)}
+    made["Edema"] = lambda: Fainter("Edema")
     return made[name]()
 
 
 def data_seen(place: Path, **options: Any) -> dict[str, Any]:
-    named = {key: classes_named(value) if key in ("partition", "scheme") else value for key, value in options.items()}
+    named = {
+        key: classes_named(value) if key in ("partition", "scheme", "fainter") else value
+        for key, value in options.items()
+    }
     cache = place / named.pop("cache_dir", "cache")
     data = PhantomCXR(**{**PHANTOM, **named}, cache_dir=str(cache))
     data.setup()
@@ -226,6 +234,7 @@ def data_seen(place: Path, **options: Any) -> dict[str, Any]:
         "shape": tuple(images.shape),
         "pixels": images.numpy().tobytes(),
         "labels": labels.numpy().tobytes(),
+        "groups": sorted(first.train.groups),
         "batch": data.batch_size,
         "eval batch": data.eval_batch_size,
         "cache": sorted(path.name for path in place.iterdir()),
@@ -268,6 +277,7 @@ MODEL = [
     ("hidden", 8, "shapes"),
     ("trainable", "head", "trained"),
     ("drop_rate", 0.9, "loss"),
+    ("projection", 8, "shapes"),
     ("objective", AUCSaddle(prior=0.5), "loss"),
     ("optimizer", lambda p: torch.optim.SGD(p, lr=0.5), "rate"),
 ]

@@ -268,5 +268,5 @@ def test_an_optimizer_of_another_modules_parameters_is_refused(tmp_path: Path):
             lambda m: kept.append(m.net), configure_optimizers=lambda m: torch.optim.SGD(kept[0].parameters(), lr=RATE)
         )
     )
-    with refused("optimizer-of-other-parameters", "2 parameters"):
+    with refused("check-new-optimizer", "2 parameters"):
         fit(module, tmp_path / "run", data=One())

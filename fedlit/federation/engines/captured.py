@@ -205,7 +205,7 @@ class CapturedSteps:
 
     def refused(self, reason: str) -> TrainingError:
         """Return the error of a step that cannot be captured."""
-        return TrainingError(capture_refused(type(self._local.module).__name__, reason), key="capture-failed")
+        return TrainingError(capture_refused(type(self._local.module).__name__, reason), key="step-not-capturable")
 
     def _has(self, batch: Any) -> bool:
         """Return whether the step on a batch is captured; refuse a batch of anything but tensors."""
