@@ -73,6 +73,7 @@ RUN = (
 @pytest.fixture
 def classes(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "own_classes", raising=False)
     Path("own_classes.py").write_text(CLASSES)
 
