@@ -23,7 +23,7 @@ SITES = {"north": (4, 1.0, 3.0), "south": (10, 0.5, -2.0), "west": (6, 2.0, 1.0)
 """Examples, curvature and optimum of each client."""
 
 
-class FedNova(Aggregator):
+class NormalisedSteps(Aggregator):
     """FedNova (Wang et al., NeurIPS 2020, arXiv:2007.07481), eq. 6 with plain SGD: normalised averaging.
 
     Clients take different numbers of steps tau_k. Each sends its change per step, and the server moves the mean number
@@ -110,7 +110,7 @@ def one_round(aggregators: list[Aggregator]) -> Payload:
     return session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)[0]
 
 
-@pytest.mark.parametrize(("aggregators", "normalised"), [([FedNova()], True), ([], False)])
+@pytest.mark.parametrize(("aggregators", "normalised"), [([NormalisedSteps()], True), ([], False)])
 def test_fednova_is_the_loop_written_by_hand(aggregators, normalised):
     federation = Federation(aggregators, rounds=6, schedule=ConstantSchedule(2, "epochs"))
     done = simulate(Quadratic(lr=0.05), Hills(), federation)
@@ -120,11 +120,11 @@ def test_fednova_is_the_loop_written_by_hand(aggregators, normalised):
 
 
 def test_fednova_sends_one_vector():
-    assert set(one_round([FedNova()]).vectors) == {"w", "stats", "squares", "0/steps"}
+    assert set(one_round([NormalisedSteps()]).vectors) == {"w", "stats", "squares", "0/steps"}
 
 
 def test_with_equal_steps_fednova_is_fedavg():
-    torch.testing.assert_close(run([FedNova()]).server.w, run([]).server.w, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(run([NormalisedSteps()]).server.w, run([]).server.w, rtol=1e-12, atol=1e-14)
 
 
 class Clip(Aggregator):
@@ -245,6 +245,6 @@ def test_another_thing_than_a_change_is_refused_by_name(aggregator, mistake):
         run([aggregator], 1)
 
 
-@pytest.mark.parametrize("aggregator", [FedNova(), Halve()], ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("aggregator", [NormalisedSteps(), Halve()], ids=lambda a: type(a).__name__)
 def test_check_aggregator_finds_nothing(aggregator):
     check_aggregator(aggregator, workers=1)

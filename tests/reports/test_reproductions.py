@@ -99,7 +99,7 @@ def written(file: Path, base: str, **keys) -> Path:
 def small_figure(tmp_path: Path) -> Path:
     """Figure 1 on few and small images of PhantomCXR, four local steps."""
     small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
-    part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}}}}
+    part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}, "leave_out": []}}}
     part["body"] = {"settings": small | {"federation.rounds": 1}}
     window = {2: {"federation.schedule.init_args.window": 2, "federation.eval_every": 1}}
     parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": part}

@@ -16,7 +16,7 @@ from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
-from fedlit.sites import roster, serving, site, states
+from fedlit.sites import prepared, roster, serving, site, states
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import REPLY, Hello, Presence
 
@@ -253,14 +253,14 @@ def test_a_data_root_that_vanished_is_told(fedlit_cli, sites, monkeypatch, tmp_p
 
 @pytest.mark.slow
 def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypatch, tmp_path):
-    train = site.Worker.train
+    train = prepared.Worker.train
 
     def gone(worker, clients, down, rnd, *others):
         if rnd.index == 1:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "images.npy")
         return train(worker, clients, down, rnd, *others)
 
-    monkeypatch.setattr(site.Worker, "train", gone)
+    monkeypatch.setattr(prepared.Worker, "train", gone)
     code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:2")
     assert code == 1
     assert "round 2: site 'site-1', client 'site-0' (train): its data cannot be read: No such file" in err
