@@ -77,8 +77,9 @@ class FedLC(LabelSkewLoss):
     with the two classes yes and no, in which a class without positives, or without negatives, neither adds loss nor
     gradient. It acts in training; validation logs plain cross-entropy.
 
-    Some public code counts the labels of each batch instead, or puts 10^-8 for a count of 0, which leaves an absent
-    class in the sum with a margin of 100 tau.
+    The sum has the image's own class y, as in public code (FL-bench, fluke): summed over the other classes alone, the
+    loss would have no lower bound. Some public code counts the labels of each batch, or puts 10^-8 for a count of 0,
+    which leaves an absent class in the sum with a margin of 100 tau.
 
     Args:
         tau: Strength of the margins, at least 0; 0 is cross-entropy over the classes that the client has.
