@@ -56,9 +56,10 @@ TUNE = """The YAML of a tuning:
   seeds: [0, 1, 2]                # of the final runs, not in rule.seeds
 
 A range is a list, or low and high with a scale (linear or log) and integer: true or false. The tries are drawn at
-random (search_seed, by default 0); `sampler: grid` tries all combinations of lists and needs no tries. The rule chooses
-the settings with the best mean over its seeds, at the round of each run's best model. Test metrics are refused. A rule
-for another metric has a mode, max or min. The chosen settings of each method then run with the final seeds.
+random (search_seed, by default 0). `sampler: grid` tries all combinations of lists and needs no tries. With `sampler:
+optuna`, suggestions from the results follow three random tries (pip install 'fedlit[optuna]'). The rule chooses the
+settings with the best mean over its seeds, at the round of each run's best model. Test metrics are refused. A rule for
+another metric has a mode, max or min. The chosen settings of each method then run with the final seeds.
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric

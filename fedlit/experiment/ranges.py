@@ -39,9 +39,11 @@ class Span:
             value = math.exp(math.log(self.low) + share * (math.log(self.high) - math.log(self.low)))
         else:
             value = self.low + share * (self.high - self.low)
-        if self.integer:
-            return round(value)
-        return min(self.high, max(self.low, float(f"{value:.3g}")))
+        return self.near(value)
+
+    def near(self, value: float) -> float | int:
+        """Return the value of the range with three significant digits, or the integer, that is nearest to a number."""
+        return round(value) if self.integer else min(self.high, max(self.low, float(f"{value:.3g}")))
 
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g} ({self.scale}{', integers' if self.integer else ''})"

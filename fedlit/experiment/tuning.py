@@ -17,6 +17,7 @@ from fedlit.experiment.naming import as_option
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
+from fedlit.experiment.suggestions import RANDOM_TRIES, require_optuna, suggested_point
 from fedlit.experiment.sweep import run_all
 from fedlit.experiment.sweep_file import load_planned
 from fedlit.metrics.direction import better
@@ -68,8 +69,9 @@ class Tuning:
         tries: Number of settings that are tried for every method. A grid tries all.
         rule: The rule by which settings are chosen.
         ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``.
-        sampler: ``random`` or ``grid``, which tries all combinations.
-        search_seed: Seed of the random draws.
+        sampler: ``random``; ``grid``, which tries all combinations; or ``optuna``, which after three random tries
+            suggests others from the results.
+        search_seed: Seed of the draws.
         config: YAML files from which all runs start, relative to this file.
         set: Keys for all runs.
         run_dir: Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.
@@ -85,7 +87,7 @@ class Tuning:
     tries: int | None = None
     rule: Rule = field(default_factory=Rule)
     ranges: dict[str, Any] = field(default_factory=dict)
-    sampler: Literal["random", "grid"] = "random"
+    sampler: Literal["random", "grid", "optuna"] = "random"
     search_seed: int = 0
     config: list[str] = field(default_factory=list)
     set: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +108,9 @@ class Tuning:
                 "must not repeat what the choice has seen, so choose another seed",
                 key="tune-seeds-overlap",
             )
-        if self.sampler == "random" and (self.tries is None or self.tries < 1):
+        if self.sampler == "optuna":
+            require_optuna()
+        if self.sampler != "grid" and (self.tries is None or self.tries < 1):
             raise ConfigError(
                 f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid",
                 key="tune-tries-below-one",
@@ -149,15 +153,21 @@ class Tuning:
 
     @cached_property
     def points(self) -> dict[str, list[dict[str, Any]]]:
-        """The settings that are tried for each method, in order.
+        """The settings that are tried for each method, in order; with Optuna, only the first ones are.
 
         Raises:
             ConfigError: A grid has a span, or fewer combinations than tries.
         """
         return {case: self._points(case, ranges) for case, ranges in self.ranges_of.items()}
 
+    @property
+    def first_points(self) -> dict[str, list[dict[str, Any]]]:
+        """The settings that are tried for each method before there are results."""
+        known = RANDOM_TRIES if self.sampler == "optuna" else None
+        return {case: points[:known] for case, points in self.points.items()}
+
     def _points(self, case: str, ranges: Mapping[str, Range]) -> list[dict[str, Any]]:
-        if self.sampler == "random":
+        if self.sampler != "grid":
             return drawn_points(ranges, self.tries, self.search_seed, f"tries ({case})")
         number = combinations(ranges)
         if number is None:
@@ -189,6 +199,15 @@ class Tuning:
         seeds = self.rule.seeds if stage == "try" else self.seeds
         return {case: plan(self._sweep(case, stage, points[case], seeds), parser) for case in self.cases}
 
+    def scores(self, runs: Sequence[PlannedRun]) -> np.ndarray:
+        """Return the rule's metric of each try of a method, averaged over its seeds; NaN if a seed has failed."""
+        return np.array([run.metric(self.rule.metric) for run in runs]).reshape(-1, len(self.rule.seeds)).mean(axis=1)
+
+    def suggest(self, case: str, points: Sequence[dict[str, Any]], runs: Sequence[PlannedRun]) -> dict[str, Any]:
+        """Return the settings that Optuna tries next for a method, from its tries so far."""
+        scores = (self.rule.sign * self.scores(runs)).tolist()
+        return suggested_point(self.ranges_of[case], points, scores, self.search_seed, self.points[case])
+
     def _sweep(self, case: str, stage: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Sweep:
         tries, number = len(self.points[case]), len(self.rule.seeds)
         budget = f"{tries} tries" + (f" with {number} seeds each" if number > 1 else "")
@@ -197,7 +216,7 @@ class Tuning:
             self.config,
             self.set,
             {case: {key: value for key, value in self.cases[case].items() if key != "ranges"}},
-            {key: [point[key] for point in self.points[case]] for key in self.ranges_of[case]},
+            {k: r if isinstance(r, list) else [each[k] for each in points] for k, r in self.ranges_of[case].items()},
             seeds=list(seeds),
             metric=self.rule.metric,
             run_dir=self.run_dir,
@@ -256,13 +275,21 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
     parser = experiment_parser()
-    tries = tuning.runs("try", tuning.points, parser)
+    points = tuning.first_points
+    tries = tuning.runs("try", points, parser)
     # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
-    tuning.runs("final", {case: points[:1] for case, points in tuning.points.items()}, parser)
+    tuning.runs("final", {case: each[:1] for case, each in points.items()}, parser)
     console.print("tries:")
-    flat = [run for runs in tries.values() for run in runs]
-    run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console)
-    tuned = [choose(case, tuning, runs) for case, runs in tries.items()]
+    while True:
+        flat = [run for runs in tries.values() for run in runs]
+        run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console)
+        if all(len(each) == len(tuning.points[case]) for case, each in points.items()):
+            break
+        suggested = {case: [tuning.suggest(case, points[case], tries[case])] for case in points}
+        more = tuning.runs("try", suggested, parser)
+        points = {case: [*points[case], *suggested[case]] for case in points}
+        tries = {case: [*tries[case], *more[case]] for case in points}
+    tuned = [choose(case, tuning, points[case], runs) for case, runs in tries.items()]
     for each in tuned:
         console.print(f"{each.case}: {as_text(each.chosen)} ({tuning.rule.metric} {each.scores[each.best]:.4f})")
     console.print("final runs:")
@@ -271,15 +298,13 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
     return tuned, run_all(flat, tuning.directory / "finals.csv", "test/federation/auroc_macro", jobs, console)
 
 
-def choose(case: str, tuning: Tuning, runs: Sequence[PlannedRun]) -> Tuned:
+def choose(case: str, tuning: Tuning, points: Sequence[dict[str, Any]], runs: Sequence[PlannedRun]) -> Tuned:
     """Return a method with its best settings; the first ones in a tie.
 
     Raises:
         ConfigError: No try has a value of the rule's metric.
     """
-    rule, points = tuning.rule, tuning.points[case]
-    values = np.array([run.metric(rule.metric) for run in runs]).reshape(len(points), len(rule.seeds))
-    scores = values.mean(axis=1)  # NaN if a seed has failed
+    rule, scores = tuning.rule, tuning.scores(runs)
     if np.isnan(scores).all():
         logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
         raise ConfigError(
@@ -287,7 +312,7 @@ def choose(case: str, tuning: Tuning, runs: Sequence[PlannedRun]) -> Tuned:
             f"output of its runs is in {runs[0].directory.parent}",
             key="tune-no-finished-try",
         )
-    return Tuned(case, points, scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
+    return Tuned(case, list(points), scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
 
 
 def as_text(point: Mapping[str, Any]) -> str:

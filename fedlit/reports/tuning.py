@@ -23,6 +23,12 @@ AVERAGED = (
     "Each cell is the value that the best of so many tries has on average, if they are drawn at random from all tries. "
     "A method that still improves in the last columns may gain from more tries."
 )
+IN_ORDER = "Each cell is the best of so many tries, in their order: the results of earlier ones shape later ones."
+SEARCHES = {
+    "random": "random search with seed {seed}",
+    "grid": "a grid",
+    "optuna": "Optuna's TPE with seed {seed}, after three random ones",
+}
 EDGE = (
     "A value at the edge of its range is the lowest or highest that was tried: a wider range may be better, so compare "
     "this method with others only after widening it."
@@ -69,6 +75,11 @@ def best_by_tries(scores: Sequence[float], sign: int) -> list[float]:
     return means
 
 
+def best_so_far(scores: Sequence[float], sign: int) -> list[float]:
+    """Return the best score of the first 1, 2, ... tries; NaN before one has finished."""
+    return (sign * np.fmax.accumulate(sign * np.asarray(scores))).tolist()
+
+
 def edges(tuned: Tuned) -> dict[str, str]:
     """Return ``lowest`` or ``highest`` for each chosen value that is an end of what was tried, by key."""
     ends = {key: at_edge(value, [point[key] for point in tuned.points]) for key, value in tuned.chosen.items()}
@@ -79,7 +90,8 @@ def write_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, f
     """Write ``report.md`` and its tables as CSV; return the text of the report."""
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
-    curves = {each.case: best_by_tries(each.scores, tuning.rule.sign) for each in tuned}
+    curve = best_so_far if tuning.sampler == "optuna" else best_by_tries
+    curves = {each.case: curve(each.scores, tuning.rule.sign) for each in tuned}
     tables = {
         "tries": pd.DataFrame([row for each in tuned for row in _tries(each, tuning.rule.metric)]),
         "best_by_tries": pd.DataFrame(
@@ -116,7 +128,7 @@ def _page(
 ) -> list[str]:
     rule = tuning.rule
     tries = len(next(iter(tuning.points.values())))
-    search = f"random search with seed {tuning.search_seed}" if tuning.sampler == "random" else "a grid"
+    search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed)
     best = "largest" if rule.sign > 0 else "smallest"
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
@@ -143,7 +155,7 @@ def _page(
         "",
         *_curves(curves),
         "",
-        AVERAGED,
+        IN_ORDER if tuning.sampler == "optuna" else AVERAGED,
         "",
         "## Cost of the tries",
         "",

@@ -11,14 +11,16 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from rich.console import Console
 from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, write
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.ranges import Span, at_edge, drawn_points, every_point, read_range
-from fedlit.experiment.tuning import Tuned, choose, load_tuning
-from fedlit.reports.tuning import best_by_tries, cost_of, edges, write_report
+from fedlit.experiment.suggestions import suggested_point
+from fedlit.experiment.tuning import Tuned, choose, load_tuning, run_tuning
+from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_report
 from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -149,7 +151,7 @@ class TestPlan:
             ({"ranges": {LR: [0.1]}}, r"ranges\.model\.lr \(.*line \d+\): expected at least two .* found only 0\.1"),
             ({"ranges": {}}, r"cases\.fedavg: expected at least one range"),
             ({"ranges": {"seed": [1, 2]}}, r"ranges\.seed"),
-            ({"sampler": "optuna"}, r"optuna"),
+            ({"sampler": "tpe"}, r"tpe"),
             ({"sampler": "grid"}, r"sampler \(fedavg\): expected random"),
             (GRID | {"tries": 3}, r"tries \(fedavg\): expected 2, .* found 3"),
             (GRID | {"cases": {"a": {}, "b": {"ranges": {"federation.rounds": [1, 2]}}}}, "found a: 2, b: 4"),
@@ -190,7 +192,7 @@ class TestChoice:
             (run.directory / "metrics.csv").write_text("step,key,value\n" + (rows if score else ""))
             if score:
                 Result(2, 2, 1.0).write(run.directory)
-        return tuning, choose("fedavg", tuning, runs)
+        return tuning, choose("fedavg", tuning, tuning.points["fedavg"], runs)
 
     def test_the_best_mean_wins_and_a_failed_try_cannot(self, tried: tuple):
         _, tuned = tried
@@ -198,13 +200,13 @@ class TestChoice:
         assert tuned.scores == pytest.approx([0.65, math.nan, 0.8, 0.8], nan_ok=True)
         smallest = loaded(Path(), rule={"metric": "val/auroc_macro", "seeds": [100, 101], "mode": "min"},
                           cases={"fedavg": {}})  # fmt: skip
-        assert choose("fedavg", smallest, tuned.runs).best == 0
+        assert choose("fedavg", smallest, tuned.points, tuned.runs).best == 0
 
     def test_a_metric_that_no_try_has_is_named_with_similar_ones(self, tried: tuple):
         _, tuned = tried
         other = loaded(Path(), rule={"metric": "val/auroc_macr", "seeds": [100, 101]}, cases={"fedavg": {}})
         with refused("tune-no-finished-try", "val/auroc_macro"):
-            choose("fedavg", other, tuned.runs)
+            choose("fedavg", other, tuned.points, tuned.runs)
 
     def test_the_report_has_every_part(self, tried: tuple, folder: Path):
         tuning, tuned = tried
@@ -231,6 +233,62 @@ class TestChoice:
         points = [{LR: 0.1}, {LR: 0.2}, {LR: 0.9}, {LR: 0.3}]
         assert edges(Tuned("a", points, tuned.scores, tuned.runs, 2)) == {LR: "highest"}
         assert edges(Tuned("a", points, tuned.scores, tuned.runs, 3)) == {}
+
+
+class TestSuggestions:
+    RANGES = {LR: Span(0.0001, 1, "log"), "layers": Span(1, 5, integer=True), "kind": ["a", {"class_path": "b"}]}
+
+    @staticmethod
+    def score(point: dict) -> float:
+        return -((math.log10(point[LR]) + 1) ** 2) - (point["kind"] == "a")
+
+    def suggest(self, number: int, seed: int) -> list[dict]:
+        drawn = drawn_points(self.RANGES, number, seed, "tries")
+        points = drawn[:3]
+        while len(points) < number:
+            points.append(suggested_point(self.RANGES, points, list(map(self.score, points)), seed, drawn))
+        return points
+
+    def test_suggestions_score_higher_than_random_tries(self):
+        pairs = [(self.suggest(20, seed), drawn_points(self.RANGES, 20, seed, "tries")) for seed in range(5)]
+        suggested, drawn = (sum(self.score(p) for pair in pairs for p in pair[which][10:]) / 50 for which in (0, 1))
+        assert suggested > drawn / 2  # scores are negative
+        assert all(1 <= p["layers"] <= 5 and float(f"{p[LR]:.3g}") == p[LR] for points, _ in pairs for p in points)
+
+    def test_a_failed_try_teaches_nothing_and_no_try_is_repeated(self):
+        drawn = drawn_points(self.RANGES, 9, 0, "tries")
+        scores = [*map(self.score, drawn[:4]), math.nan]
+        assert suggested_point(self.RANGES, drawn[:5], scores, 0, drawn) not in drawn[:5]
+        few = {"kind": [1, {"class_path": "b"}, None], "steps": Span(1, 2, integer=True)}
+        points = every_point({"kind": few["kind"], "steps": [1, 2]})
+        assert suggested_point(few, points[:5], [0.1] * 5, 0, points) == points[5]
+
+    def test_a_tuning_runs_them_in_turn_and_repeats_them(self, folder: Path, monkeypatch):
+        calls = []
+
+        def run_all(runs, file, metric, jobs, console):
+            calls.append([run.name for run in runs])
+            for run in runs:
+                run.directory.mkdir(parents=True, exist_ok=True)
+                score = -abs(math.log10(run.point[LR]) + 1)
+                (run.directory / "metrics.csv").write_text(f"step,key,value\n2,val/auroc_macro,{score}\n")
+                Result(2, 2, 1.0).write(run.directory)
+
+        monkeypatch.setattr("fedlit.experiment.tuning.run_all", run_all)
+        tuning = loaded(folder, sampler="optuna", tries=5)
+        tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
+        assert [len(names) for names in calls] == [6, 8, 10, 4]
+        assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]
+        assert tuned[0].points[:3] == tuning.points["fedavg"][:3]
+        assert tuned[0].points[3:] != tuning.points["fedavg"][3:]
+        assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
+        assert calls[:4] == calls[4:]
+        assert best_so_far([math.nan, 0.5, 0.4, 0.7], 1)[1:] == [0.5, 0.5, 0.7]
+
+    def test_without_optuna_the_package_is_named(self, folder: Path, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with refused("optuna-missing", "sampler"):
+            loaded(folder, sampler="optuna")
 
 
 @pytest.mark.parametrize("sign", [1, -1])

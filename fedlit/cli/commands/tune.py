@@ -41,9 +41,11 @@ def execute(args: Namespace, parser: Parser) -> int:
         tuning = load_tuning(args.config)
         tuning = replace(tuning, set={**tuning.set, **args.set}, run_dir=args.run_dir or tuning.run_dir)
         if args.dry_run:
-            for runs in tuning.runs("try", tuning.points, experiment_parser()).values():
+            for runs in tuning.runs("try", tuning.first_points, experiment_parser()).values():
                 for run in runs:
                     console.print(f"{run.directory}  {run.standing()}")
+            if tuning.sampler == "optuna":
+                console.print(f"then tries that Optuna suggests, until each method has {tuning.tries}")
             console.print(f"then the best settings of each of {len(tuning.cases)} methods with seeds {tuning.seeds}")
             return 0
         tuned, finals = run_tuning(tuning, args.jobs, console)
