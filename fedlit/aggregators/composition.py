@@ -36,8 +36,7 @@ def _merged(hook: str) -> Callable[..., State]:
             state = state_of(part, hook, *arguments)
             if twice := merged.keys() & state.keys():
                 raise ConfigError(
-                    f"{type(self).__name__}: two of its parts use the name {min(twice)!r}; rename one",
-                    key="part-name-twice",
+                    f"{type(self).__name__}: two parts use the name {min(twice)!r}; rename one", key="part-name-twice"
                 )
             merged |= state
         return merged

@@ -109,7 +109,7 @@ class LocalSCGDAM(LocalSGDAM):
         check_products(self, alpha=alpha)
         if not rho > 0:
             raise ConfigError(
-                f"LocalSCGDAM: rho must be above 0, found {rho:g}; without an inner step use LocalSGDAM",
+                f"LocalSCGDAM: rho must be above 0, found {rho:g}; for none use LocalSGDAM",
                 key="scgdam-rho-not-positive",
             )
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch

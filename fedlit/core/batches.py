@@ -32,8 +32,7 @@ def columns(labels: Tensor, classes: int) -> Tensor:
         except RuntimeError:
             lowest, highest = labels.min().item(), labels.max().item()
             raise TrainingError(
-                f"labels: expected the class of each image, 0 to {classes - 1}, found "
-                f"{lowest if lowest < 0 else highest}",
+                f"labels: expected a class from 0 to {classes - 1}, found {lowest if lowest < 0 else highest}",
                 key="label-outside-classes",
             ) from None
     return labels.float()

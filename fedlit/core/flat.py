@@ -90,9 +90,9 @@ class Layout:
         _check_parameters(type(module).__name__, named, sum(1 for _ in module.parameters()))
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
+                history = "averages over a client's whole history, which no round can reproduce"
                 raise ConfigError(
-                    f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no round can "
-                    "reproduce; give it a momentum such as 0.1",
+                    f"{name}: BatchNorm with momentum=None {history}; give it a momentum such as 0.1",
                     key="batchnorm-without-momentum",
                 )
         parts = Parts.of(module)
@@ -376,9 +376,7 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
     dtypes = {p.dtype: parameter for parameter, p in reversed(trainable)}
     if len(dtypes) > 1:
         found = ", ".join(sorted(f"{dtype} ({parameter})" for dtype, parameter in dtypes.items()))
-        raise ConfigError(
-            f"{name}: expected parameters of one dtype, found {found}", key="parameters-of-several-dtypes"
-        )
+        raise ConfigError(f"{name}: expected one dtype, found {found}", key="parameters-of-several-dtypes")
     (dtype,) = dtypes
     if dtype not in (torch.float32, torch.float64):
         fix = "train real and imaginary parts"

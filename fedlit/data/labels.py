@@ -81,7 +81,7 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
         for label in origin_of[name].labels:
             if label not in labels:
                 raise DataError(
-                    f"{key}: class {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
+                    f"{key}: {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
                     key="rule-label-unknown",
                 )
             if label in claimed:

@@ -75,7 +75,7 @@ class AUCSaddle(ShareObjective):
         super().__init__(prior)
         if not margin > 0 or not dual_scale > 0:
             raise ConfigError(
-                f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}",
+                f"AUCSaddle: expected margin and dual_scale above 0, found {margin}, {dual_scale}",
                 key="auc-margin-not-positive",
             )
         if form == "paper" and margin != 1:

@@ -236,7 +236,7 @@ REFUSED = [
     Module("parameters that share memory", having(tied_by_data), ("one.weight and two.weight share",), early=True),
     Module("a layer that is lazy", Lazy, ("shape of net.weight is unknown",), early=True),
     Module("manual optimization", Manual, ("automatic_optimization = False", "return the loss"), early=True),
-    Module("two optimizers", TwoOptimizers, ("returned 2 optimizers; expected one",), early=True),
+    Module("two optimizers", TwoOptimizers, ("returned 2 optimizers, not one",), early=True),
     Module("a scheduler of epochs, and rounds of steps", Scheduled, ("set federation.schedule",), early=True),
     Module("an optimizer with a closure", SecondOrder, ("needs a closure",), early=True),
     Module("no optimizer", optimizing(lambda m: None), ("returned NoneType; expected an optimizer",), early=True),

@@ -262,7 +262,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise CorruptCheckpointError(
-                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}",
+                    f"{path / SERVER}: expected {size} numbers in {name!r}, found {[*vector.shape]}",
                     key="checkpoint-vector-size",
                 )
         server = ServerState(layout, model.w, model.stats, model.aggregators)
@@ -289,9 +289,7 @@ def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Man
             key="checkpoint-of-other-aggregators",
         )
     if there != here:
-        raise CheckpointError(
-            f"{path} is a checkpoint of another model: {difference(there, here)}", key="checkpoint-of-other-model"
-        )
+        raise CheckpointError(f"{path} is of another model: {difference(there, here)}", key="checkpoint-of-other-model")
     return manifest
 
 

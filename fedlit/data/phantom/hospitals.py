@@ -62,7 +62,7 @@ class Hospital:
         for finding, value in self.prevalence.items():
             if finding not in FINDINGS:
                 raise DataError(
-                    f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {choices}",
+                    f"hospital {self.name!r}: prevalence: unknown {finding!r}; {choices}",
                     key="prevalence-finding-unknown",
                 )
             if not 0 <= value <= 1:
@@ -75,9 +75,7 @@ class Hospital:
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
-                raise DataError(
-                    f"hospital {self.name!r}: {reason} in its label scheme; {choices}", key="hospital-scheme-invalid"
-                )
+                raise DataError(f"hospital {self.name!r}: scheme: {reason}; {choices}", key="hospital-scheme-invalid")
         for key, (low, high) in _RANGES.items():
             value = getattr(self, key)
             if not low <= value <= high:
@@ -87,7 +85,7 @@ class Hospital:
                 )
         if self.marker not in ("", "L", "R"):
             raise DataError(
-                f"hospital {self.name!r}: expected marker 'L', 'R' or '', found {self.marker!r}",
+                f"hospital {self.name!r}: expected marker L, R or '', found {self.marker!r}",
                 key="hospital-marker-unknown",
             )
 
@@ -118,8 +116,7 @@ def default_hospitals(
     """
     if count < 1 or images < 2 * count:
         raise DataError(
-            f"expected at least 1 hospital and 2 images each, found {count} hospitals and {images} images",
-            key="hospitals-too-few",
+            f"expected 1 or more hospitals of 2 images, found {count} and {images} images", key="hospitals-too-few"
         )
     if not 0 <= heterogeneity <= 2:
         raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")

@@ -171,9 +171,7 @@ class ChestXrays(FederatedDataModule):
             raise DataError(f"data.root is missing: {self.layout}", key="data-root-missing")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
         if not 8 < depth <= 16:
-            raise DataError(
-                f"data.depth: expected a number of bits from 9 to 16, found {depth}", key="depth-out-of-range"
-            )
+            raise DataError(f"data.depth: expected 9 to 16 bits, found {depth}", key="depth-out-of-range")
         self.resize: Resize = resize or "squeeze"
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
@@ -181,15 +179,15 @@ class ChestXrays(FederatedDataModule):
         self.groups = group_columns(groups, bands, self.group_columns)
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
-        self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
+        if not isinstance(names, dict):
+            names = harmonised_names(self.source) if names == "harmonised" else {name: name for name in self.labels}
+        self.origins: dict[str, Origin] = origins(names, self.labels, "data.names")
         known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
         advice = "; a class that these images are not labelled for goes into data.unlabelled too"
         self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
         self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
         if len(self.unlabelled) == len(self._classes):
-            raise DataError(
-                "data.unlabelled: expected some of the classes, found all of them", key="all-classes-unlabelled"
-            )
+            raise DataError("data.unlabelled: expected some of the classes, found all", key="all-classes-unlabelled")
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
@@ -372,18 +370,12 @@ class ChestXrays(FederatedDataModule):
         if not kept.any():
             wanted = " or ".join(views)
             raise DataError(
-                f"data.views: no image in {table.path} has {column} {wanted}; there are {others}",
-                key="views-without-images",
+                f"data.views: no image in {table.path} has {column} {wanted}, but {others}", key="views-without-images"
             )
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
             notes.append(f"{number} are of other views, left out: {others}")
         return table.where(kept)
-
-    def _named(self, names: str | Names) -> Names:
-        if isinstance(names, dict):
-            return names
-        return harmonised_names(self.source) if names == "harmonised" else {label: label for label in self.labels}
 
 
 def _is_deep(file: str) -> bool:
@@ -417,6 +409,5 @@ def refuse_shared(values: pd.Series, where: str | Path, what: str) -> None:
     twice = values[values.duplicated()]
     if len(twice):
         raise DataError(
-            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row of each.",
-            key="xray-rows-twice",
+            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row each", key="xray-rows-twice"
         )

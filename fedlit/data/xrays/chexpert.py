@@ -108,7 +108,8 @@ class CheXpert(ChestXrays):
         records = super().records()
         if not self.upsample:
             return records
-        positive = [self._positive(records, label) for label in self.upsample]
+        # Positive after the policies.
+        positive = [self._decided[:, self.labels.index(label)] == 1 for label in self.upsample]
         rows = np.concatenate([np.arange(len(records.names)), *(np.flatnonzero(each) for each in positive)])
         again = np.concatenate(
             [
@@ -134,14 +135,10 @@ class CheXpert(ChestXrays):
         """Return a mask of all records except repeated images that are not trained on, [N] bool."""
         return (np.char.find(records.names, COPY) < 0) | (records.splits == "train")
 
-    def _positive(self, records: Records, label: str) -> np.ndarray:
-        """Return a mask of the images that are positive for a label after the policies, [N] bool."""
-        column = self._decided[:, self.labels.index(label)]
-        return column == 1
-
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
-        tables = {split: self._read_file(name) for split, name in self._asked() if self._is_there(split, name)}
+        files = {split: LABEL_FILES[split] for split in self.parts}
+        tables = {split: self._read_file(name) for split, name in files.items() if self._is_there(split, name)}
         rows = pd.concat([table.rows for table in tables.values()], ignore_index=True)
         refuse_shared(rows["Path"], self.root, f"images are in two of {', '.join(LABEL_FILES.values())}")
         # Paths with a prefix start in the folder of that name if it exists, and otherwise in the root.
@@ -193,10 +190,6 @@ class CheXpert(ChestXrays):
         """Return the path of a label file, which may be in the first batch."""
         inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
         return inside[0] if inside and not (self.root / name).is_file() else self.root / name
-
-    def _asked(self) -> list[tuple[str, str]]:
-        """Return the split and name of each label file that is read."""
-        return [(split, LABEL_FILES[split]) for split in self.parts]
 
     def _is_there(self, split: str, name: str) -> bool:
         if self._label_file(name).is_file():

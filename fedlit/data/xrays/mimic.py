@@ -52,8 +52,7 @@ class _MIMICImages(ChestXrays):
         super().__init__(root, **kwargs)
         if not views:
             raise DataError(
-                "data.views: expected one or more values of ViewPosition, such as PA and AP, found none",
-                key="mimic-views-empty",
+                "data.views: expected values of ViewPosition such as PA and AP, found none", key="mimic-views-empty"
             )
         self.views = tuple(views)
 
@@ -140,8 +139,7 @@ class _MIMICImages(ChestXrays):
         here = row_of >= 0
         if not here.any():
             raise DataError(
-                f"{files}: no {self._key} is one of the {len(here)} images in {images.path}",
-                key="mimic-labels-of-no-image",
+                f"{files}: no {self._key} is of the {len(here)} images in {images.path}", key="mimic-labels-of-no-image"
             )
         if not here.all():
             number, without = f"{(~here).sum()} of {len(here)}", images.rows[self._key][~here].unique()
@@ -237,8 +235,7 @@ class MIMICCXRLT(_MIMICImages):
         files = labels_file if isinstance(labels_file, list) else [labels_file]
         if not files or None in files:
             raise DataError(
-                "data.labels_file is missing: expected the label file of CXR-LT, or a list of them",
-                key="cxr-lt-labels-file-not-given",
+                "data.labels_file is missing: expected one or more files of CXR-LT", key="cxr-lt-labels-file-not-given"
             )
         self.labels_file = [part for file in files for part in _label_files(Path(file).expanduser())]
 

@@ -115,7 +115,7 @@ REFUSED = {
     "one that is not among the classes": (
         {"unlabelled": ["Hernia"], "classes": ["Edema", "Mass"]}, "data.unlabelled: unknown class 'Hernia'",
     ),
-    "all of them": ({"classes": ["Mass"], "unlabelled": ["Mass"]}, "expected some of the classes, found all of them"),
+    "all of them": ({"classes": ["Mass"], "unlabelled": ["Mass"]}, "expected some of the classes, found all"),
 }  # fmt: skip
 
 
