@@ -17,11 +17,11 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.local_training import LocalTraining
-from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.system.devices import unchanged, with_channels_last
 from fedlit.core.training_hooks import TrainingHooks
 
 COMPILING = {"options": {"fallback_random": True}}
@@ -51,11 +51,7 @@ class LocalModel:
     """
 
     def __init__(
-        self,
-        fabric: FederationFabric,
-        module: LightningModule,
-        aggregators: Sequence[Aggregator],
-        training: LocalTraining,
+        self, fabric: FederationFabric, module: LightningModule, aggregators: list[Aggregator], training: LocalTraining
     ) -> None:
         self.fabric, self.module, self.training = fabric, module, training
         self.aggregators = list(aggregators)
@@ -124,13 +120,7 @@ class LocalModel:
         hooks.personalise(self.aggregators, state, self.flat.w, self.flat.stats)
 
     def begin(
-        self,
-        client: Client,
-        state: ClientState,
-        down: Broadcast,
-        rnd: Round,
-        window: int,
-        next_batch: Callable[[], Any],
+        self, client: Client, state: ClientState, down: Broadcast, rnd: Round, window: int, next_batch: Callable
     ) -> list[ClientContext]:
         """Start a client's round: its model, optimizer and correction; return one context per aggregator."""
         mask, device = self.mask(client), self.flat.w.device

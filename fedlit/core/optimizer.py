@@ -57,7 +57,7 @@ class FlatOptimizer:
                 groups.append({**group, "params": flat})
         if not groups:
             raise ConfigError(
-                f"{type(module).__name__}: its optimizer has no trained parameters", key="optimizer-without-parameters"
+                f"{type(module).__name__}: its optimizer trains no parameter", key="optimizer-without-parameters"
             )
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]

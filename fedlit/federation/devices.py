@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.memory_format import either_order
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
+from fedlit.core.system.devices import either_order
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.data.pictures.resident import ResidentStore, nbytes
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from fedlit.core.devices import constant, to_device
 from fedlit.core.errors import DataError
+from fedlit.core.system.devices import constant, to_device
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder

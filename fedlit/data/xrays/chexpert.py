@@ -111,25 +111,16 @@ class CheXpert(ChestXrays):
         # Positive after the policies.
         positive = [self._decided[:, self.labels.index(label)] == 1 for label in self.upsample]
         rows = np.concatenate([np.arange(len(records.names)), *(np.flatnonzero(each) for each in positive)])
-        again = np.concatenate(
-            [
-                np.full(len(records.names), ""),
-                *(np.full(each.sum(), f"{COPY}{label}") for label, each in zip(self.upsample, positive, strict=True)),
-            ]
-        )
-        added = ", ".join(f"{each.sum()} of {label}" for label, each in zip(self.upsample, positive, strict=True))
+        added = {label: each.sum() for label, each in zip(self.upsample, positive, strict=True)}
+        copies = [np.full(number, f"{COPY}{label}") for label, number in added.items()]
+        again = np.concatenate([np.full(len(records.names), ""), *copies])
+        added = ", ".join(f"{number} of {label}" for label, number in added.items())
         self.notes.append(f"positive training images of CheXpert that are repeated: {added}")
-        return replace(
-            records,
-            store=PartOfStore(records.store, rows),
-            names=np.char.add(records.names[rows], again),
-            labels=records.labels[rows],
-            patients=records.patients[rows],
-            sites=records.sites[rows],
-            splits=None if records.splits is None else records.splits[rows],
-            table=records.table.iloc[rows].reset_index(drop=True),
-            groups={name: values[rows] for name, values in records.groups.items()},
-        )
+        repeated = {"names": np.char.add(records.names[rows], again), "store": PartOfStore(records.store, rows)}
+        for name in ("labels", "patients", "sites", "splits"):
+            repeated[name] = None if getattr(records, name) is None else getattr(records, name)[rows]
+        groups = {name: values[rows] for name, values in records.groups.items()}
+        return replace(records, table=records.table.iloc[rows].reset_index(drop=True), groups=groups, **repeated)
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of all records except repeated images that are not trained on, [N] bool."""
