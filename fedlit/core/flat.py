@@ -360,7 +360,6 @@ class FlatModel:
 
 
 def _homes(module: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[dict[str, nn.Parameter], str]]:
-    """Return where the module holds each of these parameters."""
     homes = {id(p): (part._parameters, leaf) for part in module.modules() for leaf, p in part._parameters.items()}
     return [homes[id(parameter)] for parameter in parameters]
 

@@ -130,8 +130,7 @@ class FederatedDataModule(Checked):
     def records(self) -> Records:
         """Read the source and decode its images into the cache; a subclass implements this."""
         raise NotImplementedError(
-            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one of "
-            "them"
+            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one"
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:

@@ -169,7 +169,7 @@ def group_columns(
             raise DataError(f"data.bands: {name!r} is not in data.groups; {hint}", key="bands-of-unknown-group")
         if not of or any(not low < high for low, high in pairwise(of)) or not np.isfinite(of).all():
             raise DataError(
-                f"data.bands: {name}: expected ascending edges such as [18, 40], found {list(of)}",
+                f"data.bands: {name}: expected ascending edges such as [18, 40, 65], found {list(of)}",
                 key="band-edges-not-ascending",
             )
         if name == "age" and not 0 < of[0] <= of[-1] <= OLDEST:
@@ -223,7 +223,7 @@ def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndar
         checked[name] = texts_of(values)
         if (different := len(np.unique(checked[name]))) > MOST + 1:
             raise DataError(
-                f"records: group {name!r}: expected up to {MOST} groups, found {different}",
+                f"records: group {name!r}: expected at most {MOST} groups, found {different}",
                 key="record-groups-too-many",
             )
     return checked

@@ -149,11 +149,7 @@ def views_beyond(
     clients.
     """
     if personal:
-        return {
-            f"{name} by {client}": [View(client, None, name, method)]
-            for name in everyone.test_sets
-            for client in trained
-        }
+        return {f"{name} by {one}": [View(one, None, name, method)] for name in everyone.test_sets for one in trained}
     others = [n for n, d in everyone.clients.items() if n not in trained and getattr(d, part) is not None]
     beyond = {name: [View(None, name, part, method)] for name in others}
     return beyond | {name: [View(None, None, name, method)] for name in everyone.test_sets}

@@ -154,7 +154,6 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, 
 
 
 def _load_run(body: nn.Module, run: Path, name: str) -> None:
-    """Load the body of a fedlit run's best model."""
     try:
         tensors = checkpoint.tensors(run)
     except CheckpointError as error:

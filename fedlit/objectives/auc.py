@@ -168,7 +168,6 @@ class AUCSaddle(ShareObjective):
         a, b, alpha = self.optimum(means)
         alpha = alpha + self.offset
         spread = [
-            torch.where(labels == y, (h - centre) ** 2, 0.0).sum(0) / (labels == y).sum(0)
-            for y, centre in ((1, a), (0, b))
+            torch.where(labels == y, (h - mean) ** 2, 0.0).sum(0) / (labels == y).sum(0) for y, mean in ((1, a), (0, b))
         ]
         return {"auc_loss": p * (1 - p) * (sum(spread) + 2 * alpha * (self.margin + b - a) - alpha**2)}

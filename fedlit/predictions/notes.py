@@ -90,9 +90,7 @@ def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
     if name not in notes or not fits(notes[name], notes):
         found = json.dumps(notes[name])[:80] if name in notes else "nothing"
         if name in notes or name not in OPTIONAL:
-            raise ConfigError(
-                f"{file}: note {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type"
-            )
+            raise ConfigError(f"{file}: {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type")
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -181,7 +181,6 @@ def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> Light
 
 
 def _load(file: Path, module: LightningModule) -> None:
-    """Load the tensors of a file into a module."""
     try:
         module.load_state_dict(load_file(file))
     except RuntimeError as error:

@@ -179,7 +179,7 @@ REFUSED = [
     of_steps("a loss of no weights", lambda m, loss, b: torch.zeros((), requires_grad=True) * 1,
         ("every gradient is zero",)),
     of_steps("a loss times zero", lambda m, loss, b: loss * 0, ("does not train", "every gradient is zero")),
-    of_steps("backward in the step", lambda m, loss, b: loss.backward() or loss, ("has already called backward",)),
+    of_steps("backward in the step", lambda m, loss, b: loss.backward() or loss, ("has called backward",)),
     of_steps("a text that is logged", lambda m, loss, b: m.log("x", "good") or loss, ("logs 'x' as a str ('good')",)),
     of_steps("none that is logged", lambda m, loss, b: m.log("x", None) or loss, ("logs 'x' as a NoneType",)),
     of_steps("a list that is logged", lambda m, loss, b: m.log("x", [1, 2]) or loss, ("logs 'x' as a list",)),

@@ -136,7 +136,7 @@ AGGREGATORS = [
     listed("heads twice", "PersonalHeads, SurgicalHeads", "PersonalHeads and SurgicalHeads each", "head"),
     argument("a pull without end", "FedProx.mu", ".inf", "FedProx.mu: expected at least 0", "inf"),
     argument("a pull that is no number", "FedProx.mu", ".nan", "FedProx.mu: expected at least 0", "nan"),
-    argument("a server rate without end", "Scaffold.eta_g", ".inf", "Scaffold: eta_g must be", "inf"),
+    argument("a server rate without end", "Scaffold.eta_g", ".inf", "Scaffold.eta_g: expected a number above 0", "inf"),
 ]
 
 MACHINE = [

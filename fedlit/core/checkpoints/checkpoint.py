@@ -280,7 +280,6 @@ def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tupl
 
 
 def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
-    """Read a manifest and check that it belongs to this model and these aggregators."""
     manifest = Manifest.read(path)
     there, here = manifest.layout, describe(layout)
     if manifest.aggregators != aggregators:

@@ -49,7 +49,6 @@ def client_states(
 
 
 def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
-    """Return the tensors of the clients in a shared file, by their number."""
     stacks = read_tensors(path, manifest, ())
     try:
         return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)

@@ -247,9 +247,7 @@ def _columns(file: Path) -> tuple[str, str]:
         raise DataError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}", key="parquet-columns")
     kind = schema.field(image).type
     if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-        raise DataError(
-            f"{file}: expected a struct with bytes as {image!r}, found {kind}", key="parquet-image-not-bytes"
-        )
+        raise DataError(f"{file}: expected a struct of bytes as {image!r}, found {kind}", key="parquet-image-not-bytes")
     if not pa.types.is_integer(schema.field(label).type):
         raise DataError(
             f"{file}: expected integers as {label!r}, found {schema.field(label).type}", key="parquet-label-not-integer"

@@ -213,9 +213,7 @@ def _training(file: Path, positive: np.ndarray) -> np.ndarray:
     from sklearn.model_selection import train_test_split  # takes a second to import
 
     if len(positive) < 4:
-        raise DataError(
-            f"{file}: expected four or more rows without ?, found {len(positive)}", key="heart-too-few-rows"
-        )
+        raise DataError(f"{file}: expected at least 4 rows without ?, found {len(positive)}", key="heart-too-few-rows")
     both = min(positive.sum(), (~positive).sum()) > 2
     options = {"train_size": TRAIN, "test_size": 1.0 - TRAIN, "random_state": SEED}
     train, _ = train_test_split(np.arange(len(positive)), stratify=positive if both else None, **options)

@@ -263,7 +263,6 @@ def _number(cell: str) -> float | None:
 
 
 def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], float]]:
-    """Return the ends of a range as comparisons with numbers."""
     ends = [RANGE.fullmatch(end) for end in text.split("and")]
     if None in ends:
         raise DataError(f"{where}: expected a range such as '>= 18 and < 65', found {text!r}", key="range-invalid")

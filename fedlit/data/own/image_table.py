@@ -183,8 +183,7 @@ class ImageTable(ChestXrays):
             self._checked(column)
         for column in () if self.findings else self.labels:
             self._checked(
-                column,
-                "; a class that these images are not labelled for goes into data.unlabelled, not into data.labels",
+                column, "; a class that these images are not labelled for goes into data.unlabelled, not data.labels"
             )
         refuse_totals(table)
         notes = [format_note]

@@ -155,7 +155,6 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
-    """Return the name of the encoding and the text."""
     for encoding, name in ENCODINGS.items():
         try:
             return name, content.decode(encoding)

@@ -376,7 +376,6 @@ def _is_deep(file: str) -> bool:
 
 
 def _leads_out(file: str, root: str) -> bool:
-    """Return True if the path of a file leads out of a folder."""
     inside = file.startswith(root) and ".." not in file
     return not inside and not os.path.abspath(file).startswith(os.path.join(os.path.abspath(root), ""))
 

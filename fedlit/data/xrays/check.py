@@ -251,7 +251,6 @@ NO_IMAGE = {
 
 
 def _by_digest(result: Check) -> dict[str, list[int]]:
-    """Return the rows of the images with each digest."""
     rows: dict[str, list[int]] = {}
     for row, picture in enumerate(result.pictures):
         if picture is not None and picture.digest:

@@ -178,7 +178,6 @@ class CheXpert(ChestXrays):
         return folder_of
 
     def _label_file(self, name: str) -> Path:
-        """Return the path of a label file, which may be in the first batch."""
         inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
         return inside[0] if inside and not (self.root / name).is_file() else self.root / name
 

@@ -111,7 +111,6 @@ class _MIMICImages(ChestXrays):
         raise NotImplementedError(f"{type(self).__name__} does not implement _label_files()")
 
     def _file(self, kind: str) -> Path:
-        """Return the path of a table of the download, compressed or not."""
         packed, plain = (self.root / f"{PREFIX}{kind}{suffix}" for suffix in (".csv.gz", ".csv"))
         if not packed.is_file() and not plain.is_file():
             raise MissingFileError(
@@ -120,7 +119,6 @@ class _MIMICImages(ChestXrays):
         return packed if packed.is_file() else plain
 
     def _metadata(self) -> LabelTable:
-        """Read the table of all images."""
         table = read_table(self._file("metadata"), ("dicom_id", *_IDS, VIEW), ("dicom_id", *_IDS))
         refuse_repeats(table, "dicom_id")
         for column in _IDS:
