@@ -18,7 +18,6 @@ from fedlit.core.messages import Client, Mask, Payload, Round, ServerState, Stat
 
 
 def _in_order(hook: str) -> Callable[..., None]:
-    """Make a composition's hook that calls its parts' hooks one after the other."""
 
     def call(self: "Composition", *arguments: Any) -> None:
         for part in self.parts:
@@ -28,7 +27,6 @@ def _in_order(hook: str) -> Callable[..., None]:
 
 
 def _merged(hook: str) -> Callable[..., State]:
-    """Make a composition's hook that merges what its parts' hooks return."""
 
     def call(self: "Composition", *arguments: Any) -> State:
         merged: State = {}
@@ -36,8 +34,7 @@ def _merged(hook: str) -> Callable[..., State]:
             state = state_of(part, hook, *arguments)
             if twice := merged.keys() & state.keys():
                 raise ConfigError(
-                    f"{type(self).__name__}: two of its parts use the name {min(twice)!r}; rename one",
-                    key="part-name-twice",
+                    f"{type(self).__name__}: two parts use the name {min(twice)!r}; rename one", key="part-name-twice"
                 )
             merged |= state
         return merged

@@ -13,6 +13,7 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
+from fedlit.core.system.argument_types import check_number
 from fedlit.objectives.bce import BCE
 
 EXCHANGED = ("inner", "outer")
@@ -107,11 +108,8 @@ class LocalSCGDAM(LocalSGDAM):
     ) -> None:
         super().__init__(beta_x, beta_y)
         check_products(self, alpha=alpha)
-        if not rho > 0:
-            raise ConfigError(
-                f"LocalSCGDAM: rho must be above 0, found {rho:g}; without an inner step use LocalSGDAM",
-                key="scgdam-rho-not-positive",
-            )
+        advice = "; without an inner step use LocalSGDAM"
+        check_number("LocalSCGDAM.rho", rho, "(0, inf]", key="scgdam-rho-not-positive", advice=advice)
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
         self.outer, self.inner, self.deploy = outer, inner, deploy
         for name, is_set in (("outer: exchanged", outer == "exchanged"), ("first_order: true", first_order)):

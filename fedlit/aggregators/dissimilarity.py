@@ -44,8 +44,7 @@ class GradientDissimilarity(Aggregator):
     def __init__(self, every: int = 1, batches: int = 1) -> None:
         if every < 1 or batches < 1:
             raise ConfigError(
-                f"GradientDissimilarity: expected at least 1 round and 1 batch, found every {every} and batches "
-                f"{batches}",
+                f"GradientDissimilarity: expected every and batches of at least 1, found {every} and {batches}",
                 key="dissimilarity-every-below-one",
             )
         self.every, self.batches = every, batches

@@ -1,7 +1,6 @@
 """Ditto."""
 
 from collections.abc import Sequence
-from math import inf
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import State
 from fedlit.core.module import loss_of, step_of
 from fedlit.core.objective import Objective
+from fedlit.core.system.argument_types import check_number
 
 
 class Ditto(Aggregator):
@@ -45,10 +45,8 @@ class Ditto(Aggregator):
     one_model = "FedAvg"
 
     def __init__(self, lam: float = 0.1, lr: float | None = None) -> None:
-        if not 0 <= lam < inf:
-            raise ConfigError(f"Ditto.lam: expected at least 0 and finite, found {lam}", key="ditto-lam-negative")
-        if lr is not None and not 0 < lr < inf:
-            raise ConfigError(f"Ditto.lr: expected a value above 0, found {lr}", key="ditto-lr-not-positive")
+        check_number("Ditto.lam", lam, "[0, inf)", key="ditto-lam-negative")
+        check_number("Ditto.lr", lr, "(0, inf)", key="ditto-lr-not-positive")
         self.lam, self.lr = lam, lr
 
     def client_state(self, layout: Layout) -> State:

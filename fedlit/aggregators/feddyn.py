@@ -1,15 +1,13 @@
 """FedDyn."""
 
-from math import inf
-
 import torch
 from torch import Tensor
 
 from fedlit.aggregators.server_optimizer import moved
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.system.argument_types import check_number
 
 
 class FedDyn(Aggregator):
@@ -41,11 +39,8 @@ class FedDyn(Aggregator):
     governs = ("control variates", "pull towards the start of the round")
 
     def __init__(self, alpha: float = 0.1) -> None:
-        if not 0 < alpha < inf:
-            raise ConfigError(
-                f"FedDyn.alpha: expected a value above 0, found {alpha}; FedAvg has no regulariser",
-                key="feddyn-alpha-not-positive",
-            )
+        advice = "; FedAvg has no regulariser"
+        check_number("FedDyn.alpha", alpha, "(0, inf)", key="feddyn-alpha-not-positive", advice=advice)
         self.alpha = alpha
 
     def server_state(self, layout: Layout, w: Tensor) -> State:

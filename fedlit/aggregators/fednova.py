@@ -8,6 +8,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round, ServerState, State
 from fedlit.core.optimizer import single_optimizer
+from fedlit.core.system.argument_types import check_number
 
 
 class FedNova(Aggregator):
@@ -43,10 +44,7 @@ class FedNova(Aggregator):
     governs = ("normalisation of updates", "momentum")
 
     def __init__(self, momentum: float = 0.0) -> None:
-        if not 0 <= momentum < 1:
-            raise ConfigError(
-                f"FedNova.momentum: expected a value in [0, 1), found {momentum}", key="fednova-momentum-out-of-range"
-            )
+        check_number("FedNova.momentum", momentum, "[0, 1)", key="fednova-momentum-out-of-range")
         self.momentum = momentum
 
     def configure_model(self, module: nn.Module) -> None:

@@ -1,9 +1,7 @@
 """FedProx."""
 
-from math import inf
-
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.errors import ConfigError
+from fedlit.core.system.argument_types import check_number
 
 
 class FedProx(Aggregator):
@@ -23,8 +21,7 @@ class FedProx(Aggregator):
     governs = "pull towards the start of the round"
 
     def __init__(self, mu: float = 0.01) -> None:
-        if not 0 <= mu < inf:
-            raise ConfigError(f"FedProx: mu must be at least 0 and finite, found {mu}", key="fedprox-mu-negative")
+        check_number("FedProx.mu", mu, "[0, inf)", key="fedprox-mu-negative")
         self.mu = mu
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

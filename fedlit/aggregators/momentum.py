@@ -12,6 +12,7 @@ from fedlit.core.configured_optimizer import single_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.system.argument_types import check_number
 
 
 class AveragedVectors(Aggregator):
@@ -40,7 +41,7 @@ class AveragedVectors(Aggregator):
             )
         if any(group["momentum"] for group in optimizer.param_groups):
             raise ConfigError(
-                f"{name} keeps its own momentum, and the optimizer has one too: set model.optimizer.momentum: 0",
+                f"{name} keeps its own momentum, as does the optimizer: set model.optimizer.momentum: 0",
                 key="momentum-twice",
             )
 
@@ -98,10 +99,7 @@ class LocalSGDM(AveragedVectors):
     """
 
     def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
-        if not 0 <= momentum < 1:
-            raise ConfigError(
-                f"LocalSGDM: momentum must be in [0, 1), found {momentum}", key="sgdm-momentum-out-of-range"
-            )
+        check_number("LocalSGDM.momentum", momentum, "[0, 1)", key="sgdm-momentum-out-of-range")
         self.momentum, self.state = momentum, state
         self.vectors = ("u",) if state == "averaged" else ()
 

@@ -43,8 +43,7 @@ class MOON(Aggregator):
     def __init__(self, mu: float = 1.0, temperature: float = 0.5) -> None:
         if not (0 <= mu < inf and 0 < temperature < inf):
             raise ConfigError(
-                f"MOON: expected mu of at least 0 and a temperature above 0, found {mu} and {temperature}",
-                key="moon-arguments",
+                f"MOON: expected mu >= 0 and temperature > 0, found {mu} and {temperature}", key="moon-arguments"
             )
         self.mu, self.temperature = mu, temperature
 
@@ -52,10 +51,7 @@ class MOON(Aggregator):
         """Refuse a model without a head, whose input are the features."""
         if Parts.of(module).head is None:
             name = type(module).__name__
-            raise ConfigError(
-                f"MOON: expected {name} to have layers named head, found none; their input are features",
-                key="moon-without-head",
-            )
+            raise ConfigError(f"MOON: expected {name} with a head, whose input are features", key="moon-without-head")
 
     def client_state(self, layout: Layout) -> State:
         """Keep the weights [P] and statistics [S] of the last round, and whether there was one."""
@@ -75,8 +71,7 @@ class MOON(Aggregator):
         z = ctx.scratch.pop("z")
         if not z.requires_grad:
             raise ConfigError(
-                "MOON: expected features that are trained, found a frozen body; leave MOON out here",
-                key="moon-frozen-body",
+                "MOON: expected trained features, found a frozen body; leave MOON out here", key="moon-frozen-body"
             )
         similar = []
         for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"])):

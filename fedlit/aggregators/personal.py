@@ -7,6 +7,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, Mask
+from fedlit.core.system.argument_types import check_number
 from fedlit.schedules import Schedule
 
 
@@ -68,11 +69,8 @@ class FedRep(PersonalHeads):
     """
 
     def __init__(self, head: int = 1) -> None:
-        if head < 1:
-            raise ConfigError(
-                f"FedRep.head: expected at least 1, found {head}; PersonalHeads trains both parts together",
-                key="fedrep-head-below-one",
-            )
+        advice = "; PersonalHeads trains both parts together"
+        check_number("FedRep.head", head, "[1, inf)", key="fedrep-head-below-one", advice=advice)
         self.head = head
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:

@@ -1,7 +1,7 @@
 """Aggregation that a few false updates cannot move at will: CoordinateMedian, TrimmedMean and NormBound."""
 
 from collections.abc import Sequence
-from math import ceil, inf
+from math import ceil
 
 import torch
 
@@ -9,6 +9,7 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Payload
+from fedlit.core.system.argument_types import check_number
 
 CHUNK = 1 << 16
 """Number of elements sorted at a time."""
@@ -98,11 +99,7 @@ class TrimmedMean(CoordinateMedian):
     """
 
     def __init__(self, trim: float = 0.2) -> None:
-        if not 0 < trim < 0.5:
-            raise ConfigError(
-                f"TrimmedMean: expected trim between 0 and 0.5, found {trim}; FedAvg cuts nothing",
-                key="trim-out-of-range",
-            )
+        check_number("TrimmedMean.trim", trim, "(0, 0.5)", key="trim-out-of-range", advice="; FedAvg cuts nothing")
         self.trim = trim
 
     def cut(self, clients: int) -> int:
@@ -132,11 +129,8 @@ class NormBound(Aggregator):
     """
 
     def __init__(self, norm: float | None = None) -> None:
-        if norm is not None and not 0 < norm < inf:
-            raise ConfigError(
-                f"NormBound: expected a norm above 0, found {norm}; leave it out for the cohort's median",
-                key="norm-bound-not-positive",
-            )
+        advice = "; leave it out for the cohort's median"
+        check_number("NormBound.norm", norm, "(0, inf)", key="norm-bound-not-positive", advice=advice)
         self.norm = norm
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:

@@ -2,7 +2,6 @@
 
 import warnings
 from collections import Counter
-from math import inf
 from typing import Literal
 
 import torch
@@ -12,6 +11,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.system.argument_types import check_number
 from fedlit.schedules import Schedule
 
 
@@ -46,10 +46,7 @@ class Scaffold(Aggregator):
     }
 
     def __init__(self, eta_g: float = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
-        if not 0 < eta_g < inf:
-            raise ConfigError(
-                f"Scaffold: eta_g must be above 0 and finite, found {eta_g}", key="scaffold-eta-g-not-positive"
-            )
+        check_number("Scaffold.eta_g", eta_g, "(0, inf)", key="scaffold-eta-g-not-positive")
         self.eta_g, self.reset = eta_g, reset or "never"
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:

@@ -1,7 +1,6 @@
 """Server optimizers: the mean change of a round is a gradient that the server's own optimizer steps along."""
 
 import copy
-from math import inf
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
@@ -13,6 +12,7 @@ from fedlit.core.configured_optimizer import NOT_ELEMENTWISE
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.system.argument_types import check_number
 
 DECAYS = ("weight_decay", "lambd")
 """Options of optimizers whose step depends on the weights themselves, not only on gradients."""
@@ -116,17 +116,9 @@ class FedAvgM(ServerOptimizer):
 def check_ranges(aggregator: Aggregator, lr: float, tau: float, **shares: float) -> None:
     """Refuse a rate or tau that is not above 0 and finite, and a share outside of [0, 1)."""
     for name, value in {"lr": lr, "tau": tau}.items():
-        if not 0 < value < inf:
-            raise ConfigError(
-                f"{type(aggregator).__name__}.{name}: expected a value above 0, found {value:g}",
-                key="server-optimizer-not-positive",
-            )
+        check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)", key="server-optimizer-not-positive")
     for name, value in shares.items():
-        if not 0 <= value < 1:
-            raise ConfigError(
-                f"{type(aggregator).__name__}.{name}: expected a share in [0, 1), found {value:g}",
-                key="server-optimizer-share",
-            )
+        check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)", key="server-optimizer-share")
 
 
 def moved(rnd: Round, new: Tensor, old: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.randomness import generator
+from fedlit.core.system.argument_types import check_number
 
 Output = Literal["last", "average", "random", "centre"]
 Proximal = Literal["explicit", "implicit"]
@@ -45,8 +46,7 @@ class Stages(Aggregator):
     governs = "pull towards the start of the stage"
 
     def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
-        if not gamma >= 0:
-            raise ConfigError(f"federation.aggregators: gamma must be at least 0, found {gamma}", key="gamma-negative")
+        check_number("federation.aggregators: gamma", gamma, "[0, inf]", key="gamma-negative")
         if gamma > 10:
             raise ConfigError(
                 f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "

@@ -30,11 +30,9 @@ def columns(labels: Tensor, classes: int) -> Tensor:
         try:
             return nn.functional.one_hot(labels.long(), classes).float()
         except RuntimeError:
-            lowest, highest = labels.min().item(), labels.max().item()
+            wrong = (labels.min() if labels.min() < 0 else labels.max()).item()
             raise TrainingError(
-                f"labels: expected the class of each image, 0 to {classes - 1}, found "
-                f"{lowest if lowest < 0 else highest}",
-                key="label-outside-classes",
+                f"labels: expected a class from 0 to {classes - 1}, found {wrong}", key="label-outside-classes"
             ) from None
     return labels.float()
 

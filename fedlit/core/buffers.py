@@ -45,8 +45,11 @@ class OwnBuffers:
     def state(self) -> dict[str, Tensor]:
         """Return copies, by name, of the buffers that differ from their start."""
         live = {name: (places[0][0][places[0][1]], start) for name, (places, start) in self._slots.items()}
-        changed = {n: value for n, (value, start) in live.items() if value is not None and not _equal(value, start)}
-        return {name: value.detach().cpu().clone() for name, value in changed.items()}
+        return {
+            name: value.detach().cpu().clone()
+            for name, (value, start) in live.items()
+            if value is not None and (start is None or value.dtype != start.dtype or not torch.equal(value, start))
+        }
 
 
 def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]:
@@ -59,7 +62,3 @@ def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]
             first = name if value is None else names.setdefault(id(value), name)
             places.setdefault(first, []).append((part._buffers, leaf))
     return places
-
-
-def _equal(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.dtype == other.dtype and torch.equal(one, other)

@@ -56,8 +56,7 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         optimizers = list(configured[0]) if nested else list(configured)
         if len(optimizers) != 1:
             raise ConfigError(
-                f"{name}.configure_optimizers returned {len(optimizers)} optimizers; expected one",
-                key="several-optimizers",
+                f"{name}.configure_optimizers returned {len(optimizers)} optimizers, not one", key="several-optimizers"
             )
         configured = optimizers[0]
     if isinstance(configured, dict):
@@ -71,7 +70,7 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         )
     if not isinstance(configured, Optimizer):
         raise ConfigError(
-            f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer",
+            f"{name}.configure_optimizers returned {type(configured).__name__}, not an optimizer; expected one",
             key="optimizer-missing",
         )
     reason = NOT_ELEMENTWISE.get(type(configured).__name__)

@@ -15,6 +15,7 @@ from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.logged import Key, copy_of, value_of, weighed
+from fedlit.core.system.argument_types import check_number
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
@@ -159,11 +160,9 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
     )
     if wrong:
         raise ConfigError(
-            f"fabric.devices: expected a number of at least 1, or different indices, found {devices}",
-            key="devices-invalid",
+            f"fabric.devices: expected a number above 0, or different indices, found {devices}", key="devices-invalid"
         )
-    if num_nodes < 1:
-        raise ConfigError(f"fabric.num_nodes: expected at least 1, found {num_nodes}", key="num-nodes-below-one")
+    check_number("fabric.num_nodes", num_nodes, "[1, inf)", key="num-nodes-below-one")
 
 
 def launch(fabric: FederationFabric) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from fedlit.core.buffers import OwnBuffers, places_of_buffers
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.memory_format import unchanged, weight_formats
 from fedlit.core.parts import Parts
+from fedlit.core.system.devices import unchanged, weight_formats
 
 SLICES = ("body", "norm", "head", "dual")
 NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
@@ -90,9 +90,9 @@ class Layout:
         _check_parameters(type(module).__name__, named, sum(1 for _ in module.parameters()))
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
+                history = "averages over a client's whole history, which no round can reproduce"
                 raise ConfigError(
-                    f"{name}: BatchNorm with momentum=None averages over a client's whole history, which no round can "
-                    "reproduce; give it a momentum such as 0.1",
+                    f"{name}: BatchNorm with momentum=None {history}; give it a momentum such as 0.1",
                     key="batchnorm-without-momentum",
                 )
         parts = Parts.of(module)
@@ -101,10 +101,8 @@ class Layout:
         norm = {f"{p}.{n}".lstrip(".") for p, layer in layers for n, _ in layer.named_parameters(recurse=False)}
         head = {f"head.{n}" for n, _ in head_layers.named_parameters()} - norm
         dual, rows = _declared(module, "dual_parameters"), _declared(module, "per_class_parameters")
-        slice_of = {
-            n: "dual" if n in dual else "norm" if n in norm else "head" if n in head | rows else "body"
-            for n, _ in named
-        }
+        members = {"dual": dual, "norm": norm, "head": head | rows}  # the first that has a name
+        slice_of = {n: next((s for s, names in members.items() if n in names), "body") for n, _ in named}
         entries, offset = [], 0
         for name, parameter in sorted(named, key=lambda item: SLICES.index(slice_of[item[0]])):
             per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
@@ -315,9 +313,8 @@ class FlatModel:
             address = self.w.data_ptr() + entry.offset * self.w.element_size()
             if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):
                 raise TrainingError(
-                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, so that "
-                    "it would never be trained; change its values in place: with torch.no_grad(): "
-                    "parameter.copy_(...)",
+                    f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, and is no "
+                    "longer trained; change its values in place: with torch.no_grad(): parameter.copy_(...)",
                     key="parameter-replaced",
                 )
             if not parameter.requires_grad:
@@ -363,7 +360,6 @@ class FlatModel:
 
 
 def _homes(module: nn.Module, parameters: list[nn.Parameter]) -> list[tuple[dict[str, nn.Parameter], str]]:
-    """Return where the module holds each of these parameters."""
     homes = {id(p): (part._parameters, leaf) for part in module.modules() for leaf, p in part._parameters.items()}
     return [homes[id(parameter)] for parameter in parameters]
 
@@ -376,14 +372,12 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
     dtypes = {p.dtype: parameter for parameter, p in reversed(trainable)}
     if len(dtypes) > 1:
         found = ", ".join(sorted(f"{dtype} ({parameter})" for dtype, parameter in dtypes.items()))
-        raise ConfigError(
-            f"{name}: expected parameters of one dtype, found {found}", key="parameters-of-several-dtypes"
-        )
+        raise ConfigError(f"{name}: expected one dtype, found {found}", key="parameters-of-several-dtypes")
     (dtype,) = dtypes
     if dtype not in (torch.float32, torch.float64):
         fix = "train real and imaginary parts"
         if dtype.is_floating_point:
-            fix = "half precision loses digits in every mean; leave half() out, or set --fabric.precision bf16-mixed"
+            fix = "half precision loses digits in means; leave half() out, or set --fabric.precision bf16-mixed"
         raise ConfigError(
             f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}",
             key="parameter-dtype-unsupported",
@@ -400,8 +394,5 @@ def _frozen(module: nn.Module) -> str:
 
 
 def _declared(module: nn.Module, attribute: str) -> set[str]:
-    return {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, layer in module.named_modules()
-        for name in getattr(layer, attribute, ())
-    }
+    layers = module.named_modules()
+    return {f"{prefix}.{name}".lstrip(".") for prefix, layer in layers for name in getattr(layer, attribute, ())}

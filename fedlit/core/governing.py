@@ -26,11 +26,8 @@ def governed_twice(aggregators: Sequence[Aggregator]) -> str:
         name = type(aggregator).__name__
         for thing in governed(aggregator):
             if thing in owners:
-                what = (
-                    f"decide how the {thing} is shared"
-                    if thing in SLICES
-                    else f"bring the {thing}, which would act twice"
-                )
+                twice = f"bring the {thing}, which would act twice"
+                what = f"decide how the {thing} is shared" if thing in SLICES else twice
                 return f"{owners[thing]} and {name} each {what}; keep one"
             owners[thing] = name
     return ""

@@ -102,11 +102,8 @@ def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
     if not torch.is_tensor(replaced) or (replaced.shape, replaced.dtype) != (change.shape, change.dtype):
         refuse(aggregator, "on_before_send", f"the change to send, a tensor {kind}", replaced)
     if finite and not torch.isfinite(replaced.sum()):
-        raise TrainingError(
-            f"{type(aggregator).__name__}.on_before_send: expected a finite change, found NaN or inf (its input was "
-            "finite)",
-            key="change-to-send-not-finite",
-        )
+        what = f"{type(aggregator).__name__}.on_before_send: expected a finite change"
+        raise TrainingError(f"{what}, found NaN or inf (its input was finite)", key="change-to-send-not-finite")
     return replaced
 
 
@@ -115,10 +112,8 @@ def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> N
     if not torch.is_tensor(bias) or tuple(bias.shape) != (size,):
         refuse(aggregator, "on_client_round_start", f"ctx.correction.bias as a vector ({size},)", bias)
     if first and not torch.isfinite(bias.sum()):
-        raise TrainingError(
-            f"{type(aggregator).__name__}.on_client_round_start: ctx.correction.bias is not finite",
-            key="correction-not-finite",
-        )
+        where = f"{type(aggregator).__name__}.on_client_round_start"
+        raise TrainingError(f"{where}: ctx.correction.bias is not finite", key="correction-not-finite")
 
 
 def reduced(aggregator: Any, layout: Layout, replies: Sequence[Payload]) -> Payload:
@@ -137,14 +132,10 @@ def _vectors_of(payload: Payload) -> str:
 def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> None:
     """Refuse an unusable mean change of the weights, or state, that an aggregator has left."""
     if not torch.is_tensor(delta) or (delta.shape, delta.dtype) != (like.shape, like.dtype):
-        wanted = f"server.delta as a tensor {tuple(like.shape)} {like.dtype}"
-        refuse(aggregator, "on_aggregate_end", wanted, delta)
+        refuse(aggregator, "on_aggregate_end", f"server.delta as a tensor {tuple(like.shape)} {like.dtype}", delta)
     if not torch.isfinite(delta.sum()):
-        raise TrainingError(
-            f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta, found NaN or inf "
-            "(it was finite before)",
-            key="server-delta-not-finite",
-        )
+        what = f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta"
+        raise TrainingError(f"{what}, found NaN or inf (it was finite before)", key="server-delta-not-finite")
     tensors(aggregator, "on_aggregate_end", state)
 
 

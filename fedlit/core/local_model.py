@@ -17,11 +17,11 @@ from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.local_training import LocalTraining
-from fedlit.core.memory_format import unchanged, with_channels_last
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.system.devices import unchanged, with_channels_last
 from fedlit.core.training_hooks import TrainingHooks
 
 COMPILING = {"options": {"fallback_random": True}}
@@ -51,11 +51,7 @@ class LocalModel:
     """
 
     def __init__(
-        self,
-        fabric: FederationFabric,
-        module: LightningModule,
-        aggregators: Sequence[Aggregator],
-        training: LocalTraining,
+        self, fabric: FederationFabric, module: LightningModule, aggregators: list[Aggregator], training: LocalTraining
     ) -> None:
         self.fabric, self.module, self.training = fabric, module, training
         self.aggregators = list(aggregators)
@@ -96,9 +92,8 @@ class LocalModel:
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
         self._corrects_last = bool(self._starting) and (training.bounds or self.hooks.of_gradients)
-        self._looking = any(
-            (self._starting, self._computing, self._adding, self._before, self._after, self._sending, self._ending)
-        )
+        client_side = (self._starting, self._computing, self._adding, self._before, self._after, self._sending)
+        self._looking = any((*client_side, self._ending))
         if training.compiled:
             module.compile(**COMPILING)
 
@@ -125,13 +120,7 @@ class LocalModel:
         hooks.personalise(self.aggregators, state, self.flat.w, self.flat.stats)
 
     def begin(
-        self,
-        client: Client,
-        state: ClientState,
-        down: Broadcast,
-        rnd: Round,
-        window: int,
-        next_batch: Callable[[], Any],
+        self, client: Client, state: ClientState, down: Broadcast, rnd: Round, window: int, next_batch: Callable
     ) -> list[ClientContext]:
         """Start a client's round: its model, optimizer and correction; return one context per aggregator."""
         mask, device = self.mask(client), self.flat.w.device
@@ -216,7 +205,9 @@ class LocalModel:
                 change[segment] = 0
         for i in self._sending:
             change = hooks.replaced_change(self.aggregators[i], contexts[i], change)
-        vectors = {"w": change, "stats": _change(self.flat.stats, down.stats.to(self.flat.stats.device))}
+        stats, before = self.flat.stats, down.stats.to(self.flat.stats.device)
+        unchanged_inf = stats.isinf() & (stats == before)  # as in a causal mask
+        vectors = {"w": change, "stats": (stats - before).masked_fill_(unchanged_inf, 0.0)}
         for i in self._ending:
             sent = hooks.sent_by(self.aggregators[i], contexts[i])
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
@@ -259,10 +250,9 @@ class LocalModel:
         except RuntimeError as error:
             if "backward through the graph a second time" not in str(error):
                 raise
-            name = type(self.module).__name__
             raise TrainingError(
-                f"{name}: its training_step has already called backward, or returned the loss of an earlier step; a "
-                "federation calls loss.backward() itself: return the loss of this batch",
+                f"{type(self.module).__name__}: its training_step has called backward, or returned the loss of an "
+                "earlier step; a federation calls loss.backward() itself: return the loss of this batch",
                 key="backward-called-already",
             ) from error
         self.flat.gather_gradients()
@@ -353,11 +343,6 @@ def _unaliased(vectors: State, used: Sequence[Tensor]) -> State:
         separate[name] = vector.clone() if address in memory else vector
         memory.add(address)
     return separate
-
-
-def _change(now: Tensor, before: Tensor) -> Tensor:
-    """Return the change of statistics; one that is infinite and stays so, as in a causal mask, changes by 0."""
-    return (now - before).masked_fill_(now.isinf() & (now == before), 0.0)
 
 
 def _joined(segments: Sequence[slice]) -> list[slice]:

@@ -25,9 +25,7 @@ def key_of(
     if per_step or (reduce_fx not in ("mean", torch.mean)):
         how = "per step only" if per_step else f"with reduce_fx={getattr(reduce_fx, '__name__', reduce_fx)!r}"
         fix = "set on_epoch=True" if per_step else "log its mean, or for a sum a SumMetric of torchmetrics"
-        raise TrainingError(
-            f"{module} logs {name!r} {how}, but a federation keeps one mean per round: {fix}", key="logged-per-step"
-        )
+        raise TrainingError(f"{module} logs {name!r} {how}, but a round has one mean: {fix}", key="logged-per-step")
     return name if weight is None else (name, float(weight))
 
 

@@ -59,7 +59,8 @@ def measure(
         for name, share in client.stand_ins:
             column = local.layout.classes.index(name)
             seen[:, column] = torch.nan
-            _stand_in(all_labels[:, column], share)
+            known = (~all_labels[:, column].isnan()).nonzero().squeeze(1)  # as many positives as the share asks for
+            all_labels[known, column] = (torch.arange(len(known)) < round(share * len(known))).to(all_labels)
         sums = objective.measure(torch.cat(logits), seen, all_labels)
         vectors |= {f"objective/{name}": vector for name, vector in sums.items()}
     weighted = {
@@ -110,12 +111,6 @@ def _latest_batch_only(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-
-
-def _stand_in(labels: Tensor, share: float) -> None:
-    """Replace the labels [N] of a class by as many positives as a share asks for, if it has any labels."""
-    known = (~labels.isnan()).nonzero().squeeze(1)
-    labels[known] = (torch.arange(len(known), device=labels.device) < round(share * len(known))).to(labels.dtype)
 
 
 def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:

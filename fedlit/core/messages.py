@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchmetrics import Metric
 
-from fedlit.core.devices import to_device
 from fedlit.core.flat import Layout
+from fedlit.core.system.devices import to_device
 
 State = dict[str, Tensor]
 """Named tensors that one aggregator keeps; names and shapes are fixed over a run."""

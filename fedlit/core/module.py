@@ -181,8 +181,7 @@ def _number(module: str, name: Any, value: Any) -> Any:
         return value
     if not isinstance(name, str):
         raise TrainingError(
-            f"{module} logs something under {name!r}; expected a name, found {type(name).__name__}",
-            key="logged-name-not-text",
+            f"{module} logs under {name!r}; expected a name, found {type(name).__name__}", key="logged-name-not-text"
         )
     shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
     raise TrainingError(

@@ -57,8 +57,7 @@ class FlatOptimizer:
                 groups.append({**group, "params": flat})
         if not groups:
             raise ConfigError(
-                f"{type(module).__name__}: its optimizer has no trainable parameters",
-                key="optimizer-without-parameters",
+                f"{type(module).__name__}: its optimizer trains no parameter", key="optimizer-without-parameters"
             )
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
@@ -144,8 +143,7 @@ class FlatOptimizer:
             now = self.configured.state.get(parameter, {})
             if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
                 raise TrainingError(
-                    f"a hook has replaced a part of the state of {self.name}; change it in place",
-                    key="optimizer-state-replaced",
+                    f"a hook has replaced state of {self.name}; change it in place", key="optimizer-state-replaced"
                 )
 
     def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
@@ -229,7 +227,7 @@ def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
     step = vars(configured).get("step")
     if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
         raise ConfigError(
-            f"{kind.__name__}: its step was replaced on the object, where it would update other weights; define it in "
+            f"{kind.__name__}: its step was replaced on the object, where it updates other weights; define it in "
             "a class",
             key="optimizer-step-replaced",
         )

@@ -59,13 +59,11 @@ def class_names(where: str, classes: Any) -> tuple[str, ...]:
     Raises:
         ConfigError: They are not names, or not all different.
     """
-    problem = f"{where}: expected different names in a tuple, found"
+    wrong = f"{where}: expected different names in a tuple, found"
     if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise ConfigError(f"{problem} {classes!r:.60}", key="class-names-not-a-tuple")
+        raise ConfigError(f"{wrong} {classes!r:.60}", key="class-names-not-a-tuple")
     names = tuple(classes)
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:
-            raise ConfigError(
-                f"{problem} {name!r}{' twice' if isinstance(name, str) else ''}", key="class-name-invalid"
-            )
+            raise ConfigError(f"{wrong} {name!r}{' twice' if isinstance(name, str) else ''}", key="class-name-invalid")
     return names

@@ -14,6 +14,8 @@ from fedlit.core.measuring import measure, settle_client
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
 from fedlit.core.randomness import seed_process
 
+SMALLER_STEPS = "lower the learning rate, or set federation.gradient_clip"
+
 
 def client_round(
     local: LocalModel,
@@ -58,11 +60,9 @@ def client_round(
     payload = _pack(local, local.end(contexts, down, into), client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
-    logged, metrics = local.fabric.means(), local.fabric.taken()
     sent = payload.nbytes_sent(local.mask(client), local.layout)
-    report = ClientReport(
-        client.name, window, client.examples, loss, seconds, sent, logged=logged, metrics=metrics, still=still
-    )
+    logged = {"logged": local.fabric.means(), "metrics": local.fabric.taken()}
+    report = ClientReport(client.name, window, client.examples, loss, seconds, sent, **logged, still=still)
     local.watched = True
     return payload, after, report
 
@@ -92,30 +92,22 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
                 vector[segment] = 0
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout):
             vector.zero_()
-    if not_finite := _not_finite(vectors):
-        number, _, name = not_finite[0].partition("/")
+    sums = [vector.sum().to(vectors["w"].device, torch.float64) for vector in vectors.values()]
+    finite = torch.stack(sums).isfinite().tolist()  # waits once for the device
+    if not all(finite):
+        where = f"client {client.name!r}, round {rnd.index + 1}"
+        number, _, name = (first := list(vectors)[finite.index(False)]).partition("/")
         if name:  # the weights come first, and are finite
+            hook = f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end"
             raise TrainingError(
-                f"client {client.name!r}, round {rnd.index + 1}: {name!r} of "
-                f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end is not finite, although its "
-                "weights are",
-                key="hook-value-not-finite",
+                f"{where}: {name!r} of {hook} is not finite, although its weights are", key="hook-value-not-finite"
             )
         raise TrainingError(
-            f"client {client.name!r}, round {rnd.index + 1}: its {not_finite[0]!r} is not finite after the local "
-            "steps; lower the learning rate, or set federation.gradient_clip",
-            key="weights-not-finite",
+            f"{where}: its {first!r} is not finite after the local steps; {SMALLER_STEPS}", key="weights-not-finite"
         )
     vectors["squares"] = squares(layout, vectors["w"], client.weight)
     weighted = {name: vector.mul_(client.weight) for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
-
-
-def _not_finite(vectors: State) -> list[str]:
-    """Return the names of vectors that are not finite, after waiting once for the device."""
-    device = vectors["w"].device
-    finite = torch.stack([vector.sum().to(device, torch.float64) for vector in vectors.values()]).isfinite().tolist()
-    return [name for name, is_finite in zip(vectors, finite, strict=True) if not is_finite]
 
 
 def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
@@ -123,9 +115,6 @@ def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
     mean = float(values.mean())
     if not math.isfinite(mean) and not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])
-        raise TrainingError(
-            f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}: the loss is {values[step]}; "
-            "lower the learning rate, or set federation.gradient_clip",
-            key="loss-not-finite",
-        )
+        where = f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}"
+        raise TrainingError(f"{where}: the loss is {values[step]}; {SMALLER_STEPS}", key="loss-not-finite")
     return mean

@@ -34,8 +34,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
     """
     if owners.shape != splits.shape:
         raise DataError(
-            f"partition: expected a client for each of {len(splits)} images, found {list(owners.shape)}",
-            key="partition-length",
+            f"partition: expected clients of {len(splits)} images, found {list(owners.shape)}", key="partition-length"
         )
     names = sorted(set(owners.tolist()))
     if empty := sum(not name.strip() for name in owners.tolist()):
@@ -81,9 +80,7 @@ def distinct_names(names: Iterable[str]) -> None:
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"
         if not name.strip():
-            raise ConfigError(
-                "client names: expected at least one letter, found an empty name", key="client-name-without-letters"
-            )
+            raise ConfigError("client names: expected letters, found an empty name", key="client-name-without-letters")
         if key in seen:
             raise ConfigError(
                 f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, "

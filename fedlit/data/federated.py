@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.argument_types import Checked
+from fedlit.core.system.argument_types import Checked, check_number
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
@@ -105,12 +105,8 @@ class FederatedDataModule(Checked):
         sampler: Sampler | None = None,
     ):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
-            if value < 1:
-                raise DataError(f"data.{key}: expected at least 1, found {value}", key="data-number-below-one")
-        if image_size < 8:
-            raise DataError(
-                f"data.image_size: expected at least 8 pixels, found {image_size}", key="image-size-too-small"
-            )
+            check_number(f"data.{key}", value, "[1, inf)", key="data-number-below-one", error=DataError)
+        check_number("data.image_size", image_size, "[8, inf)", key="image-size-too-small", error=DataError)
         split = tuple(split)
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
             raise DataError(
@@ -134,8 +130,7 @@ class FederatedDataModule(Checked):
     def records(self) -> Records:
         """Read the source and decode its images into the cache; a subclass implements this."""
         raise NotImplementedError(
-            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one of "
-            "them"
+            f"{type(self).__name__}: expected a data module with records() or setup(), found neither; implement one"
         )
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
@@ -277,8 +272,7 @@ class FederatedDataModule(Checked):
             if lost:
                 declares = f"data.scheme: client {name!r} declares {listed(lost)}"
                 raise DataError(
-                    f"{declares}, which its source does not label; remove them from the scheme",
-                    key="scheme-class-not-labelled",
+                    f"{declares}, which its source does not label; remove them", key="scheme-class-not-labelled"
                 )
             self.schemes[name] = tuple(itertools.compress(records.classes, here))
         return hidden
@@ -291,9 +285,7 @@ class FederatedDataModule(Checked):
         """
         path = Path(path)
         if self.assignment is None:
-            raise DataError(
-                f"{type(self).__name__} has no records to save: call setup() first", key="records-before-setup"
-            )
+            raise DataError(f"{type(self).__name__} has no records yet: call setup() first", key="records-before-setup")
         if path.suffix == ".parquet":
             self.assignment.to_parquet(path, index=False)
         elif path.suffix == ".csv":

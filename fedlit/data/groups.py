@@ -79,7 +79,8 @@ class GroupColumn:
                 f"{str(texts[row_of[first]])!r} ({wrong.sum()} such cells); correct it, or empty the cell",
                 key="group-cell-not-a-number",
             )
-        named = [self._band(number) for number in numbers] or [self._word(text) for text in texts.tolist()]
+        words = _SEXES if self.name == "sex" else {}
+        named = [self._band(number) for number in numbers] or [words.get(t.casefold(), t) for t in texts.tolist()]
         different = sorted(set(named) - {""})
         if not 0 < len(different) <= MOST:
             raise DataError(
@@ -120,9 +121,6 @@ class GroupColumn:
         whole = all(edge == int(edge) for edge in (low, high))
         return f"{low:g}-<{high:g}" if not whole else f"{low:g}-{high - 1:g}" if high - low > 1 else f"{low:g}"
 
-    def _word(self, text: str) -> str:
-        return _SEXES.get(text.casefold(), text) if self.name == "sex" else text
-
     def _warn(self, different: Sequence[str], where: str, numbers: Sequence[float]) -> None:
         if len(different) == 1:
             warnings.warn(
@@ -161,17 +159,14 @@ def group_columns(
         name = _canonical(str(asked))
         if not name or name in columns:
             raise DataError(
-                f"data.groups: expected different names of groups, found {str(asked)!r} twice or empty",
-                key="group-name-twice",
+                f"data.groups: expected different names, found {str(asked)!r} twice or empty", key="group-name-twice"
             )
         columns[name] = str(column)
     edges = {_canonical(str(name)): tuple(float(edge) for edge in of) for name, of in (bands or {}).items()}
     for name, of in edges.items():
         if name not in columns:
             hint = similar_names(name, list(columns)) if columns else "data.groups is empty; name its column there"
-            raise DataError(
-                f"data.bands: expected a name of data.groups, found {name!r}; {hint}", key="bands-of-unknown-group"
-            )
+            raise DataError(f"data.bands: {name!r} is not in data.groups; {hint}", key="bands-of-unknown-group")
         if not of or any(not low < high for low, high in pairwise(of)) or not np.isfinite(of).all():
             raise DataError(
                 f"data.bands: {name}: expected ascending edges such as [18, 40, 65], found {list(of)}",
@@ -179,7 +174,7 @@ def group_columns(
             )
         if name == "age" and not 0 < of[0] <= of[-1] <= OLDEST:
             raise DataError(
-                f"data.bands: age: expected edges above 0 and up to {OLDEST} years, found {list(of)}",
+                f"data.bands: age: expected edges above 0, up to {OLDEST} years, found {list(of)}",
                 key="band-edges-of-age",
             )
     return tuple(
@@ -222,7 +217,7 @@ def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndar
         if np.ndim(values) != 1 or len(values) != size:
             found = f"{len(values)}" if np.ndim(values) else repr(values)
             raise DataError(
-                f"records: group {name!r}: expected one value for each of {size} images, found {found}",
+                f"records: group {name!r}: expected {size} values, one per image, found {found}",
                 key="record-group-length",
             )
         checked[name] = texts_of(values)

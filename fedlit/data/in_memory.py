@@ -77,7 +77,7 @@ class GivenClients(FederatedDataModule):
             )
         if unknown := [label for label in classes if label not in self.classes]:
             raise ConfigError(
-                f"{where}: expected labels of the model's classes {self.classes}, found {unknown[0]!r}",
+                f"{where}: expected classes of the model, {self.classes}, found {unknown[0]!r}",
                 key="client-class-unknown",
             )
         splits = [
@@ -91,7 +91,7 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         hint = ": give each a name" if isinstance(value, (list, tuple)) else ""
         raise ConfigError(
-            f"{key}: expected a dict such as {EXAMPLE}, found a {type(value).__name__}{hint}", key="clients-not-a-dict"
+            f"{key}: expected a dict such as {EXAMPLE}, not {type(value).__name__}{hint}", key="clients-not-a-dict"
         )
     if wrong := [name for name in value if not isinstance(name, str)]:
         raise ConfigError(

@@ -81,7 +81,7 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
         for label in origin_of[name].labels:
             if label not in labels:
                 raise DataError(
-                    f"{key}: class {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
+                    f"{key}: {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
                     key="rule-label-unknown",
                 )
             if label in claimed:
@@ -135,9 +135,7 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():
         if value not in _MEANS:
-            raise DataError(
-                f"{key}: expected ignore, zeros or ones, found {value!r} for {label!r}", key="policy-unknown"
-            )
+            raise DataError(f"{key}: {label!r}: expected ignore, zeros or ones, found {value!r}", key="policy-unknown")
         if label != "default" and label not in labels:
             raise DataError(
                 f"{key}: unknown label {label!r}; {similar_names(label, labels)}", key="policy-label-unknown"

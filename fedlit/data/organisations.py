@@ -39,9 +39,7 @@ class JoinedStore:
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
         if len(shapes) != 1:
-            raise DataError(
-                f"expected images of one shape, found {', '.join(map(str, sorted(shapes)))}", key="image-shapes-differ"
-            )
+            raise DataError(f"expected one shape of images, found {sorted(shapes)}", key="image-shapes-differ")
         self.stores = list(stores)
         self.starts = np.cumsum([0, *(len(store) for store in stores)])
         names = "\n".join(store.path.name for store in stores)
@@ -119,9 +117,7 @@ class Organisations(FederatedDataModule):
         self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
-            raise DataError(
-                f"data.external: {clash[0]!r} is an organisation too; rename the test set", key="external-name-taken"
-            )
+            raise DataError(f"data.external: {clash[0]!r} is an organisation too; rename it", key="external-name-taken")
         self.resize: Resize = resize or "squeeze"
         for name, source in (*sources.items(), *self.external.items()):
             source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
@@ -138,8 +134,7 @@ class Organisations(FederatedDataModule):
             )
         if resize == "pad" and self.resize != "pad":
             raise DataError(
-                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all instead",
-                key="resize-twice",
+                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize for all", key="resize-twice"
             )
         if resize is not None:
             source.resize = self.resize
@@ -236,7 +231,7 @@ class Organisations(FederatedDataModule):
             without = [name for name, labels in labels_of.items() if not set(labels) & set(names)]
             if without:
                 raise DataError(
-                    f"data.classes: {listed(without)} labels none of {listed(names)}; choose more classes, or remove "
+                    f"data.classes: {listed(without)} labels none of {listed(names)}; add a class, or remove "
                     "the organisation",
                     key="organisation-without-classes",
                 )
@@ -246,8 +241,7 @@ class Organisations(FederatedDataModule):
         if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
             return shared
         raise DataError(
-            "data.classes: no class is labelled by all organisations; set names: harmonised for common names, or "
-            "choose union",
+            "data.classes: all organisations share no class; set names: harmonised for common names, or choose union",
             key="no-common-class",
         )
 

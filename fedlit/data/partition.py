@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
-from fedlit.core.system.argument_types import Checked
+from fedlit.core.system.argument_types import Checked, check_number
 from fedlit.data.records import SPLITS, Records, listed
 
 _ATTEMPTS = 1000  # draws of Dirichlet before it gives up
@@ -178,7 +178,7 @@ class IID(Partition):
     ):
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
             raise DataError(
-                f"IID.sizes: expected {clients} numbers above 0, one for each client, found {list(sizes)}",
+                f"IID.sizes: expected {clients} numbers above 0, one per client, found {list(sizes)}",
                 key="iid-sizes-invalid",
             )
         self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
@@ -221,10 +221,7 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, clients: int, alpha: float, min_images: int = 10):
-        if not alpha > 0:
-            raise DataError(
-                f"Dirichlet.alpha: expected a number above 0, found {alpha}", key="dirichlet-alpha-not-positive"
-            )
+        check_number("Dirichlet.alpha", alpha, "(0, inf]", key="dirichlet-alpha-not-positive", error=DataError)
         self.clients, self.alpha, self.min_images = _checked(clients), alpha, min_images
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -276,8 +273,7 @@ class ByColumn(Partition):
     shares_patients = True
 
     def __init__(self, column: str, bins: int | None = None):
-        if bins is not None and bins < 1:
-            raise DataError(f"ByColumn.bins: expected at least 1, found {bins}", key="column-bins-below-one")
+        check_number("ByColumn.bins", bins, "[1, inf)", key="column-bins-below-one", error=DataError)
         self.column, self.bins = column, bins
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -285,8 +281,7 @@ class ByColumn(Partition):
         if self.column not in records.table.columns:
             columns = ", ".join(repr(str(column)) for column in records.table.columns)
             raise DataError(
-                f"ByColumn: the source has no column {self.column!r}; its columns are {columns}",
-                key="partition-column-missing",
+                f"ByColumn: there is no column {self.column!r}; columns are {columns}", key="partition-column-missing"
             )
         values = records.table[self.column]
         missing = int(values.isna().sum())
@@ -386,8 +381,7 @@ def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int)
 
 
 def _checked(clients: int) -> int:
-    if clients < 1:
-        raise DataError(f"partition: expected at least 1 client, found {clients}", key="partition-clients-below-one")
+    check_number("partition: clients", clients, "[1, inf)", key="partition-clients-below-one", error=DataError)
     return clients
 
 

@@ -96,7 +96,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
         raise DataError(
-            f"records: expected one row per image in every field, found {lengths}", key="records-fields-lengths"
+            f"records: expected one row per image in each field, not {lengths}", key="records-fields-lengths"
         )
     if len(records.names) == 0:
         raise DataError("records: expected images, found none", key="records-empty")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fedlit.core.errors import DataError
+from fedlit.core.system.argument_types import check_number
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
@@ -35,11 +36,9 @@ class Sampler:
     positives: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.positives < 1:
-            raise DataError(
-                f"data.sampler.positives: expected a share between 0 and 1, found {self.positives:g}",
-                key="sampler-share-out-of-range",
-            )
+        check_number(
+            "data.sampler.positives", self.positives, "(0, 1)", key="sampler-share-out-of-range", error=DataError
+        )
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
         """Return the rows of the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
-from fedlit.core.system.argument_types import Checked
+from fedlit.core.system.argument_types import Checked, check_number
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
 
@@ -49,10 +49,7 @@ class HideClasses(LabelScheme):
 
     def __init__(self, shared: int, unique: int | None = None):
         for name, number in (("shared", shared), ("unique", unique or 0)):
-            if number < 0:
-                raise DataError(
-                    f"HideClasses.{name}: expected at least 0, found {number}", key="hidden-classes-negative"
-                )
+            check_number(f"HideClasses.{name}", number, "[0, inf)", key="hidden-classes-negative", error=DataError)
         self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:

@@ -41,7 +41,7 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
     if len(both):
         if fractions[0] + fractions[1] <= 0:
             raise DataError(
-                f"split: expected a fraction of train or validation above 0, found {list(fractions)}",
+                f"split: expected train or validation above 0, found {list(fractions)}",
                 key="split-fraction-not-positive",
             )
         splits = splits.astype("<U9")

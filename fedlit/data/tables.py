@@ -90,8 +90,7 @@ def read_table(
             ) from None
         except pd.errors.ParserError as error:
             raise DataError(
-                f"{path}: expected a table of comma-separated values in UTF-8, found: {error}",
-                key="label-file-not-parsed",
+                f"{path}: expected comma-separated values in UTF-8, found: {error}", key="label-file-not-parsed"
             ) from None
     rows.columns = [str(column).strip() for column in rows.columns]
     header = [column for column in rows.columns if not column.startswith("Unnamed:")]
@@ -102,8 +101,7 @@ def read_table(
     for column in needed:
         if column not in rows.columns and other:
             raise DataError(
-                f"{path}: expected columns separated by commas, found {other}. Save the table with commas",
-                key="label-file-separator",
+                f"{path}: expected commas between cells, found {other}. Save it with commas", key="label-file-separator"
             )
         if column not in rows.columns:
             hint = similar_names(column, header) if header else "the header is empty"
@@ -146,13 +144,13 @@ def _checked_header(path: Path) -> list[str]:
             head = file.read(HEAD)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(
-            f"{path}: expected a gzip file, found a damaged one: {error}", key="label-file-gzip-damaged"
+            f"{path}: expected gzip, found a damaged file: {error}", key="label-file-gzip-damaged"
         ) from None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DataError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8", key="label-file-utf-16")
     if b"\0" in head:
         raise DataError(
-            f"{path}: expected a table of comma-separated values in UTF-8, found bytes that are not text",
+            f"{path}: expected comma-separated values in UTF-8, found bytes that are not text",
             key="label-file-not-text",
         )
     text = head.decode("utf-8-sig", errors="replace")
@@ -160,7 +158,7 @@ def _checked_header(path: Path) -> list[str]:
     counts = Counter(name.strip() for name in spelled)
     if twice := [name for name, count in counts.items() if name and count > 1]:
         raise DataError(
-            f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each",
+            f"{path}: the header repeats the columns {listed(twice)}. Keep one of each",
             key="label-file-header-repeated",
         )
     return spelled

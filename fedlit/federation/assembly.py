@@ -126,7 +126,8 @@ def assemble(
         limit_eval_batches=limit_eval_batches, pictures=placement.name,
     )  # fmt: skip
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
-    stored = away is None and _are_stored(state_bytes * len(clients), settings, fabric)
+    memory = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
+    stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks
     engine: Engine
     if away is not None:
         engine = away.engine(program, fabric, settings, phase, layout)
@@ -161,9 +162,3 @@ def _state_bytes(settings: Settings, model: FlatModel, masks: list[Mask], optimi
     if settings.optimizer_state == "keep":
         nbytes += item * layout.size * (2 if optimizer in ADAPTIVE else 1)
     return nbytes
-
-
-def _are_stored(nbytes: int, settings: Settings, fabric: FederationFabric) -> bool:
-    """Decide if the clients' states are stored in files; all ranks get the same answer."""
-    limit = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
-    return bool(fabric.broadcast(nbytes > limit)) if fabric.world_size > 1 else nbytes > limit

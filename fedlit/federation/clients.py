@@ -38,9 +38,7 @@ def participating_clients(
         ConfigError: There are no clients, a client has too few examples, or a factor names an unknown client.
     """
     if not data.clients:
-        raise ConfigError(
-            f"{type(data).__name__}: expected clients after setup(), found none", key="data-without-clients"
-        )
+        raise ConfigError(f"{type(data).__name__}: expected clients by setup(), found none", key="data-without-clients")
     factors = settings.lr_factors or {}
     if unknown := [name for name in factors if name not in everyone.clients]:
         raise ConfigError(

@@ -31,7 +31,6 @@ def announcement(session: Session, monitor: Monitor) -> list[str]:
 
 
 def _states_in_files(session: Session) -> str:
-    """Return a note on states that are stored in files, or ""."""
     if not session.stored or session.engine.folder is None:
         return ""
     nbytes = session.state_bytes * len(session.clients)

@@ -11,9 +11,9 @@ from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.memory_format import either_order
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
+from fedlit.core.system.devices import either_order
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.data.pictures.resident import ResidentStore, nbytes
 
@@ -39,7 +39,7 @@ def resolve_memory_format(
         if wanted != "channels_last":
             return ""
         raise ConfigError(
-            f"federation.memory_format: channels_last needs 2-D convolutions, and {type(module).__name__} has none; "
+            f"federation.memory_format: {type(module).__name__} has no 2-D convolutions for channels_last; "
             "leave it out",
             key="channels-last-without-convolutions",
         )
@@ -48,14 +48,12 @@ def resolve_memory_format(
     weights = sum(layer.weight.numel() for layer in layers)
     turning = sum(layer.weight.numel() for layer in layers if not either_order(layer.weight))
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
-    pays = pays and _fast(fabric, module) and Parts.of(module).any_memory_format
+    # Only oneDNN and cuDNN, in single precision or lower, convolve faster.
+    precise = fabric.strategy.precision.precision == "64-true" or any(
+        p.dtype == torch.float64 for p in module.parameters()
+    )
+    pays = pays and fabric.device.type in ("cpu", "cuda") and not precise and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"
-
-
-def _fast(fabric: FederationFabric, module: nn.Module) -> bool:
-    """Check for convolutions by oneDNN or cuDNN in single precision or lower."""
-    double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
-    return fabric.device.type in ("cpu", "cuda") and not double and fabric.strategy.precision.precision != "64-true"
 
 
 SHARE = 0.6

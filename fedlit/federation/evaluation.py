@@ -149,11 +149,7 @@ def views_beyond(
     clients.
     """
     if personal:
-        return {
-            f"{name} by {client}": [View(client, None, name, method)]
-            for name in everyone.test_sets
-            for client in trained
-        }
+        return {f"{name} by {one}": [View(one, None, name, method)] for name in everyone.test_sets for one in trained}
     others = [n for n, d in everyone.clients.items() if n not in trained and getattr(d, part) is not None]
     beyond = {name: [View(None, name, part, method)] for name in others}
     return beyond | {name: [View(None, None, name, method)] for name in everyone.test_sets}
@@ -187,11 +183,10 @@ def pooled_metrics(
     if not scored:
         return metrics
     metrics |= _ranked_together(scored, classes, prefix, schemes or {})
-    metrics |= {
-        f"{prefix}/auroc_{kind}": _mean_of(metrics, prefix, names)
-        for kind, names in by_sharing(schemes or {}).items()
-        if names
-    }
+    for kind, names in by_sharing(schemes or {}).items():
+        if names:
+            values = torch.tensor([metrics[f"{prefix}/auroc/{key}"] for key in slugs(names)], dtype=torch.float64)
+            metrics[f"{prefix}/auroc_{kind}"] = float(values.nanmean())
     of_clients = [s for s in scored if s.view.client is not None]
     if of_clients:
         metrics[f"{prefix}/auroc_client_mean_macro"] = client_mean_auroc(_auroc_per_view(of_clients, classes))
@@ -296,12 +291,6 @@ def round_metrics(
         "bytes/down": bytes_down * len(rnd.cohort),
         "time/round_s": seconds,
     }
-
-
-def _mean_of(metrics: Mapping[str, float], prefix: str, names: Sequence[str]) -> float:
-    """Return the mean AUROC over some classes; NaN if it is undefined for all of them."""
-    values = torch.tensor([metrics[f"{prefix}/auroc/{key}"] for key in slugs(names)], dtype=torch.float64)
-    return float(values.nanmean())
 
 
 def _merged_or(mean: float, name: str, having: Sequence[ClientReport | Scores]) -> float:

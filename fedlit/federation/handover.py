@@ -76,7 +76,6 @@ class PersonalState:
 
 
 def _named(layout: Layout, w: Tensor, stats: Tensor) -> dict[str, Tensor]:
-    """Return views of every tensor of a model, by name."""
     return {e.name: e.view(v) for v, entries in ((w, layout.parameters), (stats, layout.buffers)) for e in entries}
 
 

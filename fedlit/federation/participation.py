@@ -6,7 +6,7 @@ import torch
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.randomness import generator
-from fedlit.core.system.argument_types import Checked
+from fedlit.core.system.argument_types import Checked, check_number
 
 WHERE = "federation.participation"
 
@@ -45,10 +45,7 @@ class Share(Participation):
     """
 
     def __init__(self, of_clients: float = 1.0) -> None:
-        if not 0 < of_clients <= 1:
-            raise ConfigError(
-                f"{WHERE}: expected a share in (0, 1], found {of_clients}", key="participation-out-of-range"
-            )
+        check_number(WHERE, of_clients, "(0, 1]", key="participation-out-of-range")
         self.of_clients = of_clients
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -80,10 +77,7 @@ class Cyclic(Participation):
     """
 
     def __init__(self, groups: int) -> None:
-        if groups < 1:
-            raise ConfigError(
-                f"{WHERE}: Cyclic expected at least 1 group, found {groups}", key="cyclic-groups-below-one"
-            )
+        check_number(f"{WHERE}: Cyclic.groups", groups, "[1, inf)", key="cyclic-groups-below-one")
         self.groups = groups
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -94,7 +88,7 @@ class Cyclic(Participation):
         """Refuse groups without clients."""
         if self.groups > len(clients):
             raise ConfigError(
-                f"{WHERE}: Cyclic expected at most {len(clients)} groups, one for each client, found {self.groups}; "
+                f"{WHERE}: Cyclic expected at most {len(clients)} groups, one per client, found {self.groups}; "
                 "lower groups",
                 key="cyclic-too-many-groups",
             )
@@ -124,8 +118,7 @@ class Timetable(Participation):
         for name, of_client in rounds.items():
             if len(set(of_client)) < len(of_client):
                 raise ConfigError(
-                    f"{WHERE}: Timetable names a round of client {name!r} twice: {of_client}",
-                    key="timetable-round-twice",
+                    f"{WHERE}: Timetable names rounds of {name!r} twice: {of_client}", key="timetable-round-twice"
                 )
             if wrong := [number for number in of_client if number < 1 or (period is not None and number > period)]:
                 most = f" to {period}, the period," if period is not None else ""
@@ -152,7 +145,7 @@ class Timetable(Participation):
         for number in range(1, (self.period or rounds) + 1):
             if not any(number in of_client for of_client in self.rounds.values()):
                 raise ConfigError(
-                    f"{WHERE}: Timetable has no client in round {number}; add one, or set period",
+                    f"{WHERE}: Timetable has no client in round {number}; add one or set period",
                     key="timetable-empty-round",
                 )
 
@@ -184,16 +177,8 @@ class Availability(Participation):
 
     def __init__(self, shares: float | dict[str, float], least: int = 1) -> None:
         for value in shares.values() if isinstance(shares, dict) else (shares,):
-            if not 0 < value <= 1:
-                raise ConfigError(
-                    f"{WHERE}: Availability expected probabilities in (0, 1], found {value}",
-                    key="availability-probability",
-                )
-        if least < 1:
-            raise ConfigError(
-                f"{WHERE}: Availability expected at least 1 client in a round, found {least}",
-                key="availability-least-below-one",
-            )
+            check_number(f"{WHERE}: Availability.shares", value, "(0, 1]", key="availability-probability")
+        check_number(f"{WHERE}: Availability.least", least, "[1, inf)", key="availability-least-below-one")
         self.shares, self.least = shares, least
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:

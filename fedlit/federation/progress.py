@@ -99,7 +99,6 @@ class RoundProgress(Callback):
         self._bar.stop()
 
     def _say(self, text: str) -> None:
-        """Print a non-empty line above the live one."""
         if text:
             self.console.print(text, highlight=False, markup=False, soft_wrap=not self._live)
 
@@ -117,7 +116,6 @@ class RoundProgress(Callback):
             self._notebook.update(self._completed(), self._rounds, "  ".join(filter(None, parts)), now)
 
     def _completed(self) -> float:
-        """Return the number of completed rounds, plus the share of the running one."""
         return self._done + (self._clients / self._cohort if self._cohort else 0.0)
 
     def _left(self) -> str:

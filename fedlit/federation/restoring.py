@@ -14,14 +14,10 @@ from fedlit.federation.settings import Settings
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
     """Refuse a checkpoint whose states are at sites if this federation has no sites, or the reverse."""
     if loaded.at_sites and keeps_states and needed:
-        raise CheckpointError(
-            f"{path}: the clients' states are at their sites; pass the --sites of the original run",
-            key="client-states-at-sites",
-        )
+        raise CheckpointError(f"{path}: clients' states are at sites; pass its --sites", key="client-states-at-sites")
     if not loaded.at_sites and not keeps_states:
         raise CheckpointError(
-            f"{path}: expected clients' states at sites, found a run without sites; leave --sites out",
-            key="client-states-not-at-sites",
+            f"{path}: expected a run with sites, found one without; leave --sites out", key="client-states-not-at-sites"
         )
 
 
@@ -41,7 +37,7 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
         for aggregator, state, needed in zip(settings.aggregators, states, declared, strict=True):
             if lacking := sorted(needed.keys() - state.keys()):
                 raise CheckpointError(
-                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another "
+                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use an older "
                     "checkpoint",
                     key="aggregator-state-missing",
                 )

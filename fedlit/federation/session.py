@@ -102,7 +102,6 @@ class Session:
 
     @property
     def _aggregators(self) -> list[str]:
-        """Class names of the aggregators."""
         return [type(aggregator).__name__ for aggregator in self.federation.aggregators]
 
     @property
@@ -256,7 +255,6 @@ class Session:
         return self.engine.hand_out(Broadcast(server.w, server.stats, []), rounds, flags)
 
     def _load_personal_state(self, server: ServerState) -> None:
-        """Load the state that clients kept in the previous phase."""
         if self.personal_state is not None:
             keeping = {name: self.clients[name] for name in self.personal}
             self.engine.carry_over(

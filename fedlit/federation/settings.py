@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from math import inf
 from typing import Literal
 
 from typing_extensions import TypedDict
@@ -16,7 +15,7 @@ from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
 from fedlit.core.governing import governed_twice
 from fedlit.core.local_model import LocalTraining
-from fedlit.core.system.argument_types import checked
+from fedlit.core.system.argument_types import check_number, checked
 from fedlit.federation.participation import Participation, Share
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
@@ -125,17 +124,11 @@ class Settings(RoundSettings):
         self.schedule = self.schedule or ConstantSchedule()
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
         for name in ("rounds", "workers", "threads", "eval_every", "measure_batches", "quorum"):
-            value = getattr(self, name)
-            if value not in (None, "auto") and value < 1:
-                raise ConfigError(
-                    f"federation.{name}: expected at least 1, found {value}", key="federation-number-below-one"
-                )
+            if (value := getattr(self, name)) != "auto":
+                check_number(f"federation.{name}", value, "[1, inf)", key="federation-number-below-one")
         for name in ("gradient_clip", "gradient_clamp", "deadline"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(
-                    f"federation.{name}: expected a value above 0, found {value}", key="federation-number-not-positive"
-                )
+            where = f"federation.{name}"
+            check_number(where, getattr(self, name), "(0, inf]", key="federation-number-not-positive")
         plan = self.participation
         self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
@@ -144,11 +137,7 @@ class Settings(RoundSettings):
                 f"{self.patience}; raise it, or lower federation.eval_every",
                 key="patience-below-eval-every",
             )
-        if self.patience_margin is not None and not 0 < self.patience_margin < inf:
-            raise ConfigError(
-                f"federation.patience_margin: expected a value above 0, found {self.patience_margin}",
-                key="patience-margin-not-positive",
-            )
+        check_number("federation.patience_margin", self.patience_margin, "(0, inf)", key="patience-margin-not-positive")
         if self.patience_margin is not None and self.patience is None:
             raise ConfigError(
                 "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out",
@@ -160,14 +149,10 @@ class Settings(RoundSettings):
                 key="gradient-clip-and-clamp",
             )
         for name, factor in (self.lr_factors or {}).items():
-            if not 0 < factor < inf:
-                raise ConfigError(
-                    f"federation.lr_factors: expected a factor above 0 for {name!r}, found {factor}",
-                    key="lr-factor-not-positive",
-                )
+            check_number(f"federation.lr_factors: {name!r}", factor, "(0, inf)", key="lr-factor-not-positive")
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError(
-                "federation.quorum: it needs federation.on_site_error: skip; set that, or leave quorum out",
+                "federation.quorum: it needs on_site_error: skip; set that, or leave quorum out",
                 key="quorum-without-skip",
             )
         self.better = _better(self.monitor, self.monitor_mode)

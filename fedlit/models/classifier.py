@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.models.steps import Classifier
@@ -74,20 +75,13 @@ class ImageClassifier(Classifier):
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__(classes)
-        if in_chans < 1:
-            raise ConfigError(
-                f"model.in_chans: expected at least 1 channel, found {in_chans}", key="in-chans-below-one"
-            )
+        check_number("model.in_chans", in_chans, "[1, inf)", key="in-chans-below-one")
         for name, width in {"hidden": hidden, "projection": projection}.items():
             if width < 0:
                 raise ConfigError(
-                    f"model.{name}: expected a width of at least 1, or 0 for none, found {width}",
-                    key="model-width-negative",
+                    f"model.{name}: expected a width, or 0 for none, found {width}", key="model-width-negative"
                 )
-        if not 0 <= drop_rate < 1:
-            raise ConfigError(
-                f"model.drop_rate: expected a rate in [0, 1), found {drop_rate}", key="drop-rate-out-of-range"
-            )
+        check_number("model.drop_rate", drop_rate, "[0, 1)", key="drop-rate-out-of-range")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
@@ -160,7 +154,6 @@ def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, 
 
 
 def _load_run(body: nn.Module, run: Path, name: str) -> None:
-    """Load the body of a fedlit run's best model."""
     try:
         tensors = checkpoint.tensors(run)
     except CheckpointError as error:

@@ -6,7 +6,8 @@ import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import TrainingError
+from fedlit.core.system.argument_types import check_number
 from fedlit.models.steps import Classifier
 
 
@@ -34,8 +35,7 @@ class LogisticRegression(Classifier):
         start: int | None = None,
     ) -> None:
         super().__init__(classes)
-        if features < 1:
-            raise ConfigError(f"model.features: expected at least 1, found {features}", key="features-below-one")
+        check_number("model.features", features, "[1, inf)", key="features-below-one")
         with torch.random.fork_rng(devices=[], enabled=start is not None):
             if start is not None:
                 torch.manual_seed(start)

@@ -75,7 +75,7 @@ class AUCSaddle(ShareObjective):
         super().__init__(prior)
         if not margin > 0 or not dual_scale > 0:
             raise ConfigError(
-                f"AUCSaddle: margin and dual_scale must be above 0, found {margin} and {dual_scale}",
+                f"AUCSaddle: expected margin and dual_scale above 0, found {margin}, {dual_scale}",
                 key="auc-margin-not-positive",
             )
         if form == "paper" and margin != 1:
@@ -168,7 +168,6 @@ class AUCSaddle(ShareObjective):
         a, b, alpha = self.optimum(means)
         alpha = alpha + self.offset
         spread = [
-            torch.where(labels == y, (h - centre) ** 2, 0.0).sum(0) / (labels == y).sum(0)
-            for y, centre in ((1, a), (0, b))
+            torch.where(labels == y, (h - mean) ** 2, 0.0).sum(0) / (labels == y).sum(0) for y, mean in ((1, a), (0, b))
         ]
         return {"auc_loss": p * (1 - p) * (sum(spread) + 2 * alpha * (self.margin + b - a) - alpha**2)}

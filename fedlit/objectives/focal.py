@@ -7,6 +7,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.objective import Objective
+from fedlit.core.system.argument_types import check_number
 
 
 class SoftmaxFocalLoss(Objective):
@@ -26,10 +27,7 @@ class SoftmaxFocalLoss(Objective):
 
     def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
         super().__init__()
-        if not gamma >= 0:
-            raise ConfigError(
-                f"SoftmaxFocalLoss.gamma: expected at least 0, found {gamma:g}", key="focal-gamma-negative"
-            )
+        check_number("SoftmaxFocalLoss.gamma", gamma, "[0, inf]", key="focal-gamma-negative")
         if alpha is not None and not all(weight > 0 for weight in alpha):
             raise ConfigError(
                 f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}", key="focal-alpha-not-positive"
@@ -60,7 +58,7 @@ class SoftmaxFocalLoss(Objective):
                 "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead",
                 key="focal-several-classes",
             )
-        logs = self._logs(logits, labels.isnan())
+        logs = logits.masked_fill(labels.isnan(), torch.finfo(logits.dtype).min / 2).log_softmax(1)
         log = torch.where(positive, logs, 0.0).sum(1)
         weight = 1.0 if self.alpha is None else positive.to(logits.dtype) @ logits.new_tensor(self.alpha)
         terms = -weight * (1 - log.exp()) ** self.gamma * log
@@ -70,7 +68,3 @@ class SoftmaxFocalLoss(Objective):
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the softmax of logits [B, C]."""
         return logits.softmax(1)
-
-    @staticmethod
-    def _logs(logits: Tensor, unknown: Tensor) -> Tensor:
-        return logits.masked_fill(unknown, torch.finfo(logits.dtype).min / 2).log_softmax(1)

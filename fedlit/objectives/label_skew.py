@@ -1,15 +1,15 @@
 """Losses that know how often their client has each class: FedLC and FedRS."""
 
 from abc import abstractmethod
-from math import inf
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import TrainingError
 from fedlit.core.objective import Objective
+from fedlit.core.system.argument_types import check_number
 
 
 class LabelSkewLoss(Objective):
@@ -91,8 +91,7 @@ class FedLC(LabelSkewLoss):
 
     def __init__(self, tau: float = 1.0, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        if not 0 <= tau < inf:
-            raise ConfigError(f"FedLC.tau: expected at least 0 and finite, found {tau}", key="fedlc-tau-negative")
+        check_number("FedLC.tau", tau, "[0, inf)", key="fedlc-tau-negative")
         self.tau = tau
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,10 +125,7 @@ class FedRS(LabelSkewLoss):
 
     def __init__(self, alpha: float = 0.5, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        if not 0 <= alpha <= 1:
-            raise ConfigError(
-                f"FedRS.alpha: expected a factor in [0, 1], found {alpha}", key="fedrs-alpha-out-of-range"
-            )
+        check_number("FedRS.alpha", alpha, "[0, 1]", key="fedrs-alpha-out-of-range")
         self.alpha = alpha
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from fedlit.core.errors import ConfigError
 from fedlit.core.messages import State
 from fedlit.core.objective import Objective
+from fedlit.core.system.argument_types import check_number
 
 
 class ShareObjective(Objective):
@@ -22,11 +22,7 @@ class ShareObjective(Objective):
 
     def __init__(self, prior: float | None) -> None:
         super().__init__()
-        if prior is not None and not 0 < prior < 1:
-            raise ConfigError(
-                f"{type(self).__name__}.prior: expected a share of positives in (0, 1), found {prior:g}",
-                key="prior-out-of-range",
-            )
+        check_number(f"{type(self).__name__}.prior", prior, "(0, 1)", key="prior-out-of-range")
         self.prior = prior
 
     def build(self, num_classes: int) -> None:

@@ -48,8 +48,7 @@ def owner(session: Session, client: str | None) -> str | None:
         near = get_close_matches(client, session.clients, n=3, cutoff=0.5)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
         raise ConfigError(
-            f"--client: there is no {client!r}; {meant}clients are {_shown(session.clients)}",
-            key="export-client-unknown",
+            f"--client: no client {client!r}; {meant}clients are {_shown(session.clients)}", key="export-client-unknown"
         )
     if not session.personal:
         return None
@@ -100,7 +99,7 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
     """
     if file.is_dir():
         raise ConfigError(
-            f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}",
+            f"--output: expected a file such as model.safetensors, found the folder {file}",
             key="export-output-is-a-folder",
         )
     module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)

@@ -65,21 +65,20 @@ def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
             notes[name] = text if name in PLAIN else json.loads(text)
         except ValueError as error:
             raise ConfigError(
-                f"{file}: note {name!r}: expected JSON, found text that is not ({error}); {AGAIN}",
-                key="model-note-not-json",
+                f"{file}: note {name!r}: expected JSON, found other text ({error}); {AGAIN}", key="model-note-not-json"
             ) from error
     for name in ("classes", *KINDS):
         _check_note(file, name, notes)
     here, missing = ([name for name in TOGETHER if (name in notes) is present] for present in (True, False))
     if here and missing:
         raise ConfigError(
-            f"{file}: expected note {missing[0]!r} with note {here[0]!r}, found only the latter; {AGAIN}",
+            f"{file}: expected {missing[0]!r} with {here[0]!r}, found only the latter; {AGAIN}",
             key="model-note-missing",
         )
     for name in ("mean", "std"):
         if name in notes and len(notes[name]) != notes["in_chans"]:
             raise ConfigError(
-                f"{file}: note {name!r}: expected {notes['in_chans']} numbers, one per channel, found "
+                f"{file}: note {name!r}: expected {notes['in_chans']} numbers (in_chans), found "
                 f"{len(notes[name])}; {AGAIN}",
                 key="model-note-channels",
             )
@@ -91,9 +90,7 @@ def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
     if name not in notes or not fits(notes[name], notes):
         found = json.dumps(notes[name])[:80] if name in notes else "nothing"
         if name in notes or name not in OPTIONAL:
-            raise ConfigError(
-                f"{file}: note {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type"
-            )
+            raise ConfigError(f"{file}: {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type")
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -106,7 +103,7 @@ def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         config = yaml.safe_load(notes["config"])
     except yaml.YAMLError as error:
         raise ConfigError(
-            f"{file}: note 'config': expected YAML, found text that is not ({error}); {AGAIN}",
+            f"{file}: note 'config': expected YAML, found other text ({error}); {AGAIN}",
             key="model-note-config-not-yaml",
         ) from error
     model = config.get("model") if isinstance(config, dict) else None
@@ -142,8 +139,7 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
     )
     if foreign := foreign_code(model):
         raise ConfigError(
-            f"{file}: expected a model of classes of fedlit, torch.nn and torch.optim, found {', '.join(foreign)}. "
-            f"{advice}",
+            f"{file}: expected classes of fedlit, torch.nn and torch.optim only, found {', '.join(foreign)}. {advice}",
             key="model-of-foreign-classes",
         )
     try:

@@ -51,8 +51,7 @@ def load_scorer(model: str, tracking_uri: str, accelerator: str = "auto", trust:
         file = _download(model, tracking_uri, folder) / FILE
         if not file.is_file():
             raise ConfigError(
-                f"--model {model}: expected a model that fedlit logged, found one without {FILE}",
-                key="model-not-of-fedlit",
+                f"--model {model}: expected a model that fedlit logged, found no {FILE}", key="model-not-of-fedlit"
             )
         return ImageScorer(file, accelerator, trust)
 
@@ -67,20 +66,16 @@ def image_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise ConfigError(
-            f"{folder}: expected a folder of images, found {'a file' if folder.exists() else 'nothing'}",
+            f"{folder}: expected a folder, found {'a file' if folder.exists() else 'nothing'}",
             key="image-folder-missing",
         )
-    files = [path for path in folder.rglob("*") if not path.name.startswith(".") and _is_image(path)]
+    shown = [path for path in folder.rglob("*") if not path.name.startswith(".")]
+    files = [path for path in shown if path.suffix.lower() in IMAGES or (path.is_file() and has_mark(path))]
     if not files:
         raise ConfigError(
-            f"{folder}: expected images ({', '.join(IMAGES)}), found none there or in subfolders",
-            key="image-folder-empty",
+            f"{folder}: expected images ({', '.join(IMAGES)}), found none, also in subfolders", key="image-folder-empty"
         )
     return sorted(files)
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGES or (path.is_file() and has_mark(path))
 
 
 def score_files(
@@ -140,8 +135,7 @@ def _download(model: str, uri: str, folder: str) -> Path:
         os.environ.setdefault(name, value)
     if missing := absent(uri):
         raise ConfigError(
-            f"--tracking_uri {uri}: {missing}; change to the folder in which the run was started, or name another "
-            "store",
+            f"--tracking_uri {uri}: {missing}; go to the folder where the run was started, or name another store",
             key="model-store-missing",
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model

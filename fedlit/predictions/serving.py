@@ -73,8 +73,7 @@ class ImageScorer:
         self.classes = tuple(self.metadata["classes"])
         if not self.classes or "channels" not in self.metadata:
             raise ConfigError(
-                "expected a model with classes of images that fedlit decodes, found another kind",
-                key="model-not-servable",
+                "expected a model with classes of images that fedlit decodes, found another", key="model-not-servable"
             )
         model, precision = recipe(file, self.metadata)
         self._fabric = make_fabric(accelerator, precision=precision)
@@ -182,14 +181,12 @@ def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> Light
 
 
 def _load(file: Path, module: LightningModule) -> None:
-    """Load the tensors of a file into a module."""
     try:
         module.load_state_dict(load_file(file))
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ConfigError(
-            f"{file}: expected the tensors of the {type(module).__name__} that its notes describe, found others: "
-            f"{reasons}",
+            f"{file}: expected the tensors of a {type(module).__name__}, as its notes say, found others: {reasons}",
             key="model-tensors-differ",
         ) from error
 

@@ -157,9 +157,7 @@ def read(path: Path) -> Predictions:
     from pyarrow import ArrowException, parquet
 
     if reason := not_a_file(path):
-        raise DataError(
-            f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata"
-        )
+        raise DataError(f"{path}: expected Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata")
     try:
         # As one file, because pyarrow would read a parent folder such as lr=0.1 as a column.
         with parquet.ParquetFile(path) as file:
@@ -183,7 +181,7 @@ def read(path: Path) -> Predictions:
     wrong = ~(values["label"].isnan() | (values["label"] == 0) | (values["label"] == 1))
     if wrong.any():
         raise DataError(
-            f"{path}: expected labels 0, 1 or NaN, found {values['label'][wrong][0]:g}. {AGAIN}",
+            f"{path}: expected labels 0, 1, NaN, found {values['label'][wrong][0]:g}. {AGAIN}",
             key="predictions-label-not-binary",
         )
     trained = _note(path, metadata, "trained_positives", int)
@@ -194,7 +192,7 @@ def read(path: Path) -> Predictions:
         )
     if not metadata["round"].isdecimal():
         raise DataError(
-            f"{path}: expected a number as 'round', found {metadata['round']!r}. {AGAIN}",
+            f"{path}: expected a number 'round', found {metadata['round']!r}. {AGAIN}",
             key="predictions-round-not-a-number",
         )
     return Predictions(
@@ -220,8 +218,7 @@ def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> lis
         values = None
     if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
         raise DataError(
-            f"{path}: expected a list as {name!r}, found {metadata[name][:80]!r}. {AGAIN}",
-            key="predictions-list-invalid",
+            f"{path}: expected a list {name!r}, found {metadata[name][:80]!r}. {AGAIN}", key="predictions-list-invalid"
         )
     return values
 

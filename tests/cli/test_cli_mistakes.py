@@ -147,4 +147,6 @@ class TestMistakes:
         write("mine.yaml", "seed: 1\nfederation:\n  participation: 3\n")
         code, _, err = fedlit_cli("fit -c mine.yaml")
         assert code == 1
-        assert err.startswith("fedlit: error: federation.participation (mine.yaml, line 3): expected a share in (0, 1]")
+        assert err.startswith(
+            "fedlit: error: federation.participation (mine.yaml, line 3): expected a number in (0, 1]"
+        )

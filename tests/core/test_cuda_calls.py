@@ -7,7 +7,7 @@ from unittest.mock import MagicMock, call, create_autospec
 import pytest
 import torch
 
-from fedlit.core.devices import to_device
+from fedlit.core.system.devices import to_device
 from fedlit.federation.devices import free_memory
 from fedlit.federation.engines.captured import CUDARecorder
 from fedlit.federation.engines.read_ahead import ReadAhead

@@ -13,7 +13,7 @@ from toys import CLASSES
 from fedlit.aggregators import LocalSCGDAM, Scaffold
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
-from fedlit.core.memory_format import with_channels_last
+from fedlit.core.system.devices import with_channels_last
 from fedlit.data import ClientData, FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.assembly import assemble

@@ -105,10 +105,10 @@ class TestMistakes:
             (["age"], {"age": [65, 18]}, r"data.bands: age: expected ascending edges such as \[18, 40, 65\], found"),
             (["age"], {"age": []}, "expected ascending edges"),
             (["x"], {"x": [1, float("nan")]}, "expected ascending edges"),
-            (["age"], {"age": [18, 411]}, "data.bands: age: expected edges above 0 and up to 120 years"),
-            (["sex"], {"sxe": [1]}, "data.bands: expected a name of data.groups, found 'sxe'; similar names are sex"),
-            (None, {"age": [1]}, "found 'age'; data.groups is empty"),
-            (["Sex", "sex"], None, "data.groups: expected different names of groups, found 'sex' twice or empty"),
+            (["age"], {"age": [18, 411]}, "data.bands: age: expected edges above 0, up to 120 years"),
+            (["sex"], {"sxe": [1]}, "data.bands: 'sxe' is not in data.groups; similar names are sex"),
+            (None, {"age": [1]}, "'age' is not in data.groups; data.groups is empty"),
+            (["Sex", "sex"], None, "data.groups: expected different names, found 'sex' twice or empty"),
         ],
     )
     def test_arguments_that_cannot_be(self, groups, bands, words):
@@ -118,8 +118,8 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("groups", "words"),
         [
-            ({"sex": ["f"] * 3}, "records: group 'sex': expected one value for each of 20 images, found 3"),
-            ({"sex": "f"}, "group 'sex': expected one value for each of 20 images, found 'f'"),
+            ({"sex": ["f"] * 3}, "records: group 'sex': expected 20 values, one per image, found 3"),
+            ({"sex": "f"}, "group 'sex': expected 20 values, one per image, found 'f'"),
             ({"": ["f"] * 20}, "expected names of groups such as 'sex', found ''"),
             ({"id": list(range(60))}, "expected at most 50 groups, found 60"),
         ],

@@ -107,7 +107,7 @@ def removed(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).unlink()
 
 
-SHA = "its SHA-256 is not the one in manifest.json"
+SHA = "its SHA-256 is not in manifest.json"
 MANIFEST = "round-000004/manifest.json"
 SERVER, CLIENT = "round-000004/server.pt", "round-000004/client-00001.pt"
 CLIENTS = "round-000004/clients-0.pt"
@@ -135,7 +135,7 @@ DAMAGED = [
     Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA), apart=True),
     Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA), apart=True),
     Damage("the server's file of another round", of_the_other_round("server.pt"), (SERVER, SHA)),
-    Damage("the manifest of another round", of_the_other_round("manifest.json"), (MANIFEST, "it is of round 2")),
+    Damage("the manifest of another round", of_the_other_round("manifest.json"), (MANIFEST, "of round 2")),
     Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing"), apart=True),
     Damage("a server's file that is gone", removed("server.pt"), (SERVER, "is missing")),
     Damage("an empty file", written("server.pt", b""), (SERVER, SHA)),
@@ -151,7 +151,7 @@ DAMAGED = [
     Damage("a manifest that is a list", written("manifest.json", b"[]"), (MANIFEST, "cannot be read")),
     Damage("a manifest of nothing", written("manifest.json", b"{}"), (MANIFEST, "does not match its hash")),
     Damage("files that are nothing", said(files=None), (MANIFEST, "does not match its hash")),
-    Damage("a round that is not the folder's, sealed", said(round=3), ("it is of round 3", "is round-000004"),
+    Damage("a round that is not the folder's, sealed", said(round=3), ("of round 3", "found round-000004"),
         sealed=True),
     Damage("a torn file, sealed", flipped("server.pt", 0.0), (SERVER, "cannot be read"), sealed=True),
     Damage("no statistics, sealed", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), sealed=True),

@@ -126,7 +126,7 @@ def test_a_user_without_a_home_is_told(fedlit_cli, tmp_path, monkeypatch: pytest
     check_refused(Refused("nobody", "fit --config tiny.yaml", words), fedlit_cli)
 
 
-@pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write decoded images to"),
+@pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write images to"),
                                                 ("runs", "is not writable; choose another folder")])  # fmt: skip
 def test_a_folder_that_is_read_only_is_named(folder, words, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)

@@ -74,7 +74,7 @@ DATA = [
     option("a negative batch", "--data.batch_size=-4", "data.batch_size (command line)", "at least 1"),
     option("no image in a batch of evaluation", "--data.eval_batch_size 0", "data.eval_batch_size", "at least 1"),
     option("images of a pixel", "--data.image_size 1", "data.image_size (command line)", "at least 8"),
-    option("no hospital", "--data.hospitals 0", "at least 1 hospital", "0 hospitals"),
+    option("no hospital", "--data.hospitals 0", "1 or more hospitals", "found 0"),
     option("a client that there is not", "--federation.clients '[nobody]'", "'nobody'", "hospital-01"),
     option("no client", "--federation.clients '[]'", "found an empty list", "hospital-01"),
 ]
@@ -134,9 +134,9 @@ AGGREGATORS = [
     listed("two momenta", "LocalSGDM, LocalSGDAM", "LocalSGDM and LocalSGDAM each", "gradient"),
     listed("normalisation twice", "FedBN, FedBNPlus", "FedBN and FedBNPlus each", "norm"),
     listed("heads twice", "PersonalHeads, SurgicalHeads", "PersonalHeads and SurgicalHeads each", "head"),
-    argument("a pull without end", "FedProx.mu", ".inf", "FedProx: mu must be", "inf"),
-    argument("a pull that is no number", "FedProx.mu", ".nan", "FedProx: mu must be", "nan"),
-    argument("a server rate without end", "Scaffold.eta_g", ".inf", "Scaffold: eta_g must be", "inf"),
+    argument("a pull without end", "FedProx.mu", ".inf", "FedProx.mu: expected at least 0", "inf"),
+    argument("a pull that is no number", "FedProx.mu", ".nan", "FedProx.mu: expected at least 0", "nan"),
+    argument("a server rate without end", "Scaffold.eta_g", ".inf", "Scaffold.eta_g: expected a number above 0", "inf"),
 ]
 
 MACHINE = [

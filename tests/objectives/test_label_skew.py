@@ -139,8 +139,8 @@ def test_counts_stay_with_their_client_and_survive_its_rounds():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (lambda: FedLC(-1.0), ConfigError, r"FedLC\.tau: expected at least 0 and finite, found -1"),
-        (lambda: FedRS(1.5), ConfigError, r"FedRS\.alpha: expected a factor in \[0, 1\], found 1\.5"),
+        (lambda: FedLC(-1.0), ConfigError, r"FedLC\.tau: expected at least 0, found -1"),
+        (lambda: FedRS(1.5), ConfigError, r"FedRS\.alpha: expected a number in \[0, 1\], found 1\.5"),
         (
             lambda: settled(FedRS(form="softmax"), COUNTED)(LOGITS, torch.ones(5, 4)),
             TrainingError,

@@ -198,7 +198,7 @@ class TestOwnModels:
     def test_an_unknown_client_is_refused_with_similar_names(self, trained):
         code, _, err = trained("--federation.aggregators+=FedBN")("--client site1")
         assert code == 1
-        assert err.startswith("fedlit: error: --client: there is no 'site1'; did you mean site-1")
+        assert err.startswith("fedlit: error: --client: no client 'site1'; did you mean site-1")
         assert err.endswith("clients are site-0, site-1, site-2\n")
 
     def test_a_client_of_one_global_model_gets_that_with_a_note(self, trained):

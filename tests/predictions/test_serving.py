@@ -281,7 +281,7 @@ class TestPredictOfAFolder:
             ("--model gone.safetensors images", "gone.safetensors: expected a model written by `fedlit export`"),
             (f"--model {RUN}/checkpoints images", "expected a model written by `fedlit export`, found none"),
             (f"--model {RUN}/model runs/default/run/model", "expected images (.png"),
-            (f"--model {RUN}/model nowhere", "nowhere: expected a folder of images, found nothing"),
+            (f"--model {RUN}/model nowhere", "nowhere: expected a folder, found nothing"),
             (f"--model {RUN}/model images --output images", "--output: expected a file such as images/scores.csv"),
         ],
     )

@@ -56,6 +56,11 @@ def _of_file(name: str, tree: ast.Module, classes: set[str]) -> Iterator[Entry]:
         if not isinstance(node, ast.Call):
             continue
         kind, given = ast.unparse(node.func), {each.arg: each.value for each in node.keywords}
+        if kind == "check_number":
+            (where, number, allowed), advice = map(_text, node.args), _text(given.get("advice", ast.Constant("")))
+            text = f"{where}: expected a number in {allowed}, found {number}{advice}"
+            error = ast.unparse(given.get("error", ast.Name("ConfigError")))
+            yield Entry(_key(given["key"]), error, text, f"{name}:{node.lineno}")
         if kind in classes or (node in raised and "key" in given):
             text = _text(node.args[0]) if node.args else ""
             yield Entry(_key(given.get("key")), kind, text, f"{name}:{node.lineno}")

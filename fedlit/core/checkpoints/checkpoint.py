@@ -262,7 +262,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise CorruptCheckpointError(
-                    f"{path / SERVER}: expected {name!r} to have {size} numbers, found {tuple(vector.shape)}",
+                    f"{path / SERVER}: expected {size} numbers in {name!r}, found {[*vector.shape]}",
                     key="checkpoint-vector-size",
                 )
         server = ServerState(layout, model.w, model.stats, model.aggregators)
@@ -280,7 +280,6 @@ def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tupl
 
 
 def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
-    """Read a manifest and check that it belongs to this model and these aggregators."""
     manifest = Manifest.read(path)
     there, here = manifest.layout, describe(layout)
     if manifest.aggregators != aggregators:
@@ -289,9 +288,7 @@ def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Man
             key="checkpoint-of-other-aggregators",
         )
     if there != here:
-        raise CheckpointError(
-            f"{path} is a checkpoint of another model: {difference(there, here)}", key="checkpoint-of-other-model"
-        )
+        raise CheckpointError(f"{path} is of another model: {difference(there, here)}", key="checkpoint-of-other-model")
     return manifest
 
 

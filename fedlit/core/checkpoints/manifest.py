@@ -100,8 +100,7 @@ class Manifest:
             ) from error
         if folder.name.startswith("round-") and folder.name != name_of(manifest.round):
             raise CorruptCheckpointError(
-                f"{path}: it is of round {manifest.round}, so its folder should be {name_of(manifest.round)}, and is "
-                f"{folder.name}",
+                f"{path}: expected the folder {name_of(manifest.round)} of round {manifest.round}, found {folder.name}",
                 key="checkpoint-folder-renamed",
             )
         return manifest

@@ -49,7 +49,6 @@ def client_states(
 
 
 def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
-    """Return the tensors of the clients in a shared file, by their number."""
     stacks = read_tensors(path, manifest, ())
     try:
         return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)
@@ -63,8 +62,7 @@ def read_tensors(path: Path, manifest: Manifest, names: Sequence[str], mapped: b
         raise CorruptCheckpointError(f"{path} is missing", key="checkpoint-file-missing")
     if manifest.sha256.get(path.name) != sha256(path):
         raise CorruptCheckpointError(
-            f"{path} is damaged, or of another checkpoint: its SHA-256 is not the one in {NAME}",
-            key="checkpoint-file-damaged",
+            f"{path} is damaged, or of another checkpoint: its SHA-256 is not in {NAME}", key="checkpoint-file-damaged"
         )
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
@@ -75,7 +73,7 @@ def read_tensors(path: Path, manifest: Manifest, names: Sequence[str], mapped: b
         ) from error
     if not isinstance(content, dict) or not all(map(torch.is_tensor, content.values())):
         raise CorruptCheckpointError(
-            f"{path}: expected tensors by name, found something else", key="checkpoint-file-without-tensors"
+            f"{path}: expected tensors by name, found others", key="checkpoint-file-without-tensors"
         )
     if lacking := [name for name in names if name not in content]:
         raise CorruptCheckpointError(f"{path} lacks the tensor {lacking[0]!r}", key="checkpoint-tensor-missing")

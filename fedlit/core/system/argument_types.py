@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isclass
+from math import inf
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -11,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, FedlitError
 
 NUMBERS = {int: Integral, float: Real}
 """Types accepted for Python's own numbers: those of NumPy too."""
@@ -69,6 +70,24 @@ def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: st
             raise ConfigError(
                 f"{prefix}{name}: expected {expected}, found {found}{_advice(value, hints[name])}", key="argument-type"
             )
+
+
+def check_number(
+    where: str, value: float | None, allowed: str, *, key: str, advice: str = "", error: type[FedlitError] = ConfigError
+) -> None:
+    """Refuse a number outside of an interval such as ``[0, 1)``, ``[1, inf)`` or ``(0, inf)``; None is allowed.
+
+    Raises:
+        ConfigError: Or ``error``; names the place, the interval and the number. ``advice`` ends the message.
+    """
+    if value is None:
+        return
+    low, high = map(float, allowed[1:-1].split(","))
+    inside = low < value < high or (value == low and allowed[0] == "[") or (value == high and allowed[-1] == "]")
+    if not inside:
+        least = f"at least {low:g}" if allowed[0] == "[" else f"a number above {low:g}"
+        expected = least if high == inf else f"a number in {allowed}"
+        raise error(f"{where}: expected {expected}, found {value}{advice}", key=key)
 
 
 @functools.cache

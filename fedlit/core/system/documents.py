@@ -79,9 +79,7 @@ def text_of(path: Path) -> str:
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise DocumentError(
-            f"{path}, line {line}: expected text, found a NUL character; remove it", key="yaml-nul-character"
-        )
+        raise DocumentError(f"{path}, line {line}: expected text, found a NUL; remove it", key="yaml-nul-character")
     return text
 
 
@@ -113,7 +111,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not content:
         found = {type(None): "nothing", dict: "nothing", list: "a list", str: f"the text {str(content)[:40]!r}"}
         raise DocumentError(
-            f"{path}: expected keys with values; found {found.get(type(content), repr(content))}",
+            f"{path}: expected keys and values, found {found.get(type(content), repr(content))}",
             key="yaml-not-a-mapping",
         )
     return content

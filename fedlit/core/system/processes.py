@@ -4,6 +4,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import shutil
 import sys
 import threading
 import warnings
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from types import ModuleType
 
 PRELOADED = ["timm", "fedlit.federation.engines.pool"]
@@ -95,14 +97,16 @@ WATCH = "fedlit-watch"
 """Name of the thread that waits for the end of the parent process, and holds no lock."""
 
 
-def end_with_parent() -> None:
-    """End this process as soon as its parent process has ended, for any reason."""
-    threading.Thread(target=_wait_for_parent, name=WATCH, daemon=True).start()
+def end_with_parent(shared: Path | None = None) -> None:
+    """End this process, and remove a folder of shared memory, once its parent process has ended for any reason."""
 
+    def wait_for_parent() -> None:
+        wait([multiprocessing.parent_process().sentinel])
+        if shared is not None:
+            shutil.rmtree(shared, ignore_errors=True)  # otherwise it stays in memory after the last process
+        os._exit(1)
 
-def _wait_for_parent() -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
+    threading.Thread(target=wait_for_parent, name=WATCH, daemon=True).start()
 
 
 MALLOPT = {-1: 2**30, -3: 2**25}

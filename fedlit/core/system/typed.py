@@ -123,9 +123,7 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
     if issubclass(kind, Path):
         if isinstance(value, Path):  # the receiver's own, because JSON has no paths
             return value
-        raise Mistyped(
-            f"{where}: expected nothing, because paths are never sent, found {_shown(value)}", key="path-in-message"
-        )
+        raise Mistyped(f"{where}: expected no path, which is never sent, found {_shown(value)}", key="path-in-message")
     cls, arguments = _entry(kind, value, where, table)
     return made(cls, arguments, where, table)
 
@@ -200,8 +198,7 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str, table: Table) -> Any:
             if kind is not type(None):
                 problems.append(str(error))
     raise Mistyped(
-        problems[0] if len(problems) == 1 else f"{where}: none of its types fits {_shown(value)}",
-        key="value-of-no-type",
+        problems[0] if len(problems) == 1 else f"{where}: no type fits {_shown(value)}", key="value-of-no-type"
     )
 
 
@@ -217,7 +214,7 @@ def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> 
 def _entry(kind: type, value: Any, where: str, table: Table) -> tuple[type, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("class_path"), str) or not value.keys() <= SPEC:
         raise Mistyped(
-            f"{where}: expected class_path and init_args of a {kind.__name__}, found {_shown(value)}",
+            f"{where}: expected class_path (and init_args) of a {kind.__name__}, found {_shown(value)}",
             key="class-path-missing",
         )
     arguments = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]

@@ -19,6 +19,7 @@ from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.seeds import derive_seed
+from fedlit.core.system.argument_types import check_number
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByCategory, Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
@@ -88,15 +89,10 @@ class CategoryImages(FederatedDataModule, ABC):
         super().__init__(partition, image_size=image_size, in_chans=in_chans, split=split, **kwargs)
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}", key="categories-root-missing")
-        if imratio is not None and not 0 < imratio < 1:
-            raise DataError(
-                f"data.imratio: expected a share of positives between 0 and 1, found {imratio}",
-                key="imratio-out-of-range",
-            )
+        check_number("data.imratio", imratio, "(0, 1)", key="imratio-out-of-range", error=DataError)
         if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
             raise DataError(
-                f"data.positives: expected one or more different categories, found {list(positives)}",
-                key="positives-not-different",
+                f"data.positives: expected different categories, found {list(positives)}", key="positives-not-different"
             )
         self.root, self.positives, self.imratio = Path(root).expanduser(), positives, imratio
 

@@ -197,8 +197,7 @@ def _read_torchvision(
     except RuntimeError as error:
         advice = "fedlit does not download them: extract the original archive again."
         raise DataError(
-            f"{folder}: torchvision reports missing or damaged files ({error}). {advice}",
-            key="torchvision-files-damaged",
+            f"{folder}: torchvision reports missing or bad files ({error}). {advice}", key="torchvision-files-damaged"
         ) from error
     size = [source.image_size, source.image_size]
     pixels = (functional.pil_to_tensor(functional.resize(image, size)).numpy() for image, _ in chain(train, test))
@@ -248,13 +247,10 @@ def _columns(file: Path) -> tuple[str, str]:
         raise DataError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}", key="parquet-columns")
     kind = schema.field(image).type
     if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-        raise DataError(
-            f"{file}: expected column {image!r} to be a struct with bytes, found {kind}", key="parquet-image-not-bytes"
-        )
+        raise DataError(f"{file}: expected a struct of bytes as {image!r}, found {kind}", key="parquet-image-not-bytes")
     if not pa.types.is_integer(schema.field(label).type):
         raise DataError(
-            f"{file}: expected integers in column {label!r}, found {schema.field(label).type}",
-            key="parquet-label-not-integer",
+            f"{file}: expected integers as {label!r}, found {schema.field(label).type}", key="parquet-label-not-integer"
         )
     return image, label
 

@@ -121,7 +121,7 @@ class FedHeartDisease(FederatedDataModule):
         if not file.is_file():
             found = contents(self.root)
             raise MissingFileError(
-                f"{file}: no such file; found {found}; {self.layout}. fedlit does not download it.",
+                f"{file}: no such file; found {found}; {self.layout}. fedlit downloads nothing",
                 key="heart-file-missing",
             )
         return file
@@ -192,7 +192,7 @@ def _numbers(file: Path) -> pd.DataFrame:
         ) from None
     if table.shape[1] != COLUMNS:
         raise DataError(
-            f"{file}: expected {COLUMNS} columns separated by commas, found {table.shape[1]}", key="heart-column-count"
+            f"{file}: expected {COLUMNS} comma-separated columns, found {table.shape[1]}", key="heart-column-count"
         )
     table = table[table.notna().any(axis=1)]  # a blank line at the end
     texts = table.apply(lambda column: column.str.strip())
@@ -213,9 +213,7 @@ def _training(file: Path, positive: np.ndarray) -> np.ndarray:
     from sklearn.model_selection import train_test_split  # takes a second to import
 
     if len(positive) < 4:
-        raise DataError(
-            f"{file}: expected at least four rows without ?, found {len(positive)}", key="heart-too-few-rows"
-        )
+        raise DataError(f"{file}: expected at least 4 rows without ?, found {len(positive)}", key="heart-too-few-rows")
     both = min(positive.sum(), (~positive).sum()) > 2
     options = {"train_size": TRAIN, "test_size": 1.0 - TRAIN, "random_state": SEED}
     train, _ = train_test_split(np.arange(len(positive)), stratify=positive if both else None, **options)

@@ -91,15 +91,17 @@ class FedISIC2019(FederatedDataModule):
         if not self.split_file.is_file():
             found = contents(self.root)
             raise MissingFileError(
-                f"{self.split_file}: no such file; in {self.root} found {found}; {self.layout}",
+                f"{self.split_file}: no such file; {self.root} has {found}; {self.layout}",
                 key="isic-split-file-missing",
             )
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
+        folder = next(self.root / name for name in FOLDERS if (self.root / name).is_dir())
+        files = [folder / f"{name}.jpg" for name in names.tolist()]
         centres, folds = _whole(table, "center", len(CENTRES)), _folds(table)
         return Records(
-            store=decode_images(self._files(names), self.image_size, 3, self.cache_dir),
+            store=decode_images(files, self.image_size, 3, self.cache_dir),
             names=names,
             labels=labels,
             classes=CLASSES,
@@ -114,18 +116,11 @@ class FedISIC2019(FederatedDataModule):
         """Return the horizontal flip and padded crop."""
         return FlipCropAugmentation()
 
-    def _files(self, names: np.ndarray) -> list[Path]:
-        """Return the path of each image, all in the first existing folder."""
-        folder = next(self.root / folder for folder in FOLDERS if (self.root / folder).is_dir())
-        return [folder / f"{name}.jpg" for name in names.tolist()]
-
 
 def _whole(table: LabelTable, column: str, below: int) -> np.ndarray:
     values = numbers(table, [column], range(below))[:, 0]
     if (blank := np.isnan(values)).any():
-        raise DataError(
-            f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} such lines)", key="isic-cell-empty"
-        )
+        raise DataError(f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} lines)", key="isic-cell-empty")
     return values.astype(int)
 
 
@@ -137,7 +132,7 @@ def _labels(table: LabelTable) -> np.ndarray:
         row = int(np.argmax(wrong))
         named = CLASSES[int(labels[row].argmax())]
         raise DataError(
-            f"{table.at(wrong)}: column 'target' says {named}, but the columns of the classes do not ({wrong.sum()} "
+            f"{table.at(wrong)}: column 'target' says {named}, the columns of the classes do not ({wrong.sum()} "
             "such lines)",
             key="isic-target-disagrees",
         )

@@ -163,12 +163,11 @@ def read_findings(
             elif folded(part) not in words:
                 hint = similar_names(part, findings)
                 raise DataError(
-                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels",
-                    key="finding-unknown",
+                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to labels", key="finding-unknown"
                 )
             elif len(parts) > 1 and words[folded(part)] != "blank":
                 raise DataError(
-                    f"{where}: expected only {part!r}, or findings, found {text!r}", key="no-finding-with-findings"
+                    f"{where}: expected {part!r} or findings, found {text!r}", key="no-finding-with-findings"
                 )
         if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
@@ -264,12 +263,9 @@ def _number(cell: str) -> float | None:
 
 
 def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], float]]:
-    """Return the ends of a range as comparisons with numbers."""
     ends = [RANGE.fullmatch(end) for end in text.split("and")]
     if None in ends:
-        raise DataError(
-            f"{where}: expected a range such as '>= 18' or '>= 18 and < 65', found {text!r}", key="range-invalid"
-        )
+        raise DataError(f"{where}: expected a range such as '>= 18 and < 65', found {text!r}", key="range-invalid")
     return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
 
 

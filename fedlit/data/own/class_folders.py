@@ -54,8 +54,7 @@ class ClassFolders(ChestXrays):
             self.patient = None if patient is None else re.compile(patient)
         except re.error as error:
             raise DataError(
-                f"data.patient: expected a regular expression, found {patient!r}: {error}",
-                key="patient-pattern-invalid",
+                f"data.patient: expected a regular expression, not {patient!r}: {error}", key="patient-pattern-invalid"
             ) from None
         if self.patient is not None and self.patient.groups != 1:
             raise DataError(
@@ -143,7 +142,7 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
             ]
             if not images:
                 raise MissingFileError(
-                    f"{folder}: found no image ({', '.join(SUFFIXES)}), but {contents(folder)}",
+                    f"{folder}: no image ({', '.join(SUFFIXES)}), but {contents(folder)}",
                     key="class-folder-without-images",
                 )
             entries += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]

@@ -27,7 +27,8 @@ def images_below(folder: Path) -> Iterator[str]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         relative = os.path.relpath(parent, folder).replace(os.sep, "/")
         for name in names:
-            if name.lower().endswith(SUFFIXES) or (_unnamed(name) and has_mark(Path(parent, name))):
+            suffix = os.path.splitext(name)[1].strip(".0123456789")  # a number after a dot is a part of a UID
+            if name.lower().endswith(SUFFIXES) or (not suffix and has_mark(Path(parent, name))):
                 yield name if relative == "." else f"{relative}/{name}"
                 count += 1
                 if count == FILES:
@@ -109,11 +110,6 @@ def _filled(pattern: str, rows: pd.DataFrame) -> list[str]:
     text = re.sub(r"\{[^{}]+\}", "{}", pattern)
     cells = [rows[name] for name in columns]
     return [plain(os.path.normpath(text.format(*row).replace("\\", "/"))) for row in zip(*cells, strict=True)]
-
-
-def _unnamed(name: str) -> bool:
-    """Return True if a name has no suffix; a number after a dot is a part of a UID."""
-    return not os.path.splitext(name)[1].strip(".0123456789")
 
 
 def _stem(file: str) -> str:

@@ -121,13 +121,10 @@ class ImageTable(ChestXrays):
             )
         if not labels and not findings:
             raise DataError(
-                f"data.labels is missing: name columns of labels, or data.findings; {example}",
-                key="table-labels-missing",
+                f"data.labels is missing: name columns, or set data.findings; {example}", key="table-labels-missing"
             )
         if findings and not separator:
-            raise DataError(
-                "data.separator: expected the separator of two findings, found nothing", key="separator-empty"
-            )
+            raise DataError("data.separator: expected a separator of findings, found nothing", key="separator-empty")
         if splits and not split:
             raise DataError(
                 "data.splits: expected the column of these words in data.split, found none", key="splits-without-column"
@@ -148,7 +145,7 @@ class ImageTable(ChestXrays):
         self._check_values()
         if not self.labels or len(set(self.labels)) < len(self.labels):
             raise DataError(
-                f"data.labels: expected one or more different labels, found {listed(self.labels)}",
+                f"data.labels: expected one or more labels, all different, found {listed(self.labels)}",
                 key="table-labels-repeated",
             )
         if partition is None:
@@ -186,8 +183,7 @@ class ImageTable(ChestXrays):
             self._checked(column)
         for column in () if self.findings else self.labels:
             self._checked(
-                column,
-                "; a class that these images are not labelled for goes into data.unlabelled, not into data.labels",
+                column, "; a class that these images are not labelled for goes into data.unlabelled, not data.labels"
             )
         refuse_totals(table)
         notes = [format_note]
@@ -199,11 +195,15 @@ class ImageTable(ChestXrays):
             refuse(table, column, is_unnamed(table.rows[column].to_numpy()), "a name, or remove the line")
         paths = self._paths(table)
         patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
+        if self.findings:
+            labels = read_findings(table, self.findings, self.separator, self.labels, self.values)
+        else:
+            labels = read_labels(table, self.labels, self.values, self.column_values)
         reading = Reading(
             files=[self.root / path for path in paths],
             names=paths,
             patients=patients,
-            labels=self._labels(table),
+            labels=labels,
             source=self.file,
             splits=self._splits(table, paths, patients, notes),
             table=typed(table.rows),
@@ -244,8 +244,7 @@ class ImageTable(ChestXrays):
             if column not in self.labels:
                 hint = similar_names(column, self.labels)
                 raise DataError(
-                    f"data.values: expected a column of data.labels, found {column!r}; {hint}",
-                    key="values-column-unknown",
+                    f"data.values: {column!r} is no column of data.labels; {hint}", key="values-column-unknown"
                 )
             reader_of(self.values, spellings, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
@@ -309,21 +308,14 @@ class ImageTable(ChestXrays):
         if unknown := [name for name in self.renamed if name not in set(cells)]:
             hint = similar_names(unknown[0], sorted(set(cells)))
             raise DataError(
-                f"data.sites: no row of {self.file.name} has the site {unknown[0]!r}; {hint}", key="site-without-rows"
+                f"data.sites: no row of {self.file.name} has {unknown[0]!r}; {hint}", key="site-without-rows"
             )
         return cells.replace(self.renamed).to_numpy(dtype=str)
-
-    def _labels(self, table: LabelTable) -> np.ndarray:
-        if self.findings:
-            return read_findings(table, self.findings, self.separator, self.labels, self.values)
-        return read_labels(table, self.labels, self.values, self.column_values)
 
     def _of_filters(self, table: LabelTable, notes: list[str]) -> LabelTable:
         for column, values in self.filters.items():
             if not values:
-                raise DataError(
-                    f"data.views: {column!r}: expected values whose rows are read, found none", key="table-views-empty"
-                )
+                raise DataError(f"data.views: {column!r}: expected values to read, found none", key="table-views-empty")
             table.rows[column] = table.rows[column].where(table.rows[column] != "", None)
             table = self._of_views(table, column, (), notes, values)
         return table

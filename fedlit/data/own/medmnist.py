@@ -73,7 +73,7 @@ class MedMNIST(FederatedDataModule):
     ):
         if file is None:
             raise DataError(
-                "data.file is missing: expected an .npz file of MedMNIST, such as chestmnist.npz",
+                "data.file is missing: expected a file of MedMNIST such as chestmnist.npz",
                 key="medmnist-file-not-given",
             )
         self.file = Path(file).expanduser()
@@ -89,9 +89,7 @@ class MedMNIST(FederatedDataModule):
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
-            raise DataError(
-                f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
-            )
+            raise DataError(f"data.labels: expected {targets[1]}, found {len(self.labels)}", key="medmnist-label-count")
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
 
     def default_augmentation(self) -> nn.Module:
@@ -173,8 +171,7 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """
     if not file.is_file():
         raise MissingFileError(
-            f"{file}: no such file; expected an .npz file of MedMNIST, such as chestmnist.npz",
-            key="medmnist-file-missing",
+            f"{file}: no such file; expected a file of MedMNIST, such as chestmnist.npz", key="medmnist-file-missing"
         )
     shapes = {}
     try:
@@ -183,13 +180,11 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
                 with archive.open(name) as opened:
                     shapes[name.removesuffix(".npy")] = read_header(opened)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as error:
-        raise DataError(
-            f"{file}: expected an .npz file of MedMNIST, found: {error}", key="medmnist-file-damaged"
-        ) from None
+        raise DataError(f"{file}: expected MedMNIST's .npz file, found: {error}", key="medmnist-file-damaged") from None
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
     if missing := [name for name in wanted if name not in shapes]:
         raise DataError(
-            f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}; {missing[0]} is missing",
+            f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}, no {missing[0]}",
             key="medmnist-array-missing",
         )
     for split in SPLITS:

@@ -116,7 +116,7 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
     if not pattern:
         if why := why_no_image(rows, files) or written.partition(": only ")[2]:
             raise ConfigError(
-                f"{table}: no column names the images below {folder}: {why}", key="proposal-no-column-names-images"
+                f"{table}: no column names images of {folder}: {why}", key="proposal-no-column-names-images"
             )
         examples = f"the first files are {listed(files, 3)}; columns are {listed(rows.columns, 40)}"
         raise ConfigError(

@@ -69,13 +69,10 @@ def read_any_table(path: Path, sheet: str | None = None) -> tuple[LabelTable, st
     counts = Counter(header)
     if twice := [name for name, count in counts.items() if name and count > 1]:
         raise DataError(
-            f"{path}: the header has the columns {listed(twice)} more than once. Keep one of each",
-            key="table-header-repeated",
+            f"{path}: the header repeats the columns {listed(twice)}. Keep one of each", key="table-header-repeated"
         )
     if not any(header):
-        raise DataError(
-            f"{path}: expected a header with the names of the columns, found none", key="table-header-missing"
-        )
+        raise DataError(f"{path}: expected a header with names of columns, found none", key="table-header-missing")
     cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
     cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
     table = LabelTable(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
@@ -154,13 +151,10 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected a gzip file, found a damaged one: {error}", key="table-gzip-damaged"
-        ) from None
+        raise DataError(f"{path}: expected gzip, found a damaged file: {error}", key="table-gzip-damaged") from None
 
 
 def _decoded(content: bytes) -> tuple[str, str]:
-    """Return the name of the encoding and the text."""
     for encoding, name in ENCODINGS.items():
         try:
             return name, content.decode(encoding)

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from fedlit.core.errors import DataError
+from fedlit.core.system.argument_types import check_number
 
 PREVALENCE = {
     "Atelectasis": 0.22, "Cardiomegaly": 0.25, "Consolidation": 0.20, "Edema": 0.20, "Effusion": 0.28,
@@ -58,37 +59,26 @@ class Hospital:
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self):
-        choices = f"findings are {', '.join(FINDINGS)}"
+        where, choices = f"hospital {self.name!r}", f"findings are {', '.join(FINDINGS)}"
         for finding, value in self.prevalence.items():
             if finding not in FINDINGS:
                 raise DataError(
-                    f"hospital {self.name!r}: prevalence of unknown finding {finding!r}; {choices}",
-                    key="prevalence-finding-unknown",
+                    f"{where}: prevalence: unknown {finding!r}; {choices}", key="prevalence-finding-unknown"
                 )
-            if not 0 <= value <= 1:
-                raise DataError(
-                    f"hospital {self.name!r}: prevalence of {finding!r}: expected 0 to 1, found {value}",
-                    key="prevalence-out-of-range",
-                )
+            place = f"{where}: prevalence of {finding!r}"
+            check_number(place, value, "[0, 1]", key="prevalence-out-of-range", error=DataError)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
-                raise DataError(
-                    f"hospital {self.name!r}: {reason} in its label scheme; {choices}", key="hospital-scheme-invalid"
-                )
+                raise DataError(f"{where}: scheme: {reason}; {choices}", key="hospital-scheme-invalid")
         for key, (low, high) in _RANGES.items():
-            value = getattr(self, key)
-            if not low <= value <= high:
-                raise DataError(
-                    f"hospital {self.name!r}: expected {key} from {low} to {high}, found {value}",
-                    key="hospital-value-out-of-range",
-                )
+            allowed, place = f"[{low}, {high}]", f"{where}: {key}"
+            check_number(place, getattr(self, key), allowed, key="hospital-value-out-of-range", error=DataError)
         if self.marker not in ("", "L", "R"):
             raise DataError(
-                f"hospital {self.name!r}: expected marker 'L', 'R' or '', found {self.marker!r}",
-                key="hospital-marker-unknown",
+                f"{where}: expected marker L, R or '', found {self.marker!r}", key="hospital-marker-unknown"
             )
 
 
@@ -118,8 +108,7 @@ def default_hospitals(
     """
     if count < 1 or images < 2 * count:
         raise DataError(
-            f"expected at least 1 hospital and 2 images each, found {count} hospitals and {images} images",
-            key="hospitals-too-few",
+            f"expected 1 or more hospitals of 2 images, found {count} and {images} images", key="hospitals-too-few"
         )
     if not 0 <= heterogeneity <= 2:
         raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
+from fedlit.core.system.argument_types import check_number
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -60,15 +61,13 @@ class PhantomCXR(FederatedDataModule):
         **kwargs,
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
-        if seed < 0:
-            raise DataError(f"data.seed: expected at least 0, found {seed}", key="data-seed-negative")
+        check_number("data.seed", seed, "[0, inf)", key="data-seed-negative", error=DataError)
         if isinstance(hospitals, int):
             hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
             raise DataError(
-                f"data.hospitals: expected at least one hospital and different names, found {names}",
-                key="hospital-names-repeated",
+                f"data.hospitals: expected one or more different names, found {names}", key="hospital-names-repeated"
             )
         self.hospitals, self.fainter = tuple(hospitals), fainter
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
@@ -81,8 +80,7 @@ class PhantomCXR(FederatedDataModule):
         idle = [name for name, labelled in self._site_classes.items() if not labelled]
         if idle:
             raise DataError(
-                f"data.classes: hospital {idle[0]!r} labels none of {', '.join(self._classes)}",
-                key="hospital-without-classes",
+                f"data.classes: hospital {idle[0]!r} labels none of {[*self._classes]}", key="hospital-without-classes"
             )
 
     @property

@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jsonargparse.typing import register_type
 from torch import Tensor, nn
 
-from fedlit.core.devices import to_device
 from fedlit.core.errors import DataError
+from fedlit.core.system.devices import to_device
 
 
 def _number(value: object) -> int | float:

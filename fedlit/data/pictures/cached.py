@@ -101,10 +101,7 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
 
     for name in names:
         if name not in ("all", "unfinished") and not any(stands_for(name, entry) for entry in candidates):
-            raise DataError(
-                f"--remove {name}: no entry of the cache has a name that begins with {name!r}",
-                key="cache-entry-unknown",
-            )
+            raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}", key="cache-entry-unknown")
     matching = [entry for entry in candidates if any(stands_for(name, entry) for name in names)]
     return [entry for entry in matching if time.time() - entry.used >= older * 86400]
 

@@ -37,9 +37,7 @@ def open_dicom(file: Path, **options):
     try:
         from pydicom import dcmread
     except ModuleNotFoundError:
-        raise ConfigError(
-            f"{file}: DICOM files need pydicom, which is not installed: {INSTALL}", key="dicom-package-missing"
-        ) from None
+        raise ConfigError(f"{file}: DICOM needs pydicom: {INSTALL}", key="dicom-package-missing") from None
     return dcmread(file, **options)
 
 
@@ -98,9 +96,7 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
         try:
             decoder = get_decoder(syntax)
         except NotImplementedError:
-            raise DataError(
-                f"expected an image, found {syntax.name}: convert the file", key="dicom-without-image"
-            ) from None
+            raise DataError(f"expected an image, found {syntax.name}: convert it", key="dicom-without-image") from None
         if not decoder.is_available:
             needs = " or ".join(sorted(decoder.missing_dependencies))
             raise ConfigError(

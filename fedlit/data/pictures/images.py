@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
-from fedlit.core.devices import constant, to_device
 from fedlit.core.errors import DataError
+from fedlit.core.system.devices import constant, to_device
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder
@@ -73,13 +73,13 @@ class LabelledImages(Dataset):
         lengths = [len(self.indices), len(self.labels), len(self.names)]
         if len(set(lengths)) > 1:
             raise DataError(
-                f"expected as many indices as labels and names, found {', '.join(map(str, lengths))}",
+                f"expected equally many indices, labels, names, found {', '.join(map(str, lengths))}",
                 key="images-fields-lengths",
             )
         channels = store.shape[1]
         if in_chans not in (1, channels) and channels != 1:
             raise DataError(
-                f"in_chans: expected 1 or {channels} for images of {channels} channels, found {in_chans}",
+                f"in_chans: expected 1 or {channels}, the channels of the images, found {in_chans}",
                 key="channels-mismatch",
             )
         self.in_chans, self.augment = in_chans, augment
@@ -133,9 +133,7 @@ def model_input(
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:
     values = list(value) if np.ndim(value) else [float(value)] * channels
     if len(values) != channels:
-        raise DataError(
-            f"{name}: expected one value or {channels} (in_chans), found {len(values)}", key="channel-values-count"
-        )
+        raise DataError(f"{name}: expected 1 or {channels} (in_chans), found {len(values)}", key="channel-values-count")
     if name == "std" and min(values) <= 0:
         raise DataError(f"std: expected values above 0, found {values}", key="std-not-positive")
     return values

@@ -54,9 +54,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     # A photograph of a phone (MPO) has a second, small image.
     pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if pages > 1:
-        raise DataError(
-            f"expected one image, found {pages} pages or frames: keep one of them", key="image-of-several-pages"
-        )
+        raise DataError(f"expected one image, found {pages} pages or frames: keep one", key="image-of-several-pages")
     return image
 
 

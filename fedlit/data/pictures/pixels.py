@@ -57,8 +57,7 @@ def read_image(
             image = _eight_bits(image, depth)
         elif image.mode == "F":
             raise DataError(
-                "expected integer pixels, found floating point: convert the file to 8 or 16 bits",
-                key="pixels-floating-point",
+                "expected integer pixels, found floating point: convert it to 8 or 16 bits", key="pixels-floating-point"
             )
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
@@ -74,13 +73,10 @@ def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
     pixels = np.asarray(image)
     darkest, brightest = int(pixels.min()), int(pixels.max())
     if darkest < 0 or brightest >= 2**16:
-        raise DataError(
-            f"expected pixels of at most 16 bits, found {darkest} to {brightest}", key="pixels-above-16-bits"
-        )
+        raise DataError(f"expected pixels of up to 16 bits, found {darkest} to {brightest}", key="pixels-above-16-bits")
     if brightest >= 2**depth:
         raise DataError(
-            f"expected pixels of {depth} bits (depth), below {2**depth:,}, found {brightest:,}",
-            key="pixels-above-depth",
+            f"expected pixels of {depth} bits (depth), below {2**depth:,}, not {brightest:,}", key="pixels-above-depth"
         )
     return Image.fromarray(_scale(depth)[pixels])
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlit.core.devices import to_device
+from fedlit.core.system.devices import to_device
 from fedlit.data.pictures.images import ImageStore
 
 CHUNK = 2**26

@@ -50,13 +50,10 @@ def make_cache_folder(folder: Path) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ConfigError(
-            f"data.cache_dir: cannot create {folder} for decoded images ({reason}); {ELSEWHERE}",
-            key="cache-not-created",
+            f"data.cache_dir: cannot create {folder} for images ({reason}); {ELSEWHERE}", key="cache-not-created"
         ) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"data.cache_dir: cannot write decoded images to {folder}; {ELSEWHERE}", key="cache-not-writable"
-        )
+        raise ConfigError(f"data.cache_dir: cannot write images to {folder}; {ELSEWHERE}", key="cache-not-writable")
 
 
 class ImageStore:

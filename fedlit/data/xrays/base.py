@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.core.system.argument_types import check_number
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.groups import GroupColumn, group_columns
 from fedlit.data.labels import (
@@ -77,19 +78,10 @@ class Reading:
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the reading with only the images of a mask, [N] bool."""
-        return replace(
-            self,
-            files=list(compress(self.files, mask)),
-            names=self.names[mask],
-            patients=self.patients[mask],
-            labels=self.labels[mask],
-            splits=None if self.splits is None else self.splits[mask],
-            table=self.table[mask].reset_index(drop=True),
-            sites=None if self.sites is None else self.sites[mask],
-            there=None if self.there is None else self.there[mask],
-            lines=None if self.lines is None else self.lines[mask],
-            groups={name: groups[mask] for name, groups in self.groups.items()},
-        )
+        kept = {"files": list(compress(self.files, mask)), "table": self.table[mask].reset_index(drop=True)}
+        for name in ("names", "patients", "labels", "splits", "sites", "there", "lines"):
+            kept[name] = None if getattr(self, name) is None else getattr(self, name)[mask]
+        return replace(self, groups={name: groups[mask] for name, groups in self.groups.items()}, **kept)
 
 
 class ChestXrays(FederatedDataModule):
@@ -170,10 +162,7 @@ class ChestXrays(FederatedDataModule):
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}", key="data-root-missing")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
-        if not 8 < depth <= 16:
-            raise DataError(
-                f"data.depth: expected a number of bits from 9 to 16, found {depth}", key="depth-out-of-range"
-            )
+        check_number("data.depth", depth, "[9, 16]", key="depth-out-of-range", error=DataError)
         self.resize: Resize = resize or "squeeze"
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
@@ -181,15 +170,15 @@ class ChestXrays(FederatedDataModule):
         self.groups = group_columns(groups, bands, self.group_columns)
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
-        self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
+        if not isinstance(names, dict):
+            names = harmonised_names(self.source) if names == "harmonised" else {name: name for name in self.labels}
+        self.origins: dict[str, Origin] = origins(names, self.labels, "data.names")
         known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
         advice = "; a class that these images are not labelled for goes into data.unlabelled too"
         self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
         self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
         if len(self.unlabelled) == len(self._classes):
-            raise DataError(
-                "data.unlabelled: expected some of the classes, found all of them", key="all-classes-unlabelled"
-            )
+            raise DataError("data.unlabelled: expected some of the classes, found all", key="all-classes-unlabelled")
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
@@ -239,9 +228,8 @@ class ChestXrays(FederatedDataModule):
         classes = np.full((len(labels), len(self.classes)), np.nan, dtype=np.float32)
         labelled = tuple(name for name in self.classes if name not in self.unlabelled)
         for name in labelled:
-            origin = self.origins[name]
-            of = [self.labels.index(label) for label in origin.labels]
-            classes[:, self.classes.index(name)] = origin.of(labels[:, of])
+            of = [self.labels.index(label) for label in self.origins[name].labels]
+            classes[:, self.classes.index(name)] = self.origins[name].of(labels[:, of])
         sites = np.full(len(reading.names), self.source) if reading.sites is None else reading.sites
         return Records(
             store=store,
@@ -346,9 +334,7 @@ class ChestXrays(FederatedDataModule):
         ]
         reading.notes.append(f"{len(reasons)} of {len(reading.names)} images of {self.source} {what} and left out")
         warnings.warn(f"{reading.notes[-1]}; the first are {listed(names, 3)}", stacklevel=6)
-        kept = np.ones(len(reading.names), dtype=bool)
-        kept[list(reasons)] = False
-        return reading.where(kept)
+        return reading.where(~np.isin(np.arange(len(reading.names)), list(reasons)))
 
     def _of_views(
         self, table: LabelTable, column: str, usual: Sequence[str], notes: list[str], views: Sequence[str] | None = None
@@ -372,18 +358,12 @@ class ChestXrays(FederatedDataModule):
         if not kept.any():
             wanted = " or ".join(views)
             raise DataError(
-                f"data.views: no image in {table.path} has {column} {wanted}; there are {others}",
-                key="views-without-images",
+                f"data.views: no image in {table.path} has {column} {wanted}, but {others}", key="views-without-images"
             )
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
             notes.append(f"{number} are of other views, left out: {others}")
         return table.where(kept)
-
-    def _named(self, names: str | Names) -> Names:
-        if isinstance(names, dict):
-            return names
-        return harmonised_names(self.source) if names == "harmonised" else {label: label for label in self.labels}
 
 
 def _is_deep(file: str) -> bool:
@@ -396,10 +376,8 @@ def _is_deep(file: str) -> bool:
 
 
 def _leads_out(file: str, root: str) -> bool:
-    """Return True if the path of a file leads out of a folder."""
-    if file.startswith(root) and ".." not in file:
-        return False
-    return not os.path.abspath(file).startswith(os.path.join(os.path.abspath(root), ""))
+    inside = file.startswith(root) and ".." not in file
+    return not inside and not os.path.abspath(file).startswith(os.path.join(os.path.abspath(root), ""))
 
 
 def refuse(table: LabelTable, column: str, wrong: np.ndarray, expected: str) -> None:
@@ -417,6 +395,5 @@ def refuse_shared(values: pd.Series, where: str | Path, what: str) -> None:
     twice = values[values.duplicated()]
     if len(twice):
         raise DataError(
-            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row of each.",
-            key="xray-rows-twice",
+            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row each", key="xray-rows-twice"
         )

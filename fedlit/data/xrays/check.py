@@ -61,8 +61,7 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
         looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if len(looks_like) > 1:
         raise ConfigError(
-            f"{root} looks like {' and like '.join(looks_like)}; name one of them with --source",
-            key="data-set-ambiguous",
+            f"{root} looks like {' and like '.join(looks_like)}; name one with --source", key="data-set-ambiguous"
         )
     if not looks_like:
         layouts = "\n".join(f"  {name}: {reader.layout}" for name, reader in shipped.items())
@@ -252,7 +251,6 @@ NO_IMAGE = {
 
 
 def _by_digest(result: Check) -> dict[str, list[int]]:
-    """Return the rows of the images with each digest."""
     rows: dict[str, list[int]] = {}
     for row, picture in enumerate(result.pictures):
         if picture is not None and picture.digest:

@@ -108,40 +108,28 @@ class CheXpert(ChestXrays):
         records = super().records()
         if not self.upsample:
             return records
-        positive = [self._positive(records, label) for label in self.upsample]
+        # Positive after the policies.
+        positive = [self._decided[:, self.labels.index(label)] == 1 for label in self.upsample]
         rows = np.concatenate([np.arange(len(records.names)), *(np.flatnonzero(each) for each in positive)])
-        again = np.concatenate(
-            [
-                np.full(len(records.names), ""),
-                *(np.full(each.sum(), f"{COPY}{label}") for label, each in zip(self.upsample, positive, strict=True)),
-            ]
-        )
-        added = ", ".join(f"{each.sum()} of {label}" for label, each in zip(self.upsample, positive, strict=True))
+        added = {label: each.sum() for label, each in zip(self.upsample, positive, strict=True)}
+        copies = [np.full(number, f"{COPY}{label}") for label, number in added.items()]
+        again = np.concatenate([np.full(len(records.names), ""), *copies])
+        added = ", ".join(f"{number} of {label}" for label, number in added.items())
         self.notes.append(f"positive training images of CheXpert that are repeated: {added}")
-        return replace(
-            records,
-            store=PartOfStore(records.store, rows),
-            names=np.char.add(records.names[rows], again),
-            labels=records.labels[rows],
-            patients=records.patients[rows],
-            sites=records.sites[rows],
-            splits=None if records.splits is None else records.splits[rows],
-            table=records.table.iloc[rows].reset_index(drop=True),
-            groups={name: values[rows] for name, values in records.groups.items()},
-        )
+        repeated = {"names": np.char.add(records.names[rows], again), "store": PartOfStore(records.store, rows)}
+        for name in ("labels", "patients", "sites", "splits"):
+            repeated[name] = None if getattr(records, name) is None else getattr(records, name)[rows]
+        groups = {name: values[rows] for name, values in records.groups.items()}
+        return replace(records, table=records.table.iloc[rows].reset_index(drop=True), groups=groups, **repeated)
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of all records except repeated images that are not trained on, [N] bool."""
         return (np.char.find(records.names, COPY) < 0) | (records.splits == "train")
 
-    def _positive(self, records: Records, label: str) -> np.ndarray:
-        """Return a mask of the images that are positive for a label after the policies, [N] bool."""
-        column = self._decided[:, self.labels.index(label)]
-        return column == 1
-
     def read(self) -> Reading:
         """Read the label files; no image is opened."""
-        tables = {split: self._read_file(name) for split, name in self._asked() if self._is_there(split, name)}
+        files = {split: LABEL_FILES[split] for split in self.parts}
+        tables = {split: self._read_file(name) for split, name in files.items() if self._is_there(split, name)}
         rows = pd.concat([table.rows for table in tables.values()], ignore_index=True)
         refuse_shared(rows["Path"], self.root, f"images are in two of {', '.join(LABEL_FILES.values())}")
         # Paths with a prefix start in the folder of that name if it exists, and otherwise in the root.
@@ -190,13 +178,8 @@ class CheXpert(ChestXrays):
         return folder_of
 
     def _label_file(self, name: str) -> Path:
-        """Return the path of a label file, which may be in the first batch."""
         inside = sorted(self.root.glob(f"{BATCHES[0]}*/{name}"))
         return inside[0] if inside and not (self.root / name).is_file() else self.root / name
-
-    def _asked(self) -> list[tuple[str, str]]:
-        """Return the split and name of each label file that is read."""
-        return [(split, LABEL_FILES[split]) for split in self.parts]
 
     def _is_there(self, split: str, name: str) -> bool:
         if self._label_file(name).is_file():

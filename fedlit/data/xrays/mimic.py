@@ -52,8 +52,7 @@ class _MIMICImages(ChestXrays):
         super().__init__(root, **kwargs)
         if not views:
             raise DataError(
-                "data.views: expected one or more values of ViewPosition, such as PA and AP, found none",
-                key="mimic-views-empty",
+                "data.views: expected values of ViewPosition such as PA and AP, found none", key="mimic-views-empty"
             )
         self.views = tuple(views)
 
@@ -112,7 +111,6 @@ class _MIMICImages(ChestXrays):
         raise NotImplementedError(f"{type(self).__name__} does not implement _label_files()")
 
     def _file(self, kind: str) -> Path:
-        """Return the path of a table of the download, compressed or not."""
         packed, plain = (self.root / f"{PREFIX}{kind}{suffix}" for suffix in (".csv.gz", ".csv"))
         if not packed.is_file() and not plain.is_file():
             raise MissingFileError(
@@ -121,7 +119,6 @@ class _MIMICImages(ChestXrays):
         return packed if packed.is_file() else plain
 
     def _metadata(self) -> LabelTable:
-        """Read the table of all images."""
         table = read_table(self._file("metadata"), ("dicom_id", *_IDS, VIEW), ("dicom_id", *_IDS))
         refuse_repeats(table, "dicom_id")
         for column in _IDS:
@@ -140,8 +137,7 @@ class _MIMICImages(ChestXrays):
         here = row_of >= 0
         if not here.any():
             raise DataError(
-                f"{files}: no {self._key} is one of the {len(here)} images in {images.path}",
-                key="mimic-labels-of-no-image",
+                f"{files}: no {self._key} is of the {len(here)} images in {images.path}", key="mimic-labels-of-no-image"
             )
         if not here.all():
             number, without = f"{(~here).sum()} of {len(here)}", images.rows[self._key][~here].unique()
@@ -237,8 +233,7 @@ class MIMICCXRLT(_MIMICImages):
         files = labels_file if isinstance(labels_file, list) else [labels_file]
         if not files or None in files:
             raise DataError(
-                "data.labels_file is missing: expected the label file of CXR-LT, or a list of them",
-                key="cxr-lt-labels-file-not-given",
+                "data.labels_file is missing: expected one or more files of CXR-LT", key="cxr-lt-labels-file-not-given"
             )
         self.labels_file = [part for file in files for part in _label_files(Path(file).expanduser())]
 

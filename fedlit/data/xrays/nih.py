@@ -125,7 +125,7 @@ def _parse_findings(table: LabelTable, findings: tuple[str, ...]) -> np.ndarray:
                 raise DataError(f"{where}: unknown label {label!r} in {combination!r}; {hint}", key="nih-label-unknown")
         if NO_FINDING in parts and len(parts) > 1:
             raise DataError(
-                f"{where}: expected only {NO_FINDING!r}, or findings, found {combination!r}",
+                f"{where}: expected {NO_FINDING!r} or findings, found {combination!r}",
                 key="nih-no-finding-with-findings",
             )
     return labels[row_of]
@@ -147,7 +147,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
         line_of = {name: number for number, line in lines if (name := line.strip())}
         if not line_of:
             raise DataError(
-                f"{path}: expected names of images, found none. Restore it, or set official_split to false.",
+                f"{path}: expected names of images, found none. Restore it, or unset official_split",
                 key="nih-split-list-empty",
             )
         if unknown := [name for name in line_of if name not in row_of]:
@@ -160,7 +160,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
         both = names[rows][splits[rows] != ""]
         if len(both):
             raise DataError(
-                f"{path}: {len(both)} images are in both official lists, the first are {listed(both, 3)}",
+                f"{path}: {len(both)} images are in both lists, the first are {listed(both, 3)}",
                 key="nih-splits-overlap",
             )
         splits[rows] = split

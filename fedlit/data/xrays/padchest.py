@@ -87,8 +87,7 @@ class PadChest(ChestXrays):
         super().__init__(root, blank=blank, **kwargs)
         if not views:
             raise DataError(
-                f"data.views: expected values of Projection such as {listed(FRONTAL)}, found none",
-                key="padchest-views-empty",
+                f"data.views: expected some of Projection, such as {listed(FRONTAL)}", key="padchest-views-empty"
             )
         self.views, self.physician_only = tuple(views), physician_only
 
@@ -141,8 +140,7 @@ class PadChest(ChestXrays):
         if len(files) > 1:
             names = listed(path.name for path in files)
             raise DataError(
-                f"{self.root}: expected one label file, found {names}. Keep one of them.",
-                key="padchest-several-label-files",
+                f"{self.root}: expected one label file, found {names}. Keep one", key="padchest-several-label-files"
             )
         return files[0]
 
@@ -151,7 +149,7 @@ def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
     phrases = tuple(" ".join(phrase.split()) for phrase in findings)
     if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
         raise DataError(
-            f"data.findings: expected one or more different phrases, found {findings}", key="padchest-findings-repeated"
+            f"data.findings: expected different phrases, found {findings}", key="padchest-findings-repeated"
         )
     return phrases
 

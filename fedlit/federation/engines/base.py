@@ -344,7 +344,6 @@ class Engine:
             self.folder.close()
 
     def _drop(self, states: Mapping[str, AnyState]) -> None:
-        """Delete the files of states that are no longer in use."""
         if self.folder and states:
             self.folder.drop(states.values(), [self._states[name] for name in states if name in self._states])
 

@@ -243,6 +243,5 @@ def capture_refused(name: str, reason: str) -> str:
 
 
 def _drawn() -> tuple:
-    """Return the states of Python's and NumPy's generators."""
     kind, keys, position, *normal = np.random.get_state()
     return random.getstate(), kind, keys.tobytes(), position, normal

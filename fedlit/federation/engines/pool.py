@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import signal
-import threading
 import time
 import traceback
 from collections import deque
@@ -24,7 +23,7 @@ from fedlit.core.checkpoints.stored_states import StateFolder
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
-from fedlit.core.system.processes import context, keep_freed_memory, let_go, starting
+from fedlit.core.system.processes import context, end_with_parent, keep_freed_memory, let_go, starting
 from fedlit.federation.engines.base import AnyState, Program, Reply, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.scores import Scores, View
@@ -305,7 +304,7 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
     if hasattr(signal, "pthread_sigmask"):  # blocked if a sweep started the fork server
         signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
     path = Path(program_file)
-    threading.Thread(target=_die_with_parent, args=(path.parent,), daemon=True).start()
+    end_with_parent(path.parent)
     torch.set_num_threads(1)
     keep_freed_memory()
     folder = SharedFolder(path.parent)
@@ -356,10 +355,8 @@ def _train(
 
 
 def _score(worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast, *_: None) -> ScoreReply:
-    held = (_resolve(worker, folder, state).load() for state in job.states)
-    return ScoreReply(
-        job.number, [worker.evaluate(view, state, down) for view, state in zip(job.of, held, strict=True)]
-    )
+    held = zip(job.of, (_resolve(worker, folder, state).load() for state in job.states), strict=True)
+    return ScoreReply(job.number, [worker.evaluate(view, state, down) for view, state in held])
 
 
 def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> StateRef:
@@ -374,9 +371,3 @@ def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> AnyState:
     if ref.handle is None:
         return worker.fresh_state()
     return ClientState.from_tensors(folder.open(ref.handle), len(worker.program.aggregators))
-
-
-def _die_with_parent(shared: Path) -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    shutil.rmtree(shared, ignore_errors=True)  # otherwise it stays in memory after the last process
-    os._exit(1)

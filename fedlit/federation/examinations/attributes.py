@@ -222,7 +222,6 @@ class AttributeWatch:
                     yield (place, name), value
 
     def _is(self, key: Key, value: Any) -> bool:
-        """Return whether a value is unchanged."""
         return _same(_of(self._before, key), value) if key in self._before else self._copied(value) is UNKNOWN
 
     def _set(self, values: dict[Key, Any]) -> None:
@@ -340,7 +339,6 @@ def _hidden(module: nn.Module) -> dict[str, nn.Module]:
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the keys and values of a dict, list or tuple."""
     if isinstance(value, dict):
         return value.items()
     return enumerate(value) if isinstance(value, (list, tuple)) else ()

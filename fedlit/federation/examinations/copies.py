@@ -95,7 +95,6 @@ class SharedMemory(Examination[LightningModule]):
 
 
 def _path(module: LightningModule, prefix: str, name: str) -> str:
-    """Return the full name of an attribute of a part of the module."""
     return ".".join(filter(None, (type(module).__name__, prefix, name)))
 
 

@@ -78,5 +78,4 @@ class UnusedParameters:
 
 
 def _note(names: set[str], name: str, parameter: Tensor) -> None:
-    """Note that a parameter has received a gradient."""
     names.add(name)

@@ -271,9 +271,9 @@ def test_parquet_errors_name_file_row_and_column(tmp_path):
     write_parquet(file, pixels, [0, 1, 2], label="coarse")
     refused(rf"{where}: expected train-.*, found columns 'img', 'coarse'")
     pq.write_table(pa.table({"img": ["a"], "label": [1]}), file)
-    refused(rf"{where}: expected column 'img' to be a struct with bytes, found string")
+    refused(rf"{where}: expected a struct of bytes as 'img', found string")
     pq.write_table(pa.table({"img": [{"bytes": b"a"}], "label": ["cat"]}), file)
-    refused(rf"{where}: expected integers in column 'label', found string")
+    refused(rf"{where}: expected integers as 'label', found string")
 
 
 def test_an_unknown_number_is_refused_without_names(tmp_path):

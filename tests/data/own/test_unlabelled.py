@@ -109,13 +109,13 @@ def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
 
 
 REFUSED = {
-    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, not into data.labels"),
+    "a label without a column": ({"labels": CLASSES}, "goes into data.unlabelled, not data.labels"),
     "a class that is not labelled": ({"classes": CLASSES}, "goes into data.unlabelled too"),
     "a class that is none": ({"unlabelled": ["Hrnia"], "classes": CLASSES}, "unknown class 'Hernia'"),
     "one that is not among the classes": (
         {"unlabelled": ["Hernia"], "classes": ["Edema", "Mass"]}, "data.unlabelled: unknown class 'Hernia'",
     ),
-    "all of them": ({"classes": ["Mass"], "unlabelled": ["Mass"]}, "expected some of the classes, found all of them"),
+    "all of them": ({"classes": ["Mass"], "unlabelled": ["Mass"]}, "expected some of the classes, found all"),
 }  # fmt: skip
 
 

@@ -1,11 +1,31 @@
-"""Memory format of convolutions; names, shapes and the flat vector's order are the same in both formats."""
+"""Tensors on the device of this process: copies without waiting, constants, and the memory format of convolutions.
+
+Names, shapes and the flat vector's order are the same in both memory formats.
+"""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on a device; copies to a GPU come from page-locked memory, so nothing waits for them."""
+    if tensor.device == device:
+        return tensor
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+@cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Return float32 numbers as a tensor on a device, copied there once; read-only."""
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def with_channels_last(batch: Any) -> Any:
