@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.special import expit
 
 from fedlit.metrics.calibration import Reliability, bin_edges, bin_of, net_benefit
-from fedlit.metrics.intervals import patient_codes
+from fedlit.metrics.intervals import MIN_PATIENTS, patient_codes
 from fedlit.metrics.thresholds import Ranking
 from fedlit.reports.compare.page import Chart
 from fedlit.reports.compare.roc import ACROSS, roc_curve
@@ -61,7 +61,7 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
         Chart(
             f"{name}_{kind}",
             _figure(images, looks, lambda axes, i, draw=draw: draw(axes, images, i, rows, looks), *labels),
-            f"{title} by {kind}, without groups that have no positive or no negative image.{seeds}{note}",
+            f"{title} by {kind}, without groups of fewer than {MIN_PATIENTS} patients on a side.{seeds}{note}",
             f"{title} by class and {kind}.",
         )
         for name, title, draw, labels, note in (
@@ -94,12 +94,15 @@ def _figure(
     return figure
 
 
-def _labelled(images: Images, column: int, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rows of the labelled images and their labels; None without positives or without negatives."""
+def _labelled(
+    images: Images, column: int, rows: np.ndarray | bool = True, fewest: int = 1
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the rows of the labelled images and their labels; None with fewer patients on a side than ``fewest``."""
     labels = images.labels[:, column]
-    known = ~np.isnan(labels) if rows is None else ~np.isnan(labels) & rows
-    positive = labels[known] == 1
-    return (np.flatnonzero(known), positive) if positive.any() and not positive.all() else None
+    known = np.flatnonzero(~np.isnan(labels) & rows)
+    positive, units = labels[known] == 1, images.units[known]
+    enough = min(len(np.unique(units[positive])), len(np.unique(units[~positive]))) >= fewest
+    return (known, positive) if enough else None
 
 
 def _undefined(axes: Axes) -> None:
@@ -129,7 +132,7 @@ def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation
 def _roc(axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray], looks: Mapping[str, Style]) -> None:
     roc_axes(axes)
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask)) is not None:
+        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
             kept, positive = found
             band = roc_curve([logits[kept, column] for logits in images.logits], [positive * 1.0] * len(images.logits))
             _line(axes, np.append(0, band.x), np.append(0, band.mean), looks[name], number, len(rows))
@@ -140,7 +143,7 @@ def _precision(
 ) -> None:
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask)) is not None:
+        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
             curves = [_precision_at(logits[found[0], column], found[1]) for logits in images.logits]
             _line(axes, RECALLS, np.mean(curves, axis=0), looks[name], number, len(rows))
 
