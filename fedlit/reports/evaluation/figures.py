@@ -18,7 +18,7 @@ from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.images import Images
 from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
 
-MODEL, EVERYONE, NOBODY = "model", "call all positive", "call none positive"
+MODEL, EVERYONE, NOBODY = "model", "treat all", "treat none"
 RECALLS = np.linspace(0.01, 1, 100)
 
 Draw = Callable[[Axes, int], None]
@@ -28,26 +28,23 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
     """Return the figures of the first test set, by section of the page."""
     images = evaluation.sets[0]
     level = f"{100 * evaluation.request.level:g}%"
-    seeds = "" if len(images.logits) == 1 else " Curves and points are means over seeds."
+    seeds = "" if len(images.logits) == 1 else " Curves and points are means over trainings."
     reliability = Chart(
         "reliability",
         _figure(images, {MODEL: styles([MODEL])[MODEL]}, lambda axes, i: _reliability(axes, images, i, evaluation)),
-        f"Share of positives against mean probability, in ten bins with equal numbers of images, with {level} intervals"
-        f" under test-set noise. Points above the diagonal: probabilities are too low.{seeds}",
+        "Observed share of positives by predicted probability, in ten bins with equal numbers of images, with "
+        f"{level} intervals for other test patients. Above the diagonal, probabilities are too low.{seeds}",
         "Reliability diagrams by class.",
     )
     looks = styles([MODEL, EVERYONE, NOBODY])
     decision = Chart(
         "decision",
         _figure(
-            images,
-            looks,
-            lambda axes, i: _decision(axes, images, i, looks),
-            "probability from which to treat",
-            "net benefit",
+            images, looks, lambda axes, i: _decision(axes, images, i, looks), "threshold probability", "net benefit"
         ),
-        "Net benefit: hits less false alarms per image, where false alarms are weighted by the odds of the probability "
-        f"from which a patient would be treated. The model is of use where its line is the highest.{seeds}",
+        "Net benefit by threshold probability, from which a patient is treated: true positives minus false positives, "
+        "per image, where a false positive counts as the odds of the threshold probability. The model is useful where "
+        f"its line is the highest.{seeds}",
         "Decision curves by class.",
     )
     by_group = [chart for kind in evaluation.kinds if kind in images.groups for chart in _by_group(images, kind, seeds)]
@@ -67,7 +64,7 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
         for name, title, draw, labels, note in (
             ("roc", "ROC curves", _roc, ("false positive rate", "true positive rate"), ""),
             ("pr", "Precision-recall curves", _precision, ("recall (sensitivity)", "precision (PPV)"),
-             " Precision rises with the share of positives, so curves of groups with other shares differ."),
+             " Precision rises with the share of positives, so groups with other shares have other curves."),
         )
     ]  # fmt: skip
 
