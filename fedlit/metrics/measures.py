@@ -21,9 +21,9 @@ class Measure:
 
     Attributes:
         title: Name in tables.
-        scale: ``logit`` or ``plain``: an interval that is symmetric on this scale; ``score``: Wilson's interval with
-            the effective number of images; ``auroc``: :func:`fedlit.metrics.intervals.logit_intervals`; None for a
-            measure without an interval.
+        scale: ``logit`` or ``plain``: an interval that is symmetric on this scale; ``share``: a plain one that ends at
+            0 and 1; ``score``: Wilson's interval with the effective number of images; ``auroc``:
+            :func:`fedlit.metrics.intervals.logit_intervals`; None for a measure without an interval.
         side: Patients that determine the degrees of freedom: ``positives``, ``negatives``, or ``rarer`` of both.
         student: When Student's distribution is used instead of the normal one: ``always``, ``never``, or if patients
             have several images (``clustered``), because the variance then does not follow from the value.
@@ -43,7 +43,7 @@ class Measure:
 MEASURES = {
     "auroc": Measure("AUROC", "auroc"),
     "auprc": Measure("AUPRC", "logit", student="always"),
-    "sensitivity": Measure("sensitivity", "plain", "positives"),
+    "sensitivity": Measure("sensitivity", "share", "positives"),
     "specificity": Measure("specificity", "logit", student="always"),
     "ppv": Measure("PPV", None),
     "npv": Measure("NPV", None),
@@ -115,6 +115,8 @@ def interval(measure: Measure, value: float, error: float, support: PatientCount
     reach = stats.t.ppf((1 + level) / 2, measure.freedom(support))
     if measure.scale == "plain":
         return Interval(value - reach * error, value + reach * error, level)
+    if measure.scale == "share":
+        return Interval(max(value - reach * error, 0.0), min(value + reach * error, 1.0), level)
     if not 0 < value < 1:
         return nothing
     spread = value * (1 - value)

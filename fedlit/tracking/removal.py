@@ -1,7 +1,6 @@
 """Removal of a run from MLflow."""
 
 import importlib.util
-import json
 import os
 import shutil
 from pathlib import Path
@@ -10,6 +9,7 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from fedlit.core.errors import ConfigError
+from fedlit.tracking.additions import noted_run
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.mlflow import ENVIRONMENT
 from fedlit.tracking.store import PARENT_ID, cause, connect, error_code
@@ -28,11 +28,9 @@ def remove_from_mlflow(directory: Path, tracking_uri: str | None = None) -> str:
     Raises:
         ConfigError: MLflow is not installed or cannot be reached.
     """
-    try:
-        note = json.loads((directory / "mlflow_run.json").read_text())
-        uri, run_id = tracking_uri or note["tracking_uri"], note["run_id"]
-    except (OSError, ValueError, KeyError):  # a run without MLflow, or one that ended before MLflow answered
+    if (noted := noted_run(directory)) is None:
         return ""
+    uri, run_id = tracking_uri or noted[0], noted[1]
     if importlib.util.find_spec("mlflow") is None:
         raise ConfigError(
             f"{directory}: its MLflow run needs the package mlflow; install it, or delete the folder",

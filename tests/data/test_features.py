@@ -66,7 +66,10 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path, hidden):
 
 def test_each_part_has_its_own_rows_labels_and_names(data):
     module = model()
-    data.test_sets["few"] = LabelledImages(data._read().store, [7, 3, 7], np.eye(3, 2), ["a", "b", "c"])
+    few = LabelledImages(
+        data._read().store, [7, 3, 7], np.eye(3, 2), ["a", "b", "c"], groups={"sex": np.array([*"FMF"])}
+    )
+    data.test_sets["few"] = few
     clients, test_sets = with_fixed_features(module, data, fabric())
     pairs = [
         (getattr(clients[n], part), getattr(d, part))
@@ -77,6 +80,7 @@ def test_each_part_has_its_own_rows_labels_and_names(data):
         assert isinstance(found, LabelledFeatures)
         assert len(found) == len(images) > 0
         assert found.names.tolist() == images.names.tolist()
+        assert found.groups == images.groups
         everything = found.batch(torch.arange(len(found)))
         torch.testing.assert_close(everything[1], images.labels, equal_nan=True)
         torch.testing.assert_close(everything[0], as_seen_by(module.body, images), rtol=1e-4, atol=1e-5)

@@ -44,6 +44,12 @@ def test_few_patients_have_no_interval_and_no_test(name: str, support: PatientCo
     assert not gap.claimed
 
 
+def test_the_interval_of_a_sensitivity_ends_at_0_and_1():
+    for value in (0.02, 0.98):
+        found = interval(MEASURES["sensitivity"], value, 0.05, MANY, 0.95)
+        assert 0 <= found.low < value < found.high <= 1
+
+
 def test_without_variation_there_is_no_interval():
     assert np.isnan(interval(AT_THRESHOLD["sensitivity"], 1.0, 0.0, MANY, 0.95).low)
     assert np.isnan(interval(MEASURES["slope"], 1.0, float("nan"), MANY, 0.95).low)

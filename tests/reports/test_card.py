@@ -62,7 +62,7 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
         "| missing_classes | ignore |",
         r"| table | a\|b.csv |",
         "| aggregators.0 | fedlit.aggregators.FedAvg |",
-        "Its value was 0.8125, after round 3.",
+        "metric was 0.8125, after round 3.",
         "- each round a site sends 2.0 MB: w [10]",
         "2 MB sent by clients, 1 MB received",
         "Local steps of all clients: 40",

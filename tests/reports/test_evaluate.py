@@ -8,11 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from matplotlib.figure import Figure
 from past_runs import config, some_images, write_run
 from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from fedlit.predictions.table import Predictions, read, write
+from fedlit.reports.compare.page import Chart
 from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.evaluation.evaluation import Evaluation, EvaluationOptions, evaluate_runs
 from fedlit.reports.evaluation.points import Point
@@ -121,7 +123,7 @@ def test_thresholds_are_carried_from_site_to_site(runs: Path, evaluation: Evalua
 def test_the_report_has_tables_and_no_script(
     runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("fedlit.reports.evaluation.report.charts", lambda evaluation: {})  # they take seconds
+    monkeypatch.setattr("fedlit.reports.evaluation.figures.charts", lambda evaluation: {})  # they take seconds
     code, out, err = fedlit_cli(
         f"evaluate {runs / 'seed-0'} --by sex --draws 100 --output {tmp_path} "
         "--threshold '{class: Nodule, at: specificity 0.9, on: val/each}'"
@@ -129,11 +131,31 @@ def test_the_report_has_tables_and_no_script(
     assert code == 0, err
     assert "trainings were not varied" in " ".join(out.split())
     page = (tmp_path / "report.html").read_text()
-    for words in ("Operating points", "threshold of", "Gaps beyond", "Holm", "deciles", "one run"):
+    for words in ("Operating points", "threshold of", "Gaps beyond", "Holm", "is beyond noise if", "one training"):
         assert words in page
     assert "<script" not in page
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "estimates.csv", "gaps.csv", "points.csv"}
     assert set(pd.read_csv(tmp_path / "points.csv")["class"]) == {"Nodule"}
+
+
+def test_figures_are_added_to_the_run_in_mlflow_and_a_server_that_is_down_is_a_warning(
+    tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
+):
+    drawn_charts = {"groups": [Chart(name, Figure(), "", "") for name in ("pr_sex", "roc_sex", *"abcd")]}
+    monkeypatch.setattr("fedlit.reports.evaluation.figures.charts", lambda evaluation: drawn_charts)
+    run, added = run_of(tmp_path / "run", drawn(7)), []
+    (run / "mlflow_run.json").write_text('{"run_id": "abc", "tracking_uri": "http://HOST"}')
+    for reason, line in ((None, "evaluation/ of 1 run"), ("connection refused", "did not take the figures of run abc")):
+        monkeypatch.setattr(
+            "fedlit.reports.evaluation.report.add_files", lambda *given, reason=reason: added.append(given) or reason
+        )
+        code, out, err = fedlit_cli(f"evaluate {run} --draws 100 --output {tmp_path / 'out'}")
+        assert code == 0, err
+        assert line in out
+        assert (reason or "") in out
+    uri, run_id, files, folder = added[0]
+    assert (uri, run_id, folder) == ("http://HOST", "abc", "evaluation")
+    assert [file.name for file in files] == ["roc_sex.png", "a.png", "b.png", "c.png"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ from fedlit.metrics.intervals import DRAWS, LEVEL
 EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Everything is computed
 from the predictions that `fedlit fit` and `fedlit test` write. A threshold is chosen on the validation images that
 `fedlit predict --part val` scores, never on test images, and is then used on every test set and at every site. OUTPUT
-receives report.html, its figures as SVG and PDF, estimates.csv, gaps.csv and points.csv."""
+receives report.html, its figures as SVG and PDF, estimates.csv, gaps.csv and points.csv. Runs in MLflow receive up to
+four figures as artifacts, in the folder evaluation."""
 
 
 def parser(argv: Sequence[str]) -> Parser:
@@ -59,8 +60,9 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.metrics.performance import Stated
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.evaluation.evaluation import EvaluationOptions, evaluate_runs
+    from fedlit.reports.evaluation.figures import charts  # matplotlib takes a second to import
     from fedlit.reports.evaluation.points import Point
-    from fedlit.reports.evaluation.report import show, write_report  # matplotlib takes a second to import
+    from fedlit.reports.evaluation.report import add_to_mlflow, show, write_report
 
     for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
         if args[name] is not None and not 0 < args[name] < 1:
@@ -89,8 +91,13 @@ def execute(args: Namespace, parser: Parser) -> int:
         evaluation = evaluate_runs(runs, request, notes, status.update)
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
-        report = write_report(evaluation, args.output)
+        drawn = charts(evaluation)
+        report = write_report(evaluation, args.output, drawn)
+        status.update("adding figures to MLflow")
+        logged = add_to_mlflow(evaluation, drawn, args.tracking_uri, Path(folder))
         status.stop()
         show(evaluation, console)
+    if logged:
+        console.print(logged, soft_wrap=True)
     console.print(f"report, figures, tables{earlier}: {report}", soft_wrap=True)
     return 0

@@ -42,7 +42,8 @@ class LabelledFeatures(Dataset):
 
     def __init__(self, file: Path, images: LabelledImages) -> None:
         self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names
-        self.sites, self.patients, self.sampler = images.sites, images.patients, images.sampler
+        self.sites, self.patients, self.groups = images.sites, images.patients, images.groups
+        self.sampler = images.sampler
         self._features = np.load(file, mmap_mode="r")
 
     def __len__(self) -> int:

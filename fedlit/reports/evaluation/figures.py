@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from scipy.special import expit
 
 from fedlit.metrics.calibration import Reliability, bin_edges, bin_of, net_benefit
-from fedlit.metrics.intervals import patient_codes
+from fedlit.metrics.intervals import MIN_PATIENTS, patient_codes
 from fedlit.metrics.thresholds import Ranking
 from fedlit.reports.compare.page import Chart
 from fedlit.reports.compare.roc import ACROSS, roc_curve
@@ -18,7 +18,7 @@ from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.images import Images
 from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
 
-MODEL, EVERYONE, NOBODY = "model", "call all positive", "call none positive"
+MODEL, EVERYONE, NOBODY = "model", "treat all", "treat none"
 RECALLS = np.linspace(0.01, 1, 100)
 
 Draw = Callable[[Axes, int], None]
@@ -28,26 +28,23 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
     """Return the figures of the first test set, by section of the page."""
     images = evaluation.sets[0]
     level = f"{100 * evaluation.request.level:g}%"
-    seeds = "" if len(images.logits) == 1 else " Curves and points are means over seeds."
+    seeds = "" if len(images.logits) == 1 else " Curves and points are means over trainings."
     reliability = Chart(
         "reliability",
         _figure(images, {MODEL: styles([MODEL])[MODEL]}, lambda axes, i: _reliability(axes, images, i, evaluation)),
-        f"Share of positives against mean probability, in ten bins with equal numbers of images, with {level} intervals"
-        f" under test-set noise. Points above the diagonal: probabilities are too low.{seeds}",
+        "Observed share of positives by predicted probability, in ten bins with equal numbers of images, with "
+        f"{level} intervals for other test patients. Above the diagonal, probabilities are too low.{seeds}",
         "Reliability diagrams by class.",
     )
     looks = styles([MODEL, EVERYONE, NOBODY])
     decision = Chart(
         "decision",
         _figure(
-            images,
-            looks,
-            lambda axes, i: _decision(axes, images, i, looks),
-            "probability from which to treat",
-            "net benefit",
+            images, looks, lambda axes, i: _decision(axes, images, i, looks), "threshold probability", "net benefit"
         ),
-        "Net benefit: hits less false alarms per image, where false alarms are weighted by the odds of the probability "
-        f"from which a patient would be treated. The model is of use where its line is the highest.{seeds}",
+        "Net benefit by threshold probability, from which a patient is treated: true positives minus false positives, "
+        "per image, where a false positive counts as the odds of the threshold probability. The model is useful where "
+        f"its line is the highest.{seeds}",
         "Decision curves by class.",
     )
     by_group = [chart for kind in evaluation.kinds if kind in images.groups for chart in _by_group(images, kind, seeds)]
@@ -61,13 +58,13 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
         Chart(
             f"{name}_{kind}",
             _figure(images, looks, lambda axes, i, draw=draw: draw(axes, images, i, rows, looks), *labels),
-            f"{title} by {kind}, without groups that have no positive or no negative image.{seeds}{note}",
+            f"{title} by {kind}, without groups of fewer than {MIN_PATIENTS} patients on a side.{seeds}{note}",
             f"{title} by class and {kind}.",
         )
         for name, title, draw, labels, note in (
             ("roc", "ROC curves", _roc, ("false positive rate", "true positive rate"), ""),
             ("pr", "Precision-recall curves", _precision, ("recall (sensitivity)", "precision (PPV)"),
-             " Precision rises with the share of positives, so curves of groups with other shares differ."),
+             " Precision rises with the share of positives, so groups with other shares have other curves."),
         )
     ]  # fmt: skip
 
@@ -94,12 +91,15 @@ def _figure(
     return figure
 
 
-def _labelled(images: Images, column: int, rows: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rows of the labelled images and their labels; None without positives or without negatives."""
+def _labelled(
+    images: Images, column: int, rows: np.ndarray | bool = True, fewest: int = 1
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the rows of the labelled images and their labels; None with fewer patients on a side than ``fewest``."""
     labels = images.labels[:, column]
-    known = ~np.isnan(labels) if rows is None else ~np.isnan(labels) & rows
-    positive = labels[known] == 1
-    return (np.flatnonzero(known), positive) if positive.any() and not positive.all() else None
+    known = np.flatnonzero(~np.isnan(labels) & rows)
+    positive, units = labels[known] == 1, images.units[known]
+    enough = min(len(np.unique(units[positive])), len(np.unique(units[~positive]))) >= fewest
+    return (known, positive) if enough else None
 
 
 def _undefined(axes: Axes) -> None:
@@ -129,7 +129,7 @@ def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation
 def _roc(axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray], looks: Mapping[str, Style]) -> None:
     roc_axes(axes)
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask)) is not None:
+        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
             kept, positive = found
             band = roc_curve([logits[kept, column] for logits in images.logits], [positive * 1.0] * len(images.logits))
             _line(axes, np.append(0, band.x), np.append(0, band.mean), looks[name], number, len(rows))
@@ -140,7 +140,7 @@ def _precision(
 ) -> None:
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask)) is not None:
+        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
             curves = [_precision_at(logits[found[0], column], found[1]) for logits in images.logits]
             _line(axes, RECALLS, np.mean(curves, axis=0), looks[name], number, len(rows))
 

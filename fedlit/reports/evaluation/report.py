@@ -1,7 +1,7 @@
 """Files and terminal output of an evaluation: ``report.html``, figures as SVG and PDF, numbers as CSV."""
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -18,8 +18,11 @@ from fedlit.metrics.measures import SUPPORT
 from fedlit.reports.compare.page import Chart, inline_svg
 from fedlit.reports.compare.styles import save
 from fedlit.reports.evaluation.evaluation import Evaluation
-from fedlit.reports.evaluation.figures import charts
 from fedlit.reports.evaluation.tables import TextTable, tables, verdict
+from fedlit.tracking.additions import add_files, noted_run
+from fedlit.tracking.addresses import without_credentials
+
+MOST_LOGGED = 4  # figures in MLflow
 
 SECTIONS = {
     "ranking": "Discrimination",
@@ -30,8 +33,13 @@ SECTIONS = {
 }
 
 
-def write_report(evaluation: Evaluation, folder: Path) -> Path:
+def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Sequence[Chart]]) -> Path:
     """Write the report, its figures and tables to a folder, replacing earlier ones; return the page's path.
+
+    Args:
+        evaluation: The numbers.
+        folder: The folder, which is created if necessary.
+        drawn: Figures by section, see :func:`fedlit.reports.evaluation.figures.charts`.
 
     Raises:
         ConfigError: The folder cannot be created.
@@ -43,7 +51,6 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
             f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
             key="report-folder-not-created",
         ) from error
-    drawn = charts(evaluation)
     for chart in (chart for section in drawn.values() for chart in section):
         (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
         save(chart.figure, folder / f"{chart.name}.pdf")
@@ -53,6 +60,36 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
     file = folder / "report.html"
     file.write_text(_page(evaluation, drawn), encoding="utf-8")
     return file
+
+
+def add_to_mlflow(
+    evaluation: Evaluation, drawn: Mapping[str, Sequence[Chart]], tracking_uri: str, folder: Path
+) -> str | None:
+    """Add the most important figures to ``evaluation/`` of the runs in MLflow.
+
+    Args:
+        evaluation: The numbers.
+        drawn: Figures by section; the reliability diagram, the decision curve and two ROC curves are added.
+        tracking_uri: The store, for ids of runs and for directories whose store needs credentials.
+        folder: A temporary folder.
+
+    Returns:
+        A line for the user, a warning if MLflow did not take the figures; None if no run is in MLflow.
+    """
+    named = [
+        noted_run(run.directory, tracking_uri) if run.where == str(run.directory) else (tracking_uri, run.where)
+        for run in evaluation.method.runs
+    ]
+    chosen = [chart for section in drawn.values() for chart in section if not chart.name.startswith("pr_")]
+    if not (stored := [each for each in named if each is not None]) or not chosen:
+        return None
+    files = [folder / f"{chart.name}.png" for chart in chosen[:MOST_LOGGED]]
+    for chart, file in zip(chosen, files, strict=False):
+        chart.figure.savefig(file, format="png", dpi=150)
+    for uri, run_id in stored:  # the first failure ends it, as a server that is down would make each run wait
+        if reason := add_files(uri, run_id, files, "evaluation"):
+            return f"warning: MLflow at {without_credentials(uri)} did not take the figures of run {run_id}: {reason}"
+    return f"figures in MLflow: evaluation/ of {len(stored)} run{'s' * (len(stored) > 1)}"
 
 
 def show(evaluation: Evaluation, console: Console) -> None:
@@ -86,7 +123,7 @@ def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
         yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
 
 
-def _page(evaluation: Evaluation, drawn: dict[str, list[Chart]]) -> str:
+def _page(evaluation: Evaluation, drawn: Mapping[str, Sequence[Chart]]) -> str:
     environment = Environment(
         loader=PackageLoader("fedlit.reports", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,

@@ -1,5 +1,6 @@
 """Tables of an evaluation, for the page and the terminal."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -30,26 +31,32 @@ class TextTable:
 def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
     """Return the tables of each section of the page."""
     found: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
-    level = f"{100 * evaluation.request.level:g}% intervals below the values"
+    spread = "± standard deviation over trainings, " if len(evaluation.method.runs) > 1 else ""
+    level = f"{spread}{100 * evaluation.request.level:g}% intervals below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
         everyone, where = ours[ours["by"] == ALL], f"Test set {images.name}"
         for section, measures in (("ranking", RANKING), ("calibration", CALIBRATION)):
             found[section].append(_measured(f"{where}; {level}", everyone, ("class",), measures, evaluation))
         for kind in evaluation.kinds:
-            of_kind = ours[ours["by"] == kind].sort_values("class", kind="stable")
+            of_kind = ours[ours["by"] == kind].sort_values(["class", "group"], key=_in_order, kind="stable")
             if len(of_kind):
                 caption = f"{where} by {kind}; {level}"
                 found["groups"].append(_measured(caption, of_kind, ("class", "group"), BY_GROUP, evaluation))
-    if len(evaluation.gaps):
+    if evaluation.gaps.get("p", pd.Series()).notna().any():
         found["groups"].append(_gap_table(evaluation))
     if len(evaluation.points):
         found["points"] += _point_tables(evaluation)
     return found
 
 
+def _in_order(names: pd.Series) -> pd.Series:
+    """Return keys that sort bands of numbers such as ``5-17`` and ``18-39`` by their first number."""
+    return names.map(lambda name: re.sub(r"^\d+", lambda number: number[0].zfill(9), name))
+
+
 def verdict(evaluation: Evaluation) -> str:
-    """Return a sentence about the gaps between groups that are beyond noise."""
+    """Return sentences about the gaps between groups that are beyond noise, and about those that were not tested."""
     gaps = evaluation.gaps
     if not len(gaps):
         return "Groups of patients were not compared."
@@ -59,14 +66,18 @@ def verdict(evaluation: Evaluation) -> str:
     noise = "other test images and other trainings" if len(evaluation.method.runs) > 1 else "other test images"
     claimed = gaps[gaps["beyond_noise"]].sort_values("p_holm")
     tests = f"{int(tested.sum())} tests, corrected together"
+    left = f" Too few patients to test {int((~tested).sum())} other gaps." if not tested.all() else ""
     if claimed.empty:
-        return f"No gap between groups is beyond the noise of {noise} ({tests})."
+        return (
+            f"No gap between groups is beyond the noise of {noise} ({tests}). This does not show that there is no "
+            f"gap: the intervals say how large a gap may be.{left}"
+        )
     named = [
         f"{_what(row)} of {row['class']}, {row.by} {row.group} against {row.reference}: {row.gap:+.3f}"
         for _, row in claimed.head(MOST_NAMED).iterrows()
     ]
     more = f"; {len(claimed) - MOST_NAMED} more are in the table" if len(claimed) > MOST_NAMED else ""
-    return f"Gaps beyond the noise of {noise} ({tests}): {'; '.join(named)}{more}."
+    return f"Gaps beyond the noise of {noise} ({tests}): {'; '.join(named)}{more}.{left}"
 
 
 def _what(row: pd.Series) -> str:
@@ -108,7 +119,9 @@ def _cell(row: pd.Series) -> str:
 
 def _gap_table(evaluation: Evaluation) -> TextTable:
     several = len(evaluation.method.runs) > 1
-    noise = "intervals cover both noises" if several else "one run, so intervals cover test-set noise only"
+    noise = "other test images and other trainings" if several else "other test images, as there is one training"
+    tested = evaluation.gaps[evaluation.gaps["p"].notna()]
+    left = len(evaluation.gaps) - len(tested)
     names = ("class", "measure", "group", "reference", "test set")
     head = (*names, "gap", "interval", "p, images", "p, seeds", "p (Holm)")
     rows = [
@@ -117,11 +130,11 @@ def _gap_table(evaluation: Evaluation) -> TextTable:
             row["reference"], row["set"], number(row["gap"], "+.3f"), interval_text(row["low"], row["high"], "+.3f"),
             p_text(row["p_images"]), p_text(row["p_seeds"]), p_text(row["p_holm"]) + " *" * bool(row["beyond_noise"]),
         )
-        for _, row in evaluation.gaps.iterrows()
+        for _, row in tested.iterrows()
     ]  # fmt: skip
-    return TextTable(
-        f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, len(names)
-    )
+    more = f"; gaps.csv has {left} more, of groups with too few patients for a test" if left else ""
+    caption = f"Each group minus the largest group of its kind; intervals cover {noise}; * is beyond noise{more}"
+    return TextTable(caption, head, rows, len(names))
 
 
 def _point_tables(evaluation: Evaluation) -> list[TextTable]:
