@@ -39,20 +39,25 @@ def margin(trials: int) -> None:
 
 
 def power(trials: int) -> None:
-    """Print the power with the numbers of patients that `--power` needs, from a pilot of 10 seeds and 1,000 images."""
-    for more, sd in ((0.03, 0.01), (0.05, 0.02)):
-        shared, named = simulated(np.random.default_rng(0), 1, 10, sd, 1000, 0.0)
-        (plan,) = needed(statistics(named, named[0], shared, draws=DRAWS), more)
+    """Print the power with the patients that `--power` needs, from pilots with 1,000 images.
+
+    A pilot of 100 seeds shows the error of the plan. A pilot of 10 seeds, drawn for each report, adds that of the
+    pilot's variances; plans with more than 5,000 images count as out of reach.
+    """
+    for pilot, pilots, more, sd in ((100, 1, 0.03, 0.01), (100, 1, 0.05, 0.02), (10, trials, 0.03, 0.01)):
+        plans = []
+        for number in range(pilots):
+            shared, named = simulated(np.random.default_rng((number, pilot)), 1, pilot, sd, 1000, 0.0)
+            plans += needed(statistics(named, named[0], shared, draws=DRAWS), more)
         for seeds in (3, 5, 10):
-            images = plan.patients_needed[seeds]
-            if images is None:
-                print(f"{more} with SD {sd}: no number of images is enough with {seeds} seeds")
-                continue
-            found = []
-            for trial in range(trials):
-                shared, named = simulated(np.random.default_rng((trial, seeds)), 1, seeds, sd, images, more)
+            planned, found = [plan.patients_needed[seeds] or np.inf for plan in plans], []
+            for trial in (trial for trial in range(trials) if planned[trial % pilots] <= 5000):
+                shared, named = simulated(
+                    np.random.default_rng((trial, seeds)), 1, seeds, sd, planned[trial % pilots], more
+                )
                 found.append(statistics(named, named[0], shared, draws=DRAWS).against[0].macro.interval.low > 0)
-            print(f"{more} with SD {sd}, {seeds} seeds, {images} images: power {rate(found)}", flush=True)
+            where = f"{more} with SD {sd}, pilot of {pilot} seeds, {seeds} seeds, median {np.median(planned):g} images"
+            print(f"{where}: {len(found)} of {trials} reports, power {rate(found) if found else '-'}", flush=True)
 
 
 def at_sites(rng: np.random.Generator, sites: int, seeds: int, sd: float, tau: float, images: int) -> list[MethodGains]:

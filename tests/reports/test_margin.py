@@ -71,15 +71,24 @@ def test_a_margin_is_above_0(margin: float):
 def test_the_needed_patients_give_the_power():
     statistics = numbers(1.0, seeds=3, images=300)
     macro, (plan,) = statistics.against[0].macro, needed(statistics, 0.03)
+    training = max(macro.seeds_variance * 3 - macro.run_variance, 0)
+    common = max(macro.images_variance - macro.run_variance / 3, 0)
     for seeds, patients in plan.patients_needed.items():
-        noise = macro.seeds_variance * 3 / seeds
-        total = macro.images_variance * 300 / patients + noise
+        run = macro.run_variance * 300 / patients
+        noise = (training + run) / seeds
+        total = common * 300 / patients + run / seeds + noise
         freedom = macro.freedom * (seeds - 1) / 2 * (total / noise) ** 2
         power = stats.nct.sf(stats.t.ppf(0.975, freedom), freedom, 0.03 / total**0.5)
         assert POWER - 0.02 < power < POWER + 0.05
     assert list(plan.patients_needed.values()) == sorted(plan.patients_needed.values(), reverse=True)
     few = [needed(statistics, size)[0].patients_needed[10] for size in (0.02, 0.04)]
     assert few[0] > 3 * few[1]
+
+
+def test_the_test_set_noise_of_a_training_grows_with_fewer_patients():
+    few, many = (numbers(1.0, seeds=4, images=images).against[0].macro for images in (300, 1200))
+    assert 2.5 < few.run_variance / many.run_variance < 6
+    assert many.run_variance / 4 == pytest.approx(many.images_variance, rel=0.4)  # scores of seeds share no noise
 
 
 @pytest.mark.parametrize("options", ["--margin -0.1", "--margin 0", "--power"])

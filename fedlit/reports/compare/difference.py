@@ -31,6 +31,8 @@ class Difference:
     seeds_variance: float = float("nan")
     freedom: float = float("nan")
     covers_images: bool = False  # True if ``seeds_variance`` is under both noises.
+    # Test-set noise that one training of each method does not share with its others; part of both variances.
+    run_variance: float = float("nan")
 
     @property
     def claimed(self) -> bool:

@@ -42,12 +42,7 @@ class SiteGain:
     @property
     def text(self) -> str:
         """Return the gain as words, such as ``gains 0.031 [0.012, 0.050]``."""
-        value, interval = self.gain.value, self.gain.interval
-        if value != value:
-            return "unknown"
-        word = "loses" if value < 0 else "gains"
-        ends = [interval.low, interval.high] if value >= 0 else [-interval.high, -interval.low]
-        return f"{word} {abs(value):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends[0] == ends[0] else "")
+        return _as_words(self.gain.value, self.gain.interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +62,7 @@ class GainSummary:
 
     def text(self, method: str) -> str:
         """Return sentences about the mean gain and the differences between sites."""
-        effects, mean = self.effects, self.effects.mean
-        ends = f"[{self.interval.low:.3f}, {self.interval.high:.3f}]"
+        effects = self.effects
         if self.p != self.p:
             claim = "one seed says nothing about seed noise"
         else:
@@ -76,7 +70,7 @@ class GainSummary:
             claim = f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p}"
         further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
         return (
-            f"Over {effects.sites} sites, {method} gains {mean:.3f} {ends} on average; {claim}. Gains differ between "
+            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains differ between "
             f"sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
             + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
         )
@@ -178,6 +172,14 @@ def what_joining_brought(
     _correct(home), _correct(away)
     methods = [MethodGains(m, tuple(home[m.name]), tuple(away[m.name]), None) for m in others]
     return Joining(_summarised(methods, level, notes), level, notes)
+
+
+def _as_words(value: float, interval: Interval) -> str:
+    """Return a gain as words, such as ``gains 0.031 [0.012, 0.050]``; an undefined one is ``unknown``."""
+    if value != value:
+        return "unknown"
+    word, ends = ("loses", (-interval.high, -interval.low)) if value < 0 else ("gains", (interval.low, interval.high))
+    return f"{word} {abs(value):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends[0] == ends[0] else "")
 
 
 def _held(run: PastRun) -> Predictions | None:

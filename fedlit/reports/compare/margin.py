@@ -185,9 +185,10 @@ class Needed:
 def needed(numbers: Statistics, size: float) -> list[Needed]:
     """Return the patients and seeds that find a difference with 80% power, from the variances of these runs.
 
-    The variance of a mean difference is ``images n0 / n + seeds S0 / S`` for n patients and S seeds, if these runs
-    have n0 and S0. These variances are estimates: with two or three seeds, that of the seeds is known within a factor
-    of several. For non-inferiority with the margin ``size``, a true difference of 0 has the same power.
+    For n patients and S seeds, if these runs have n0 and S0, and ``run`` is the test-set noise specific to a training,
+    test-set noise has the variance ``(images + run / S - run / S0) n0 / n`` and seed noise ``(seeds S0 + run (n0 / n -
+    1)) / S``. These variances are estimates: with two or three seeds, that of the seeds is known within a factor of
+    several. For non-inferiority with the margin ``size``, a true difference of 0 has the same power.
 
     Args:
         numbers: Statistics of the runs at hand.
@@ -215,10 +216,15 @@ def _found(
     difference: Difference, size: float, level: float, seeds: int, count: int, share: np.ndarray | float = 1.0
 ) -> np.ndarray:
     """Return whether a difference is found with the power, with another number of seeds and share of the patients."""
-    images = 0.0 if difference.covers_images else difference.images_variance / share
     if seeds < 2:
+        images = difference.images_variance / share
         return size >= (stats.norm.ppf((1 + level) / 2) + stats.norm.ppf(POWER)) * np.sqrt(images)
-    noise = difference.seeds_variance * seeds / count
+    if difference.covers_images:
+        images, noise = 0.0, difference.seeds_variance * seeds / count
+    else:
+        run = difference.run_variance
+        images = max(difference.images_variance - run / seeds, 0.0) / share + run / share / count
+        noise = (max(difference.seeds_variance * seeds - run, 0.0) + run / share) / count
     freedom = difference.freedom * (count - 1) / (seeds - 1) * ((images + noise) / noise) ** 2
     reach = stats.t.ppf((1 + level) / 2, freedom) + stats.t.ppf(POWER, freedom)
     return size >= reach * np.sqrt(images + noise)

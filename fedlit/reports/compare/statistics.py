@@ -302,7 +302,17 @@ def _against(
     differences = [tested_difference(*column, level, extra) for column in columns]
     differences = [each if known else each.untested for each, known in zip(differences, judged, strict=True)]
     means = [np.where(averaged, each[:, :-1].mean(0), np.nan) for each in by_seed]
-    return MethodDifferences(method, baseline, how, tuple(differences[:-1]), differences[-1], paired(*means))
+    macro = replace(differences[-1], run_variance=_run_variance(ours) + _run_variance(theirs))
+    return MethodDifferences(method, baseline, how, tuple(differences[:-1]), macro, paired(*means))
+
+
+def _run_variance(boots: Sequence[Bootstrap]) -> float:
+    """Return the variance of a run's mean over classes under test-set noise that other seeds do not share; or NaN."""
+    if len(boots) < 2:
+        return float("nan")
+    draws = np.stack([boot.draws[:, -1] for boot in boots])
+    specific = draws - draws.mean(0)
+    return float(np.nanvar(specific, axis=1).mean() * len(boots) / (len(boots) - 1))
 
 
 def _corrected(against: Sequence[MethodDifferences]) -> tuple[MethodDifferences, ...]:
