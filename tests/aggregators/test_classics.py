@@ -219,7 +219,7 @@ def test_dual_parameters_ascend_and_are_not_pulled(aggregators):
 def test_scaffold_corrects_duals_too():
     """Two sites with different saddles: the joint saddle is the fixed point of SCAFFOLD, not of FedAvg."""
     data = Problems(one=(1.0, 3.0), two=(5.0, 0.5))
-    many = {"rounds": 300, "window": 8}
+    many = {"rounds": 100, "window": 8}
     for aggregators, reached in (([FedAvg("uniform"), Scaffold()], True),):
         end = simulate(SaddleModule().double(), data, federation(aggregators, **many)).server.w
         assert bool((end.abs() < 1e-8).all()) == reached

@@ -170,7 +170,7 @@ def compare(case, hidden, precision, data, **model) -> None:
     agree(record, hand, stages, PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", [pytest.param("linear", marks=pytest.mark.slow), "perceptron with BatchNorm"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_round_equals_the_transcription(case, model):
     compare(case, MODELS[model], "64-true", Sites(THREE))
