@@ -19,19 +19,34 @@ from runs import PRELOADED, leave_figures_blank
 
 from fedlit.cli.main import main
 from fedlit.core.system.files import whole
+from fedlit.core.system.imports import uncollected
 from fedlit.experiment.parser import LOG
+from fedlit.federation.engines import local
 from fedlit.tracking import store
 
 torch.set_num_threads(1)
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
     """Exclude imported objects from garbage collections, which took 5% of the processor time of the tests."""
+    with uncollected():
+        collected = yield
     gc.freeze()
+    gc.set_threshold(20_000)
+    return collected
 
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _frozen_objects_counted_once() -> Iterator[None]:
+    """Count frozen objects once, not in each command: counting visits a million of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "get_freeze_count", cache(gc.get_freeze_count))
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,6 +63,14 @@ def _one_fork_server() -> Iterator[None]:
     preload = forkserver.set_forkserver_preload
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_worker_by_default() -> Iterator[None]:
+    """Train small runs in this process: two workers cost a third of one. Tests of workers give their number."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "cores", lambda: 1)
         yield
 
 

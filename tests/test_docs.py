@@ -207,7 +207,7 @@ def test_the_model_of_readme_trains(project: Path, capsys: pytest.CaptureFixture
 
 def test_the_classes_of_contributing_train(project: Path, capsys: pytest.CaptureFixture):
     (words,) = (w for w in commands() if "my_project.margin.MarginBCE" in w)
-    small = "--data.images 100 --data.image_size 32 --model.backbone resnet10t --federation.rounds 1 --logger false"
+    small = "--data.images 40 --data.image_size 32 --model.backbone small_cnn --federation.rounds 1 --logger false"
     with pytest.raises(SystemExit) as stopped:
         main([*words, *small.split(), "--federation.workers", "1"])
     assert stopped.value.code == 0

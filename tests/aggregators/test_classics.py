@@ -105,7 +105,7 @@ def test_trajectories_of_the_cases_differ():
 def test_fixed_point_scaffold_reaches_the_optimum_and_fedavg_does_not():
     # f_1 = (x - 0)^2 / 2, f_2 = 4 (x - 1)^2 / 2: the mean of both is least at 0.8
     data = Problems(one=(1.0, 0.0), two=(4.0, 1.0))
-    many = {"rounds": 60, "window": 10}
+    many = {"rounds": 40, "window": 10}
     plain = simulate(Quadratic(), data, federation([FedAvg("uniform")], **many)).server.w
     corrected = simulate(Quadratic(), data, federation([FedAvg("uniform"), Scaffold()], **many)).server.w
     torch.testing.assert_close(corrected, torch.tensor([0.8], dtype=torch.float64), rtol=0, atol=1e-9)
@@ -219,7 +219,7 @@ def test_dual_parameters_ascend_and_are_not_pulled(aggregators):
 def test_scaffold_corrects_duals_too():
     """Two sites with different saddles: the joint saddle is the fixed point of SCAFFOLD, not of FedAvg."""
     data = Problems(one=(1.0, 3.0), two=(5.0, 0.5))
-    many = {"rounds": 300, "window": 8}
+    many = {"rounds": 100, "window": 8}
     for aggregators, reached in (([FedAvg("uniform"), Scaffold()], True),):
         end = simulate(SaddleModule().double(), data, federation(aggregators, **many)).server.w
         assert bool((end.abs() < 1e-8).all()) == reached

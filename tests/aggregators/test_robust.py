@@ -122,7 +122,7 @@ def shared(done: Simulation, client, listed: list[Aggregator]) -> tuple[list[boo
     ids=["", "rows", "norms", "both", "some"],
 )
 @pytest.mark.parametrize("aggregator", EACH, ids=named)
-@pytest.mark.parametrize(("participation", "labelled"), [(1.0, 2), (0.5, 1)])
+@pytest.mark.parametrize(("participation", "labelled"), [pytest.param(1.0, 2, marks=pytest.mark.slow), (0.5, 1)])
 def test_against_a_loop_over_elements(aggregator, others, participation, labelled):
     listed = [Push(), aggregator, *others]
     weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"

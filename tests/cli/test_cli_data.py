@@ -103,6 +103,7 @@ class TestOneFolder:
         assert code == 0
         assert "test 2 images of 1 patients; train_val 6 images of 3 patients" in out
 
+    @pytest.mark.slow
     def test_real_images(self, fedlit_cli):
         if not MINI.is_dir():
             pytest.skip("needs ../shared/data/nih-cxr14-mini with Data_Entry_2017_v2020.csv and images/")

@@ -65,6 +65,7 @@ def test_copies_are_found_and_nothing_else(tmp_path, how):
     assert near_pairs(ours, ours) == []
 
 
+@pytest.mark.slow
 def test_real_xrays_and_their_copies(tmp_path):
     files = sorted(REAL.glob("*.png"))[:50]
     if len(files) < 50:

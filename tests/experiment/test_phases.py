@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from hostile import spread
 from runs import Kept, Place, assert_same_run, assert_same_tensors
 
 from fedlit.aggregators import FedProx
@@ -292,9 +293,9 @@ NAMES = {
 MONITOR = {"monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing")}
 
 
-@pytest.mark.parametrize("case", [*REFUSED, *NAMES, *MONITOR])
+@pytest.mark.parametrize("case", spread(REFUSED | NAMES | MONITOR, 2))
 def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path, fedlit_cli):
-    config, words = (REFUSED | NAMES | MONITOR)[case]
+    config, words = case
     here = place(tmp_path, config)
     code, out, err = fedlit_cli(f"fit --run_dir {here.path} --logger false --federation.workers 1 {here.options}")
     assert code in (1, 2), err

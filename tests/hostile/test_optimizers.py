@@ -184,7 +184,7 @@ def test_what_is_elementwise_does_the_same_steps(tmp_path: Path, name: str):
 
 REFUSED = {
     **{name: (of_timm(name), "takes different steps on the flat vector than on the parameters") for name in
-       ("adamp", "sgdp", "mars", "kron", "novograd", "clion")},
+       ("adamp", "sgdp", "mars", "novograd", "kron", "clion")},
     "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), "NormSGD takes different steps .* at net.bias"),
     "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE),
         "Counting .* in a second round than in the first"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from foreigners import Digits, Unvalidated
+from hostile import spread
 from lightning.pytorch import LightningModule, Trainer
 from refusals import refused
 from strangers import fit, having, seeded
@@ -156,13 +157,13 @@ def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("what", HONOURED)
-def test_one_process_two_and_a_resumed_run_are_equal(what: str, tmp_path: Path):
-    w, _ = fit(seeded(HONOURED[what]), tmp_path / "whole", data=Flat(), rounds=3)
-    two, _ = fit(seeded(HONOURED[what]), tmp_path / "two", data=Flat(), rounds=3, workers=2)
-    fit(seeded(HONOURED[what]), tmp_path / "part", data=Flat(), rounds=1)
+@pytest.mark.parametrize("make", spread(HONOURED))
+def test_one_process_two_and_a_resumed_run_are_equal(make: Callable[[], LightningModule], tmp_path: Path):
+    w, _ = fit(seeded(make), tmp_path / "whole", data=Flat(), rounds=3)
+    two, _ = fit(seeded(make), tmp_path / "two", data=Flat(), rounds=3, workers=2)
+    fit(seeded(make), tmp_path / "part", data=Flat(), rounds=1)
     last = next((tmp_path / "part" / "checkpoints").glob("round-*"))
-    resumed, _ = fit(seeded(HONOURED[what]), tmp_path / "part", last, data=Flat(), rounds=3)
+    resumed, _ = fit(seeded(make), tmp_path / "part", last, data=Flat(), rounds=3)
     assert torch.equal(w, two)
     assert torch.equal(w, resumed)
 

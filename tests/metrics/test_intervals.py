@@ -261,6 +261,7 @@ class TestCoverage:
         assert 0.93 <= self.normal(area(scores, labels), delong(scores, labels), truth) <= 0.97
         assert 0.93 <= self.covered(*np.nanquantile(boot.draws, [0.025, 0.975], axis=0), truth) <= 0.97
 
+    @pytest.mark.slow
     def test_of_paired_differences(self):
         scores, labels = self.simulate(40, 60, 1.2, seed=22)
         noise = np.random.default_rng(23).standard_normal(scores.shape)
@@ -271,6 +272,7 @@ class TestCoverage:
         difference = area(one, labels) - area(other, labels)
         assert 0.93 <= self.normal(difference, paired_delong(one, other, labels), 0.0) <= 0.97
 
+    @pytest.mark.slow
     def test_only_patients_cover_where_they_have_many_images(self):
         rng = np.random.default_rng(24)
         patients = np.repeat(np.arange(100), 4)

@@ -64,7 +64,7 @@ def compared(folder: Path, names: dict[str, float], classes: tuple[str, ...]) ->
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory, no_pdf) -> Path:
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     return write_report(compared(folder, {"FedAvg": 0.5, "CODASCA": 2.0}, ("Edema", "Mass")), folder / "out")
 
@@ -182,7 +182,7 @@ def test_template_and_stylesheet_are_in_the_package():
     assert {"report.html.jinja", "report.css"} <= packaged
 
 
-def test_a_page_of_single_seeds_and_few_patients_claims_nothing_of_seeds_and_intervals(tmp_path, no_pdf):
+def test_a_page_of_single_seeds_and_few_patients_claims_nothing_of_seeds_and_intervals(tmp_path):
     for name in ("fedavg", "fedprox"):
         settings = config(("FedAvg",), note=name) | {"tags": {"fedlit.case": name}}
         write_run(tmp_path / "runs" / name, predictions(1.0, 0, 60, per_patient=2), settings)

@@ -199,13 +199,16 @@ def test_seconds_that_are_none_are_refused(figure):
     ],
 )
 def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
-    run = plan_some(Reproduction(name, run_dir=tmp_path))[part][-1]
+    reproduced = Reproduction(name, run_dir=tmp_path)
+    (chosen,) = (each for each in reproduced.parts() if each.experiment == part)
+    reproduced.parts = lambda: [replace(chosen, body=None)]
+    run = plan_some(reproduced)[part][-1]
     assert Estimate({}, 0.1).cost(run).steps == steps
 
 
 FAST = (
-    *("fdam-fig1", "fdam-table2", "fdam-table3", "fdam-table4", "localscgdam-table1", "localscgdam-pretrained"),
-    *("localscgdam-search", "surgical-table1", "surgical-fig4b", "surgical-fig5", "surgical-warmup", "flamby-heart"),
+    *("fdam-fig1", "fdam-table3", "fdam-table4", "localscgdam-table1", "localscgdam-search", "surgical-table1"),
+    *("surgical-fig4b", "surgical-warmup", "flamby-heart"),
 )
 """One of the names that have the same kind of parts."""
 

@@ -1,5 +1,6 @@
 """The scale ``linked``: what the code that a paper links does otherwise than the paper's text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,8 @@ def named(aggregators: list[dict]) -> list[str]:
 
 def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict[str, dict]:
     """The configurations of some cases."""
-    reproduced = Reproduction(name, root=tmp_path, scale="linked", run_dir=tmp_path / "runs")
+    small = {"model.backbone": "resnet10t"}
+    reproduced = Reproduction(name, root=tmp_path, scale="linked", run_dir=tmp_path / "runs", set=small)
     for part in reproduced.parts():
         for case in [case for case in part.cases if case not in wanted]:
             del part.cases[case]
@@ -80,7 +82,8 @@ def test_every_window_of_tables_4_and_5_is_looked_at_as_often(name, scale):
 
 
 def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(tmp_path, no_pretrained):
-    wanted = ["individual-NIH", "central", "vanilla-fedbnplus", "surgagg-fedbnplus"]
+    """Heads of partial loss are warmed up on negatives where labels are missing."""
+    wanted = ["central", "vanilla-fedbnplus", "partialloss-fedbnplus", "surgagg-fedbnplus"]
     found = planned("surgical-table2", tmp_path, wanted, no_pretrained)
     for case, keys in found.items():
         data, model, phase, main = (
@@ -96,29 +99,30 @@ def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(t
         assert (model["hidden"], model["drop_rate"], model["optimizer"]["init_args"]["lr"]) == (256, 0.3, 5e-5)
         assert phase["optimizer"]["init_args"]["lr"] == 1e-3
         assert phase["rounds"] * phase["schedule"]["init_args"]["window"] == 15
-        alone = case in ("individual-NIH", "central")
+        negative = phase["objective"] is not None and phase["objective"]["init_args"]["missing"] == "negative"
+        assert negative == (case == "partialloss-fedbnplus")
+        assert model["objective"] is None  # partial loss, in the main part
+        alone = case == "central"
         assert phase["rounds"] == (15 if alone else 1)
         assert main["lr_factors"] == (None if alone else {"NIH": 0.2})
         assert "FedBNPlus" in named(main["aggregators"])
-        stops = {"surgagg-fedbnplus": (150, None, None), "vanilla-fedbnplus": (1000, 26, 1e-4)}.get(
-            case, (1000, 25, None)
-        )
+        stops = {"surgagg-fedbnplus": (150, None, None), "central": (1000, 25, None)}.get(case, (1000, 26, 1e-4))
         assert (main["rounds"], main["patience"], main["patience_margin"]) == stops
     assert list(found) == wanted
+    cases = Reproduction("surgical-table2", scale="linked").parts()[-1].cases
+    central, individual = cases["central"].keys, cases["individual-NIH"].keys
+    ends = [f"federation.{key}" for key in ("aggregators", "lr_factors", "patience", "patience_margin")]
+    assert all(central[key] == individual[key] for key in (*ends, "phases.rounds", "phases.schedule"))
 
 
-def test_where_all_sites_label_the_same_surgical_aggregation_alone_trains_all_rounds(tmp_path, no_pretrained):
-    wanted = [f"{method}-{strategy}" for method in ("partialloss", "surgagg") for strategy in ("fedavg", "fedbnplus")]
-    found = planned("surgical-table1", tmp_path, wanted, no_pretrained)
-    stops, algorithms = {}, {}
-    for case, keys in found.items():
-        main = keys["federation"]
-        stops[case] = (main["rounds"], main["patience"], main["patience_margin"])
-        algorithms[case] = named(main["aggregators"]), named(keys["phases"][0]["aggregators"])
+def test_where_all_sites_label_the_same_surgical_aggregation_alone_trains_all_rounds():
+    part = Reproduction("surgical-table1", scale="linked").parts()[0]
     early, late = (1000, 26, 1e-4), (150, None, None)
-    assert stops == dict(zip(sorted(wanted), [early, early, late, late], strict=True))
     for strategy in ("fedavg", "fedbnplus"):
-        assert algorithms[f"partialloss-{strategy}"] == algorithms[f"surgagg-{strategy}"]
+        pair = [part.settings | part.cases[f"{method}-{strategy}"].keys for method in ("partialloss", "surgagg")]
+        stops = [tuple(keys[f"federation.{key}"] for key in ("rounds", "patience", "patience_margin")) for keys in pair]
+        assert stops == [early, late]
+        assert len({str([keys[f"{of}.aggregators"] for of in ("federation", "phases")]) for keys in pair}) == 1
 
 
 def test_table_1_has_a_row_for_each_of_the_stopping_rules():
@@ -213,14 +217,14 @@ def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked
     reproduced = Reproduction(name, root=tmp_path, scale=scale, seeds=[0], set=small, set_body=small)
     label = "method" if len(expected) == 2 else "title"
     chosen_parts = {getattr(part, label, None) or part.chooses(label)[0]: part for part in reproduced.parts()}
-    reproduced.parts = lambda: list(chosen_parts.values())
+    some = [replace(part, body=None) for part in chosen_parts.values()][-len(expected) :]
+    reproduced.parts = lambda: some
     found = {}
-    for experiment, runs in plan_some(reproduced).items():
-        if not experiment.endswith("-body"):
-            (each,) = yaml.safe_load(runs[-1].config)["federation"]["aggregators"]
-            chosen = each["init_args"]
-            found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
-            assert chosen["gamma"] == (0.002 if name == "fdam-fig4" and scale == "linked" else 0.001)
+    for runs in plan_some(reproduced).values():
+        (each,) = yaml.safe_load(runs[-1].config)["federation"]["aggregators"]
+        chosen = each["init_args"]
+        found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
+        assert chosen["gamma"] == 0.001
     assert found == expected
 
 
@@ -228,9 +232,10 @@ def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
     small = {"model.backbone": "resnet10t"}
     reproduced = Reproduction("localscgdam-fig1", root=tmp_path, scale="linked", seeds=[0], set=small)
     part = next(part for part in reproduced.parts() if part.title == "CIFAR10")
-    reproduced.parts = lambda: [part]
+    assert len(part.cases) == 5
+    some = {name: part.cases[name] for name in (next(iter(part.cases)), "localscgdam-p4")}
+    reproduced.parts = lambda: [replace(part, cases=some)]
     found = {run.case: yaml.safe_load(run.config) for run in reproduced.plan()[part.experiment]}
-    assert len(found) == 5
     for config in found.values():
         data = config["data"]["init_args"]
         assert (data["batch_size"], data["sampler"], data["imratio"]) == (128, {"positives": 0.2}, 0.1)
@@ -238,12 +243,3 @@ def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
     assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
     saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
     assert (saddle["prior"], saddle["clamp"], saddle["dual_scale"]) == (0.2, True, pytest.approx(1 / (0.2 * 0.8)))
-
-
-def test_heads_of_partial_loss_are_warmed_up_on_negatives_where_labels_are_missing(tmp_path, no_pretrained):
-    wanted = ["partialloss-fedbnplus", "surgagg-fedbnplus"]
-    for case, keys in planned("surgical-table2", tmp_path, wanted, no_pretrained).items():
-        (phase,) = keys["phases"]
-        negative = phase["objective"] is not None and phase["objective"]["init_args"]["missing"] == "negative"
-        assert negative == (case == "partialloss-fedbnplus")
-        assert keys["model"]["init_args"]["objective"] is None  # partial loss, in the main part

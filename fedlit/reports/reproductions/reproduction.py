@@ -12,6 +12,7 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
+from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
@@ -189,7 +190,8 @@ class Reproduction:
     def plan(self) -> dict[str, list[PlannedRun]]:
         """Return the runs of every part by experiment, with complete configurations; nothing is trained."""
         parts = [each for part in self.parts() for each in (self._body(part), part) if each is not None]
-        return {part.experiment: plan(self.sweep(part)) for part in parts}
+        parser = experiment_parser()
+        return {part.experiment: plan(self.sweep(part), parser) for part in parts}
 
     def announcement(self) -> str:
         """Return the planned runs and their cost as text; this needs no data and no network, and writes nothing."""
