@@ -24,22 +24,15 @@ COLUMNS = (
 
 @dataclass
 class Asked:
-    """Summary of the messages with the same question in a run.
+    """Summary of the messages with the same question in a run."""
 
-    Attributes:
-        first, last: Times in seconds since 1970.
-        messages: Number of answered messages.
-        refused: Number of those that were refused or failed.
-        examples: Largest number of examples behind one answer.
-        nbytes: Bytes of all arrays that have left.
-    """
-
+    # first, last: Times in seconds since 1970.
     first: float
     last: float
-    messages: int = 0
-    refused: int = 0
-    examples: int = 0
-    nbytes: int = 0
+    messages: int = 0  # Number of answered messages.
+    refused: int = 0  # Number of those that were refused or failed.
+    examples: int = 0  # Largest number of examples behind one answer.
+    nbytes: int = 0  # Bytes of all arrays that have left.
 
 
 def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:

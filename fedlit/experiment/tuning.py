@@ -209,21 +209,13 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A method whose tries have run.
+    """A method whose tries have run."""
 
-    Attributes:
-        case: Name of the method.
-        points: The settings that were tried, in order.
-        scores: The rule's metric of each try, averaged over its seeds; NaN for a failed one.
-        runs: Runs of the tries.
-        best: Index of the chosen settings.
-    """
-
-    case: str
-    points: list[dict[str, Any]]
-    scores: list[float]
-    runs: list[PlannedRun]
-    best: int
+    case: str  # Name of the method.
+    points: list[dict[str, Any]]  # The settings that were tried, in order.
+    scores: list[float]  # The rule's metric of each try, averaged over its seeds; NaN for a failed one.
+    runs: list[PlannedRun]  # Runs of the tries.
+    best: int  # Index of the chosen settings.
 
     @property
     def chosen(self) -> dict[str, Any]:

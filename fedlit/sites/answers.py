@@ -30,22 +30,14 @@ PAST = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected form of a client's part of a round, known before it arrives.
+    """Expected form of a client's part of a round, known before it arrives."""
 
-    Attributes:
-        client: The client that was asked.
-        mask: What it shares.
-        layout: The layout of the model.
-        aggregators: Number of aggregators of the phase.
-        steps: Local steps; 0 in a measuring round.
-        measured: Names and sizes of what a measuring round sends; None if the round trains.
-    """
-
-    client: Client
-    mask: Mask
-    layout: Layout
-    aggregators: int
-    steps: int
+    client: Client  # The client that was asked.
+    mask: Mask  # What it shares.
+    layout: Layout  # The layout of the model.
+    aggregators: int  # Number of aggregators of the phase.
+    steps: int  # Local steps; 0 in a measuring round.
+    # Names and sizes of what a measuring round sends; None if the round trains.
     measured: Mapping[str, int] | None = None
 
     @property
@@ -160,13 +152,9 @@ def _form(payload: Payload) -> tuple[tuple[str, int, str], ...]:
 
 @dataclass
 class Norms:
-    """Norms of the clients' updates, to detect unusually large ones.
+    """Norms of the clients' updates, to detect unusually large ones."""
 
-    Attributes:
-        past: Norms of each client's accepted rounds.
-    """
-
-    past: dict[str, list[float]] = field(default_factory=dict)
+    past: dict[str, list[float]] = field(default_factory=dict)  # Norms of each client's accepted rounds.
 
     def watch(self, parts: Mapping[str, Payload], site_of: Mapping[str, str]) -> None:
         """Warn about updates that are far larger than the cohort's, or than the client's own past ones."""

@@ -22,34 +22,21 @@ OnError = Literal["repeat", "skip", "stop"]
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a site.
+    """A request to a site."""
 
-    Attributes:
-        verb: What is asked.
-        site: The site that is asked.
-        client: The client whose part it is.
-        message: The fields.
-        tensors: The vectors.
-    """
-
-    verb: str
-    site: str
-    client: str
-    message: Any
-    tensors: State
+    verb: str  # What is asked.
+    site: str  # The site that is asked.
+    client: str  # The client whose part it is.
+    message: Any  # The fields.
+    tensors: State  # The vectors.
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Reason for a missing answer.
+    """Reason for a missing answer."""
 
-    Attributes:
-        kind: Kind of the failure.
-        message: Site, client and reason, readable.
-    """
-
-    kind: str
-    message: str
+    kind: str  # Kind of the failure.
+    message: str  # Site, client and reason, readable.
 
 
 @dataclass

@@ -46,23 +46,14 @@ class InvalidMessageError(FedlitError, ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a message.
+    """The header of a message."""
 
-    Attributes:
-        verb: What is asked, or ``reply``, or ``failed``.
-        content: Fields of the message.
-        listed: Name, type and number of values of each array.
-        shapes: Shape of each array that is not one-dimensional.
-        sha256: SHA-256 of the bytes of the arrays.
-        ledger: Head of the ledger of the site that has answered; "" in a server's message.
-    """
-
-    verb: str
-    content: dict[str, Any]
-    listed: list[tuple[str, str, int]]
-    shapes: dict[str, tuple[int, ...]]
-    sha256: str
-    ledger: str = ""
+    verb: str  # What is asked, or `reply`, or `failed`.
+    content: dict[str, Any]  # Fields of the message.
+    listed: list[tuple[str, str, int]]  # Name, type and number of values of each array.
+    shapes: dict[str, tuple[int, ...]]  # Shape of each array that is not one-dimensional.
+    sha256: str  # SHA-256 of the bytes of the arrays.
+    ledger: str = ""  # Head of the ledger of the site that has answered; "" in a server's message.
 
     @classmethod
     def read(cls, header: bytes) -> "Header":
@@ -118,23 +109,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message.
+    """A message."""
 
-    Attributes:
-        verb: What is asked, or ``reply``, or ``failed``.
-        content: Fields of the message, as JSON holds them.
-        vectors: Named arrays, each 1-D and contiguous.
-        shapes: Original shape of each array that was not 1-D.
-        sha256: SHA-256 of the bytes of the arrays; "" if it is not known yet.
-        ledger: Head of the ledger of the site that has answered.
-    """
-
-    verb: str
-    content: dict[str, Any] = field(default_factory=dict)
-    vectors: dict[str, np.ndarray] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    sha256: str = ""
-    ledger: str = ""
+    verb: str  # What is asked, or `reply`, or `failed`.
+    content: dict[str, Any] = field(default_factory=dict)  # Fields of the message, as JSON holds them.
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)  # Named arrays, each 1-D and contiguous.
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Original shape of each array that was not 1-D.
+    sha256: str = ""  # SHA-256 of the bytes of the arrays; "" if it is not known yet.
+    ledger: str = ""  # Head of the ledger of the site that has answered.
 
     @classmethod
     def of(cls, verb: str, message: Any, tensors: "Mapping[str, Tensor] | None" = None) -> "Envelope":

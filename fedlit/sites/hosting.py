@@ -49,45 +49,26 @@ READ = 2**20
 
 @dataclass(frozen=True)
 class Order:
-    """Request of a lead for a run.
+    """Request of a lead for a run."""
 
-    Attributes:
-        config: File of the configuration, see :mod:`fedlit.sites.submitted`.
-        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
-        name: Name of a new run.
-        fresh: Sites whose clients start afresh if their state is missing.
-        server: The server's own file, which need not exist.
-        lead: Name in the lead's certificate.
-    """
-
-    config: Path
-    run: str
-    name: str
-    fresh: Sequence[str] = ()
-    server: Path | None = None
-    lead: str = ""
+    config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
+    run: str  # The run's id; "" for the one that the configuration's `ckpt_path` names.
+    name: str  # Name of a new run.
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
+    server: Path | None = None  # The server's own file, which need not exist.
+    lead: str = ""  # Name in the lead's certificate.
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Outcome of a run, as far as the server's job knows it.
+    """Outcome of a run, as far as the server's job knows it."""
 
-    Attributes:
-        kind: ``finished``, ``stopped`` (on request), ``failed``, or ``away`` (a site was disconnected, or the job
-            aborted).
-        reason: Readable reason of a failure.
-        directory: The run's directory at the server.
-        rounds: Completed rounds of the model that was tested.
-        metrics: Values of ``test/...``.
-        summary: Where the metrics are, from the tracker.
-    """
-
-    kind: str
-    reason: str = ""
-    directory: str = ""
-    rounds: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    summary: str = ""
+    kind: str  # `finished`, `stopped` (on request), `failed`, or `away` (a site was disconnected, or the job aborted).
+    reason: str = ""  # Readable reason of a failure.
+    directory: str = ""  # The run's directory at the server.
+    rounds: int = 0  # Completed rounds of the model that was tested.
+    metrics: dict[str, float] = field(default_factory=dict)  # Values of `test/...`.
+    summary: str = ""  # Where the metrics are, from the tracker.
 
 
 class Lines(io.TextIOBase):

@@ -38,21 +38,13 @@ class Unreachable(ConfigError):
 
 @dataclass(frozen=True)
 class Kit:
-    """The start-up kit of NVFlare for a site or a lead: certificates, and the server's address.
+    """The start-up kit of NVFlare for a site or a lead: certificates, and the server's address."""
 
-    Attributes:
-        folder: ``startup/``.
-        role: ``site`` or ``lead``.
-        host: The server's machine.
-        port: The server's port.
-        identity: Name in the server's certificate.
-    """
-
-    folder: Path
-    role: str
-    host: str
-    port: int
-    identity: str
+    folder: Path  # `startup/`.
+    role: str  # `site` or `lead`.
+    host: str  # The server's machine.
+    port: int  # The server's port.
+    identity: str  # Name in the server's certificate.
 
     def certificate(self) -> "Certificate":
         """Return the own certificate, whether valid or not.
@@ -269,16 +261,11 @@ def kit_of(folder: Path) -> Kit | None:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate: its owner, and when it is valid.
+    """A certificate: its owner, and when it is valid."""
 
-    Attributes:
-        where: Readable name of the certificate.
-        name: Name of its owner.
-        since, until: When it is valid.
-    """
-
-    where: str
-    name: str
+    where: str  # Readable name of the certificate.
+    name: str  # Name of its owner.
+    # since, until: When it is valid.
     since: datetime
     until: datetime
 

@@ -34,25 +34,16 @@ CLOCK = 300
 
 @dataclass
 class Roster:
-    """Sites of a federation.
+    """Sites of a federation."""
 
-    Attributes:
-        carrier: The transport to the sites.
-        presences: What each site has reported, in the order of their names.
-        plans: The plan of each phase, as JSON, by name; the main part's name is "".
-        fresh: Sites whose clients start afresh if their state is missing.
-        run: The run's id.
-        ledgers: Last heads of the sites' ledgers, by site.
-        models: Whether sites get the best model when the run ends.
-    """
-
-    carrier: Carrier
-    presences: Sequence[Presence]
+    carrier: Carrier  # The transport to the sites.
+    presences: Sequence[Presence]  # What each site has reported, in the order of their names.
+    # The plan of each phase, as JSON, by name; the main part's name is "".
     plans: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    fresh: Sequence[str] = ()
-    run: str = field(default_factory=new_run)
-    ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))
-    models: bool = True
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
+    run: str = field(default_factory=new_run)  # The run's id.
+    ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
+    models: bool = True  # Whether sites get the best model when the run ends.
 
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]
@@ -189,15 +180,10 @@ class Ledgers:
 
 @dataclass
 class Gathered:
-    """Answers of all sites to `Hello`.
+    """Answers of all sites to `Hello`."""
 
-    Attributes:
-        presences: The answers, in the order of the sites' names.
-        arrays: Indices of the organisations and groups of each site's images, by site.
-    """
-
-    presences: list[Presence]
-    arrays: dict[str, State]
+    presences: list[Presence]  # The answers, in the order of the sites' names.
+    arrays: dict[str, State]  # Indices of the organisations and groups of each site's images, by site.
 
 
 def gather(

@@ -28,47 +28,29 @@ GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 
 @dataclass(frozen=True)
 class Resumed:
-    """The run to resume: the newest of an experiment.
+    """The run to resume: the newest of an experiment."""
 
-    Attributes:
-        experiment: Name of the experiment.
-    """
-
-    experiment: str
+    experiment: str  # Name of the experiment.
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A lead's request for a run.
+    """A lead's request for a run."""
 
-    Attributes:
-        config: The resolved configuration, as JSON.
-        name: Name of a new run.
-        resumes: The run to resume; None for a new one.
-        fresh: Sites whose clients start afresh if their state is missing.
-    """
-
-    config: str
-    name: str
-    resumes: Resumed | None = None
-    fresh: Sequence[str] = ()
+    config: str  # The resolved configuration, as JSON.
+    name: str  # Name of a new run.
+    resumes: Resumed | None = None  # The run to resume; None for a new one.
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
 
 
 @dataclass(frozen=True)
 class Lead:
-    """The folder of a lead.
+    """The folder of a lead."""
 
-    Attributes:
-        folder: The folder, with NVFlare's ``startup``.
-        user: Name in the certificate.
-        sites: Names of the sites that take part.
-        server: Name of the server's machine.
-    """
-
-    folder: Path
-    user: str
-    sites: tuple[str, ...]
-    server: str = "localhost"
+    folder: Path  # The folder, with NVFlare's `startup`.
+    user: str  # Name in the certificate.
+    sites: tuple[str, ...]  # Names of the sites that take part.
+    server: str = "localhost"  # Name of the server's machine.
 
     @classmethod
     def read(cls, folder: Path) -> "Lead":

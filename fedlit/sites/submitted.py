@@ -94,29 +94,20 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Described:
-    """Description of a lead's data, which the server does not read.
+    """Description of a lead's data, which the server does not read."""
 
-    Attributes:
-        classes: Their classes, in order.
-        batch_size, eval_batch_size: Examples in a batch.
-    """
-
-    classes: list[str]
+    classes: list[str]  # Their classes, in order.
+    # batch_size, eval_batch_size: Examples in a batch.
     batch_size: int
     eval_batch_size: int
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A lead's whole configuration. Its data, folders and loggers are only recorded: they are not built.
+    """A lead's whole configuration. Its data, folders and loggers are only recorded: they are not built."""
 
-    Attributes:
-        data: Description of the lead's data.
-        settings: The resolved configuration.
-    """
-
-    data: Described
-    settings: dict[str, Any]
+    data: Described  # Description of the lead's data.
+    settings: dict[str, Any]  # The resolved configuration.
 
 
 @dataclass(frozen=True)

@@ -51,31 +51,18 @@ ENDED = tuple(status.value for status in RunStatus if status.value.startswith("F
 
 @dataclass
 class Watched:
-    """A watched job.
+    """A watched job."""
 
-    Attributes:
-        id: NVFlare's id.
-        began: When it was submitted.
-        seen: Number of its lines that were shown.
-        told: Its last progress report.
-        gone: Since when the server answers that it does not run.
-        without: How often in a row each connected site was seen without it.
-        stopping: When it was asked to end after its round.
-        lost: Sites that cannot answer it any more.
-        cut: Whether this command has aborted it.
-        looked: When sites were last checked.
-    """
-
-    id: str
-    began: float = field(default_factory=time.monotonic)
-    seen: int = 0
-    told: dict[str, Any] = field(default_factory=dict)
-    gone: float | None = None
-    without: dict[str, int] = field(default_factory=dict)
-    stopping: float | None = None
-    lost: list[str] = field(default_factory=list)
-    cut: bool = False
-    looked: float = 0.0
+    id: str  # NVFlare's id.
+    began: float = field(default_factory=time.monotonic)  # When it was submitted.
+    seen: int = 0  # Number of its lines that were shown.
+    told: dict[str, Any] = field(default_factory=dict)  # Its last progress report.
+    gone: float | None = None  # Since when the server answers that it does not run.
+    without: dict[str, int] = field(default_factory=dict)  # How often in a row each connected site was seen without it.
+    stopping: float | None = None  # When it was asked to end after its round.
+    lost: list[str] = field(default_factory=list)  # Sites that cannot answer it any more.
+    cut: bool = False  # Whether this command has aborted it.
+    looked: float = 0.0  # When sites were last checked.
 
 
 class Supervisor:

@@ -37,18 +37,12 @@ RESERVED = ".reserved"
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a completed run, stored as ``result.json`` in its directory.
+    """Result of a completed run, stored as ``result.json`` in its directory."""
 
-    Attributes:
-        rounds: Requested number of rounds; patience may have ended the run earlier.
-        best_round: Number of completed rounds of the tested model.
-        seconds: Duration of the process that completed the run.
-        metrics: Values of ``test/...``; undefined values are NaN, and null in the file.
-    """
-
-    rounds: int
-    best_round: int
-    seconds: float
+    rounds: int  # Requested number of rounds; patience may have ended the run earlier.
+    best_round: int  # Number of completed rounds of the tested model.
+    seconds: float  # Duration of the process that completed the run.
+    # Values of `test/...`; undefined values are NaN, and null in the file.
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
 

@@ -45,25 +45,16 @@ MOST_GROUPS = 12
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of an evaluation.
+    """Options of an evaluation."""
 
-    Attributes:
-        by: Kinds of groups; None for all that the files have.
-        test_set: Test set; None for all.
-        points: Operating points.
-        stated: Rates at which classes are judged.
-        prevalence: Share of positives for predictive values; None for that of the test set, of all groups together.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-    """
-
-    by: tuple[str, ...] | None = None
-    test_set: str | None = None
-    points: tuple[Point, ...] = ()
-    stated: Stated = field(default_factory=Stated)
+    by: tuple[str, ...] | None = None  # Kinds of groups; None for all that the files have.
+    test_set: str | None = None  # Test set; None for all.
+    points: tuple[Point, ...] = ()  # Operating points.
+    stated: Stated = field(default_factory=Stated)  # Rates at which classes are judged.
+    # Share of positives for predictive values; None for that of the test set, of all groups together.
     prevalence: float | None = None
-    level: float = LEVEL
-    draws: int = DRAWS
+    level: float = LEVEL  # Level of the intervals.
+    draws: int = DRAWS  # Number of draws of the bootstrap.
 
 
 @dataclass(frozen=True, eq=False)
