@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import timm
 
-from fedlit.reports.compare import report
+from fedlit.reports.compare import page
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 
@@ -20,7 +20,7 @@ def no_pretrained(monkeypatch):
 def no_pdf():
     """Charts are written as SVG alone, in half the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "save", lambda *_: None)
+        patch.setattr(page, "save", lambda *_: None)
         yield
 
 

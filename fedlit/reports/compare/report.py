@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
 from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import Method
-from fedlit.reports.compare.page import Chart, page
+from fedlit.reports.compare.page import Chart, page, report_folder
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
 from fedlit.reports.compare.statistics import Statistics
-from fedlit.reports.compare.styles import Style, save, styles
+from fedlit.reports.compare.styles import Style, styles
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -22,27 +21,19 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     Raises:
         ConfigError: If the folder cannot be created.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
-            key="report-folder-not-created",
-        ) from error
     looks = styles([method.name for method in comparison.methods])
     charts = {"progress": _progress(comparison, looks), "drift": _drift(comparison.methods, looks)}
     numbers = comparison.statistics
     if numbers is not None:
         charts |= _numbers(numbers, looks)
+    if comparison.joining is not None:
+        charts["joining"] = [_gains(comparison.joining)]
+    file = report_folder(folder, (chart for section in charts.values() for chart in section))
+    if numbers is not None:
         numbers.auroc_table().to_csv(folder / "auroc.csv", index=False)
         numbers.differences_table().to_csv(folder / "differences.csv", index=False)
     if comparison.joining is not None:
-        charts["joining"] = [_gains(comparison.joining)]
         comparison.joining.table().to_csv(folder / "gains.csv", index=False)
-    for chart in (chart for section in charts.values() for chart in section):
-        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
-        save(chart.figure, folder / f"{chart.name}.pdf")
-    file = folder / "report.html"
     file.write_text(page(comparison, looks, charts, _partitions(comparison.methods)), encoding="utf-8")
     return file
 

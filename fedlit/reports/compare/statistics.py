@@ -32,7 +32,7 @@ from fedlit.metrics.intervals import (
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
-from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.methods import Method, listed
 from fedlit.reports.compare.support import Support
 
 DELONG, RESAMPLED = "DeLong", "bootstrap"
@@ -99,7 +99,7 @@ class MethodDifferences:
         each = f"{_equation(macro.p_images)} for test images only, {_equation(macro.p_seeds)} for seeds only"
         better = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value > 0]
         worse = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value < 0]
-        parts = [f"{word} in {_listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
+        parts = [f"{word} in {listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
         by_class = f"By class, it is {' and '.join(parts)}" if parts else "No single class differs beyond noise"
         return f"{size}. This {noise} ({both}; {each}). {by_class}."
 
@@ -215,10 +215,11 @@ def statistics(
     for method in methods:
         start = sum(len(other.runs) for other in methods[: methods.index(method)])
         slices[method.name] = slice(start, start + len(method.runs))
-        means[method.name] = _mean(boots[slices[method.name]])
+        own = boots[slices[method.name]]
+        mean = (np.mean([getattr(boot, part) for boot in own], axis=0) for part in ("estimate", "draws"))
+        means[method.name] = Bootstrap(*mean, own[0].sample)
         single = shared.scores[start] if len(method.runs) == 1 else None
-        of_runs = (boots[slices[method.name]], means[method.name], single)
-        scored.append(_scored(method, *of_runs, shared, support, judged, level))
+        scored.append(_scored(method, own, means[method.name], single, shared, support, judged, level))
     against = []
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):
@@ -237,11 +238,6 @@ def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
         return Bootstrap(np.append(boot.estimate, np.nan), np.hstack([boot.draws, blank]), boot.sample)
     macro, draws = boot.estimate[averaged].mean(), boot.draws[:, averaged].mean(1)
     return Bootstrap(np.append(boot.estimate, macro), np.column_stack([boot.draws, draws]), boot.sample)
-
-
-def _mean(boots: Sequence[Bootstrap]) -> Bootstrap:
-    estimate, draws = (np.mean([getattr(boot, part) for boot in boots], axis=0) for part in ("estimate", "draws"))
-    return Bootstrap(estimate, draws, boots[0].sample)
 
 
 def _scored(
@@ -269,14 +265,10 @@ def _scored(
     else:
         fewest, images, variance = (np.append(each, np.nan) for each in (fewest, images, variance))
     intervals = logit_intervals(mean.estimate, variance, fewest, images, level)
-    columns = (mean.estimate.tolist(), deviations.tolist(), _judged_only(judged, intervals, level))
+    shown = [each if known else Interval(np.nan, np.nan, level) for each, known in zip(intervals, judged, strict=True)]
+    columns = (mean.estimate.tolist(), deviations.tolist(), shown)
     estimates = [AurocEstimate(*numbers) for numbers in zip(*columns, strict=True)]
     return MethodAuroc(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
-
-
-def _judged_only(judged: np.ndarray, intervals: Sequence[Interval], level: float) -> list[Interval]:
-    undefined = Interval(float("nan"), float("nan"), level)
-    return [interval if known else undefined for interval, known in zip(intervals, judged, strict=True)]
 
 
 def _against(
@@ -320,11 +312,6 @@ def _error(change: Bootstrap) -> np.ndarray:
     error, defined = np.full(len(change.estimate), np.nan), (~np.isnan(change.draws)).sum(0) > 1
     error[defined] = np.nanstd(change.draws[:, defined], axis=0, ddof=1)
     return error
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _equation(p: float) -> str:

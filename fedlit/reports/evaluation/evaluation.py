@@ -6,7 +6,7 @@ between groups are paired if they share patients.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -41,6 +41,7 @@ ALL = "all"
 CHUNK = 128
 """Draws at a time: their counts and sums stay in the processor's cache."""
 MOST_GROUPS = 12
+RATES = ("sensitivity", "specificity")
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def evaluate_runs(
             key="evaluate-several-methods",
         )
     method = methods[0]
-    objective = _objective(method)
+    objective = str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
     sets = test_images(method.runs, request.test_set, objective, notes)
     if objective in RANKING:
         notes.append(
@@ -151,15 +152,11 @@ def evaluate_images(
             "interval nor claim, as these would be wrong too often."
         )
     frames = {
-        "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
+        "estimates": pd.DataFrame([_where(cell) | _estimate(cell, key, request) for cell in cells for key in MEASURES]),
         "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
         "gaps": _gaps(cells, kinds, request),
     }
     return Evaluation(method, request, tuple(sets), tuple(kinds), notes=notes, **frames)
-
-
-def _objective(method: Method) -> str:
-    return str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
 
 
 def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> tuple[str, ...]:
@@ -302,11 +299,6 @@ def _where(cell: Cell) -> dict[str, object]:
     return dict(zip(("set", "by", "group", "class"), cell.place, strict=True)) | counts
 
 
-def _rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
-    for key in MEASURES:
-        yield _where(cell) | _estimate(cell, key, request)
-
-
 def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for number, threshold in enumerate(cell.thresholds):
         chosen = {
@@ -329,28 +321,18 @@ def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOption
         reference = references.setdefault((name, kind, label), cell)
         if reference is cell:
             continue
-        fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in AT_RATES]
+        fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in RATES]
         for key in (*TESTED, *fixed):
-            gap = _gap(cell, reference, key, request.level)
+            samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
+            measure = (AT_THRESHOLD if "@" in key else MEASURES)[key.partition("@")[0]]
+            gap = compare_groups(measure, *samples, request.level)
             at = cell.thresholds[int(key.partition("@")[2])].point.title if "@" in key else ""
             where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}
             found.append((where | {"measure": key.partition("@")[0], "at": at}, gap))
     corrected = holm([gap.p for _, gap in found]).tolist()
-    return pd.DataFrame(
-        [_gap_row(where, replace(gap, p_holm=p)) for (where, gap), p in zip(found, corrected, strict=True)]
-    )
-
-
-AT_RATES = ("sensitivity", "specificity")
-
-
-def _gap(cell: Cell, reference: Cell, key: str, level: float) -> Gap:
-    name, _, number = key.partition("@")
-    samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
-    return compare_groups((AT_THRESHOLD if number else MEASURES)[name], *samples, level)
-
-
-def _gap_row(where: Mapping[str, object], gap: Gap) -> dict[str, object]:
-    ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
-    tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": gap.p_holm}
-    return {**where, **ends, **tests, "beyond_noise": gap.claimed}
+    rows = []
+    for (where, gap), p in zip(found, corrected, strict=True):
+        ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
+        tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": p}
+        rows.append(where | ends | tests | {"beyond_noise": replace(gap, p_holm=p).claimed})
+    return pd.DataFrame(rows)

@@ -1,22 +1,18 @@
 """Files and terminal output of an evaluation: ``report.html``, figures as SVG and PDF, numbers as CSV."""
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
 from fedlit import __version__
-from fedlit.core.errors import ConfigError
 from fedlit.metrics.calibration import BINS
 from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.measures import SUPPORT
-from fedlit.reports.compare.page import Chart, inline_svg
-from fedlit.reports.compare.styles import save
+from fedlit.reports.compare.page import report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.figures import charts
 from fedlit.reports.evaluation.tables import TextTable, tables, verdict
@@ -36,22 +32,17 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
     Raises:
         ConfigError: The folder cannot be created.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
-            key="report-folder-not-created",
-        ) from error
-    drawn = charts(evaluation)
-    for chart in (chart for section in drawn.values() for chart in section):
-        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
-        save(chart.figure, folder / f"{chart.name}.pdf")
+    drawn, found = charts(evaluation), tables(evaluation)
+    file = report_folder(folder, (chart for section in drawn.values() for chart in section))
     for name in ("estimates", "gaps", "points"):
         if len(frame := getattr(evaluation, name)):
             frame.to_csv(folder / f"{name}.csv", index=False)
-    file = folder / "report.html"
-    file.write_text(_page(evaluation, drawn), encoding="utf-8")
+    page = template("evaluation/report.html.jinja").render(
+        evaluation=evaluation, verdict=verdict(evaluation), tables=found, charts=drawn, version=__version__,
+        sections={name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)},
+        support=SUPPORT, fewest=FEWEST, bins=BINS,
+    )  # fmt: skip
+    file.write_text(page, encoding="utf-8")
     return file
 
 
@@ -84,17 +75,3 @@ def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     for table in sections["points"][:1]:
         rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
         yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
-
-
-def _page(evaluation: Evaluation, drawn: dict[str, list[Chart]]) -> str:
-    environment = Environment(
-        loader=PackageLoader("fedlit.reports", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"base64": lambda text: base64.b64encode(text.encode()).decode(), "inline": inline_svg}
-    found = tables(evaluation)
-    present = {name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)}
-    return environment.get_template("evaluation/report.html.jinja").render(
-        evaluation=evaluation, verdict=verdict(evaluation), sections=present, tables=found, charts=drawn,
-        version=__version__, support=SUPPORT, fewest=FEWEST, bins=BINS,
-    )  # fmt: skip

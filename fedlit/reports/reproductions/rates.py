@@ -129,17 +129,15 @@ def _chosen(part: SweepPart, best: dict[Any, Settings], rates: Rates) -> SweepPa
 
 def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
     """Return the keys of the configuration for these settings; keys of an algorithm begin with its name."""
-    return dict(_pairs(settings, value, rates))
-
-
-def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, Any]]:
+    keys = {}
     for name, number in settings.items():
         if name == "rate":
-            yield rates.key, rates.of(value, number)
+            keys[rates.key] = rates.of(value, number)
         else:
-            whole = float(number).is_integer() and all(isinstance(each, int) for each in rates.others[name].values)
-            yield rates.others[name].key, int(number) if whole else number
-            yield from rates.others[name].beside.get(number, {}).items()
+            axis = rates.others[name]
+            whole = float(number).is_integer() and all(isinstance(each, int) for each in axis.values)
+            keys |= {axis.key: int(number) if whole else number} | axis.beside.get(number, {})
+    return keys
 
 
 def _as_text(settings: Settings) -> str:

@@ -62,13 +62,9 @@ class BenchmarkReport:
         aurocs = ours[ours["what"] == "AUROC"].drop(columns="what")
         columns = [*tests[:-1], MEAN, tests[-1]]
         text = [*self._compared(values, published, columns), *self._paired(values, published, tests)]
-        text += [
-            "",
-            "AUROC of the same models, which the benchmark does not publish:",
-            "",
-            *_means(aurocs, columns),
-            "",
-        ]
+        means = [[method, *_cells(own[columns])] for method, own in aurocs.groupby("method", sort=False)]
+        text += ["", "AUROC of the same models, which the benchmark does not publish:", ""]
+        text += [*grid(["", *columns], means), ""]
         return Report("\n".join(text), {"values": values, "published": published, "auroc": aurocs})
 
     def _published(self) -> pd.DataFrame:
@@ -133,11 +129,6 @@ def _of_site(sets: list[Predictions], site: str) -> tuple[Tensor, Tensor]:
     (predictions,) = (each for each in sets if (each.sites == site).any())
     rows = (predictions.sites == site).nonzero()[0]
     return predictions.scores[rows], predictions.labels[rows]
-
-
-def _means(values: pd.DataFrame, columns: list[str]) -> list[str]:
-    rows = [[method, *_cells(own[columns])] for method, own in values.groupby("method", sort=False)]
-    return grid(["", *columns], rows)
 
 
 def _cells(values: pd.DataFrame) -> list[str]:
