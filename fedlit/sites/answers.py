@@ -63,7 +63,8 @@ class Expected:
                 cut = payload.vectors[name]
                 payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
         wanted = self.client.weight * self.mask.owned.double()
-        if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
+        same_mask = mask_weight is not None and mask_weight.dtype == wanted.dtype and torch.equal(mask_weight, wanted)
+        if sent.weight != self.client.weight or not same_mask:
             raise InvalidMessageError(
                 f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}",
                 key="reply-mask-or-weight",
@@ -94,17 +95,14 @@ class Expected:
             )
         if not torch.isfinite(vector).all():
             raise InvalidMessageError(f"its {name!r} is not finite", key="reply-vector-not-finite")
-        if self.measured is None and vector.numel() == layout.size:
+        if self.measured is not None:
+            return
+        if vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
                 raise InvalidMessageError(
                     f"its {name!r} is not zero where the client shares nothing", key="reply-vector-outside-mask"
                 )
-        elif (
-            self.measured is None
-            and vector.numel() == layout.stats_size
-            and not self.mask.shares_stats(layout)
-            and vector.any()
-        ):
+        elif vector.numel() == layout.stats_size and not self.mask.shares_stats(layout) and vector.any():
             raise InvalidMessageError(
                 f"its {name!r} is not zero, although the client keeps its statistics", key="reply-statistics-kept"
             )
@@ -121,10 +119,6 @@ class Expected:
             raise InvalidMessageError(
                 f"seconds: expected at least 0, found {report.seconds:g}", key="reply-seconds-negative"
             )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def disagreeing(parts: Mapping[str, Payload]) -> dict[str, str]:

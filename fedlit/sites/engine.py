@@ -65,15 +65,8 @@ class SiteEngine(Engine):
         self._site_of, self._phase, self._layout = site_of, phase, layout
         self._tensors = _tensors_of(program)
         self._replies = Replies(program, roster.presences, layout)
-        self._ask = Asking(
-            roster.carrier,
-            self._prepare,
-            self._replies.prepared,
-            settings.on_site_error or "repeat",
-            settings.quorum or 1,
-            settings.deadline,
-            heard=roster.heard,
-        )
+        on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
+        self._ask = Asking(roster.carrier, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
         _check_windows(settings, layout)
         self._norms, self._rounds = Norms(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
@@ -135,7 +128,11 @@ class SiteEngine(Engine):
         """Score each view at the site that has its images, and the server's test sets here, in order."""
         away, tensors = [view for view in views if view.holder is not None], {"w": down.w, "stats": down.stats}
         what = f"the evaluation {f'after round {self._rounds}' if self._rounds > 0 else 'before round 1'}"
-        asked = [self._task("evaluate", v.client, tensors, self._look(v), v.holder) for v in away]
+        asked = []
+        for v in away:  # a site with floors evaluates whole views
+            limit = None if self._replies.sites[self._site_of[v.holder]].whole else v.limit
+            look = Look(v.holder, v.part, self._rounds, v.method, limit)
+            asked.append(self._task("evaluate", v.client, tensors, look, v.holder))
         numbers = {id(request): view for request, view in zip(asked, away, strict=True)}
         scored = {
             numbers[id(request)]: scores
@@ -210,9 +207,8 @@ class SiteEngine(Engine):
             for name in names
             if kept.get(name) is not None
         ]  # fmt: skip
-        for request, kept_one in self._ask(
-            asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
-        ):
+        read = lambda _, reply: reply.message(Started).kept  # noqa: E731
+        for request, kept_one in self._ask(asked, read, "start of a phase", "repeat"):
             self._accepted[request.client] = 0 if kept_one else None
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
@@ -250,18 +246,8 @@ class SiteEngine(Engine):
     ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
-        site = self._site_of[holder or client]
-        fresh, fingerprint = site in self._roster.fresh, self._layout.fingerprint
-        task = Task(
-            run=self._roster.run,
-            phase=self._phase,
-            fingerprint=fingerprint,
-            client=client,
-            accepted=accepted,
-            durable=durable,
-            fresh=fresh,
-            asked=asked,
-        )
+        site, about = self._site_of[holder or client], (self._roster.run, self._phase, self._layout.fingerprint)
+        task = Task(*about, client, accepted, durable, fresh=site in self._roster.fresh, asked=asked)
         return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
@@ -270,11 +256,6 @@ class SiteEngine(Engine):
             self._roster.run, self._phase, self._roster.plans[self._phase], self._layout.fingerprint, members
         )
         return Request("prepare", site, "", asked, self._tensors)
-
-    def _look(self, view: View) -> Look:
-        """Return the evaluation of a view; a site with floors evaluates whole views."""
-        whole = self._replies.sites[self._site_of[view.holder]].whole
-        return Look(view.holder, view.part, self._rounds, view.method, None if whole else view.limit)
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
         """Warn once if messages take a large part of a round."""

@@ -161,10 +161,7 @@ class Envelope:
         """Return the arrays as tensors, in their original shapes."""
         import torch
 
-        return {
-            name: torch.from_numpy(vector).reshape(self.shapes.get(name, (-1,)))
-            for name, vector in self.vectors.items()
-        }
+        return {n: torch.from_numpy(v).reshape(self.shapes.get(n, (-1,))) for n, v in self.vectors.items()}
 
     @property
     def nbytes(self) -> int:
@@ -211,7 +208,8 @@ class Envelope:
         """
         header, arrays = split(content)
         head = Header.read(header)
-        return cls.of_arrays(head, {name: _own(view) for name, view in head.cut(arrays).items()})
+        views = head.cut(arrays).items()  # copied in the byte order of this machine
+        return cls.of_arrays(head, {name: view.astype(view.dtype.newbyteorder("=")) for name, view in views})
 
     @classmethod
     def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray]) -> "Envelope":
@@ -263,11 +261,6 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
             key="message-header-too-long",
         )
     return content[PREFIX.size : start], memoryview(content)[start:]
-
-
-def _own(view: np.ndarray) -> np.ndarray:
-    """Return a copy in the byte order of this machine."""
-    return view.astype(view.dtype.newbyteorder("="))
 
 
 def _hash(vectors: Mapping[str, np.ndarray]) -> str:

@@ -158,7 +158,7 @@ class Hosted:
             "lines": self.lines.since(int(asked.get("since", 0))),
             "run": self._run,
             "kept": self._kept(),
-            "means": self._is_meant(made(Resumed, asked["means"], "means")) if asked.get("means") else None,
+            "means": self._is_meant(asked.get("means")),
             "away": sorted(name for name, there in self.carrier.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
@@ -255,11 +255,10 @@ class Hosted:
     def _run(self) -> str:
         return self._roster.run if self._roster else self.order.run
 
-    def _is_meant(self, named: Resumed) -> bool | None:
-        """Return whether a lead means this run; None while its directory is not known yet."""
-        if self._folder is None:
-            return None
-        return named.experiment == self._folder.name
+    def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
+        """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""
+        means = made(Resumed, named, "means") if named else None
+        return None if means is None or self._folder is None else means.experiment == self._folder.name
 
     def _kept(self) -> int:
         """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""

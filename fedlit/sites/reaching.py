@@ -308,11 +308,8 @@ def _of(content: bytes, where: str) -> Certificate:
 
     read = x509.load_der_x509_certificate(content)
     names = read.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return Certificate(where, str(names[0].value) if names else "", *_dates(read))
-
-
-def _dates(certificate) -> tuple[datetime, datetime]:
-    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    name = str(names[0].value) if names else ""
+    return Certificate(where, name, read.not_valid_before_utc, read.not_valid_after_utc)
 
 
 def _now() -> datetime:

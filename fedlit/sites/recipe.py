@@ -51,9 +51,8 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
             if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected at least 1, found {getattr(self, name)}", key="plan-number-below-one"
-                )
+                found = getattr(self, name)
+                raise ConfigError(f"{name}: expected at least 1, found {found}", key="plan-number-below-one")
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
 
@@ -66,15 +65,8 @@ class Plan:
         if not 0 <= asked.index < self.rounds:
             raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}", key="plan-round-unknown")
         plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
-        share, cohort = torch.tensor(1.0), tuple(asked.cohort)
-        return Round(
-            asked.index,
-            seed=self.seed,
-            cohort=cohort,
-            participation=share,
-            moments=not measures or asked.moments,
-            **plan,
-        )
+        plan |= {"participation": torch.tensor(1.0), "moments": not measures or asked.moments}
+        return Round(asked.index, seed=self.seed, cohort=tuple(asked.cohort), **plan)
 
 
 @dataclass(frozen=True)

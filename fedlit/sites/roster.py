@@ -121,13 +121,10 @@ class Roster:
 
 def run_with(folder: Path, run: str) -> Path | None:
     """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
-    return next((file.parent for file in folder.glob(f"*/{FILE}") if _run_in(file) == run), None)
-
-
-def _run_in(file: Path) -> str | None:
-    """Return the id in a run's file; None if the file cannot be read, which is an error only for its own run."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return json.loads(file.read_text())["run"]
+    for file in folder.glob(f"*/{FILE}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file is an error only for its own run
+            if json.loads(file.read_text())["run"] == run:
+                return file.parent
     return None
 
 
@@ -170,12 +167,10 @@ class Ledgers:
             draft.write_text(json.dumps(mine, indent=1) + "\n")
 
     def _read(self) -> dict[str, str]:
-        try:
-            return (
-                {str(site): str(head) for site, head in json.loads(self.file.read_text()).items()} if self.file else {}
-            )
-        except (OSError, ValueError, AttributeError):
-            return {}
+        with suppress(OSError, ValueError, AttributeError):
+            heads = json.loads(self.file.read_text()) if self.file else {}
+            return {str(site): str(head) for site, head in heads.items()}
+        return {}
 
 
 @dataclass

@@ -34,17 +34,12 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
         storage: The server's own folder for its list of jobs.
     """
     storage = Path(storage).absolute()
+    server = {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": SILENT, "admin_timeout": 10.0}
+    manager, jobs = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", str(storage / "jobs")
     return {
         RESOURCES: _classes()
         | {
-            "servers": [
-                {
-                    "admin_storage": "transfer",
-                    "max_num_clients": 100,
-                    "heart_beat_timeout": SILENT,
-                    "admin_timeout": 10.0,
-                }
-            ],
+            "servers": [server],
             "snapshot_persistor": {
                 "path": f"{_NVFLARE}.state_persistors.storage_state_persistor.StorageStatePersistor",
                 "args": {
@@ -54,12 +49,7 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
             },
             "components": [
                 _part("job_scheduler", f"{_NVFLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=4),
-                _part(
-                    "job_manager",
-                    "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                    uri_root=str(storage / "jobs"),
-                    job_store_id="job_store",
-                ),
+                _part("job_manager", manager, uri_root=jobs, job_store_id="job_store"),
                 {"id": "job_store"} | _storage({}),
                 _part("process_launcher", f"{_NVFLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
                 _part("door", DOOR),
@@ -99,8 +89,7 @@ def authorization() -> dict[str, Any]:
         | {"operate": "any", "app_command": "any"},
         "org_admin": {"submit_job": "none", "operate": "o:site"}
         | own
-        | {"manage_job": "o:submitter"}
-        | {"app_command": "none"},
+        | {"manage_job": "o:submitter", "app_command": "none"},
         "lead": {"submit_job": "any", "operate": "o:site"} | own,
         "member": {},
     }

@@ -107,29 +107,14 @@ def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submissi
         submission: The lead's request.
     """
     rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
-    server = {
-        "format_version": 2,
+    both = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
+    server = both | GRACE | {
         "server": {"heart_beat_timeout": SILENT, "task_request_interval": POLL},
         "workflows": [{"id": TASK, "path": CLASSES[0], "args": rounds}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        **GRACE,
-    }
-    site = {
-        "format_version": 2,
-        "executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-    meta = {
-        "name": JOB,
-        "resource_spec": {},
-        "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
-        "min_clients": len(sites),
-        "mandatory_clients": list(sites),
-    }
+    }  # fmt: skip
+    site = both | {"executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}]}
+    meta = {"name": JOB, "resource_spec": {}, "min_clients": len(sites), "mandatory_clients": list(sites)}
+    meta["deploy_map"] = {"app_server": ["server"], "app_site": list(sites)}
     files = {
         "meta.json": json.dumps(meta, indent=2),
         "app_server/config/config_fed_server.json": json.dumps(server, indent=2),

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -190,18 +190,7 @@ def _json(text: str) -> Any:
 
 
 def _wanted(settings: Mapping[str, Any]) -> Wanted:
-    keys = (
-        "seed",
-        "experiment",
-        "name",
-        "tags",
-        "ckpt_path",
-        "fast_dev_run",
-        "model",
-        "federation",
-        "phases",
-        "callbacks",
-    )
+    keys = [each.name for each in fields(Wanted) if each.name != "precision"]
     if missing := [key for key in keys if key not in settings]:
         raise Mistyped(f"{missing[0]} is missing", key="submitted-key-missing")
     precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
@@ -218,10 +207,9 @@ def _wanted(settings: Mapping[str, Any]) -> Wanted:
 def _made(
     submitted: Submitted, settings: dict[str, Any], wanted: Wanted, own: ServerSettings, table: Table, name: str
 ) -> Experiment:
-    data = FederatedDataModule(
-        None, batch_size=submitted.data.batch_size, eval_batch_size=submitted.data.eval_batch_size
-    )
-    data.classes = submitted.data.classes
+    told = submitted.data
+    data = FederatedDataModule(None, batch_size=told.batch_size, eval_batch_size=told.eval_batch_size)
+    data.classes = told.classes
     model = recipe.with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
     recipe.check_size(model, table, own.parameters)
     fabric = make_fabric(own.accelerator, precision=wanted.precision)
@@ -252,12 +240,11 @@ def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, An
     """Return a model's configuration with the file of the server's weights in place of their name."""
     options = dict(model.get("init_args") or {})
     asked = options.get("weights")
-    if asked is not None:
-        if asked not in own.weights:
-            known = ", ".join(own.weights) or "none"
-            raise Mistyped(
-                f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
-                key="server-weights-unknown",
-            )
-        options["weights"] = Path(own.weights[asked])
+    if asked is not None and asked not in own.weights:
+        known = ", ".join(own.weights) or "none"
+        raise Mistyped(
+            f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
+            key="server-weights-unknown",
+        )
+    options |= {} if asked is None else {"weights": Path(own.weights[asked])}
     return {**model, "init_args": options}
