@@ -83,10 +83,8 @@ def write_csv(lines: Sequence[tuple[str, LedgerEntry]], file: Path) -> None:
         writer = csv.writer(opened)
         writer.writerow(COLUMNS)
         for head, entry in lines:
-            held = vars(entry) | {
-                "time": datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
-            }
-            held |= {"bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
+            when = datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
+            held = vars(entry) | {"time": when, "bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
             held["arrays"] = " ".join(f"{name}[{size}]" for name, (_, size) in entry.arrays.items())
             writer.writerow([_inert(held[column]) for column in COLUMNS])
 

@@ -112,11 +112,8 @@ class Names:
 def group_name(settings: Mapping[str, Any], method: str) -> str:
     """Return a name that begins with the method, and is the same for settings that differ only in the seed."""
     # Without unset options, so that a later version with more of them gives the same groups.
-    compared = {
-        k: v
-        for k, v in flatten(dict(settings)).items()
-        if v is not None and not k.startswith(APART) and not is_data_seed(k)
-    }
+    flat = {key: value for key, value in flatten(dict(settings)).items() if value is not None}
+    compared = {k: v for k, v in flat.items() if not k.startswith(APART) and not is_data_seed(k)}
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()
     return f"{method}-{digest[:8]}"
 

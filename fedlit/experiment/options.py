@@ -47,21 +47,20 @@ def experiment_parser(description: str = "") -> Parser:
         shipped(axis)  # importing a class registers its short name
     parser = Parser(description=f"{description} {EPILOG}", epilog=metrics_help())
     parser.first_words, parser.short_names = DEFAULT_CLASSES, short_names
-    parser.add_argument(
-        "-c", "--config", action="config", help="YAML file. Several are merged; later ones override earlier ones."
-    )
+    files = "YAML file. Several are merged; later ones override earlier ones."
+    parser.add_argument("-c", "--config", action="config", help=files)
     seed = (
         "Seed of initial weights, batches, dropout, augmentation and cohorts. `fedlit fit` accepts several, such as "
         "0,1,2, and starts one run for each with its own draw of the data: the run of seed 1 equals `--seed 1 "
         "--data.seed 1`."
     )
     parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=seed)
-    parser.add_argument(
-        "--experiment", type=str, default="default", help="Name of a group of runs, on disk and in MLflow."
+    group, name = (
+        "Name of a group of runs, on disk and in MLflow.",
+        "Name of the run. By default its method, seed, date and time.",
     )
-    parser.add_argument(
-        "--name", type=str | None, default=None, help="Name of the run. By default its method, seed, date and time."
-    )
+    parser.add_argument("--experiment", type=str, default="default", help=group)
+    parser.add_argument("--name", type=str | None, default=None, help=name)
     parser.add_argument("--tags", type=dict[str, str], default={}, help="Tags of the run in MLflow: --tags.NAME VALUE.")
     parser.add_argument("--run_dir", type=str, default="runs", help="Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.")
     path = (
@@ -115,9 +114,8 @@ def resolved(args: Namespace, parser: Parser) -> str:
     for part in (settled.federation, *settled.phases):
         if part.monitor_mode == "auto":
             part.monitor_mode = better(part.monitor) or "auto"
-    return parser.dump(
-        Namespace({k: v for k, v in settled.items() if k not in others}), skip_none=False, skip_check=True
-    )
+    kept = Namespace({key: value for key, value in settled.items() if key not in others})
+    return parser.dump(kept, skip_none=False, skip_check=True)
 
 
 def seeds_of(args: Namespace) -> list[int]:

@@ -160,15 +160,14 @@ def _distinct(ranges: Mapping[str, Range], seed: int) -> Iterator[dict[str, Any]
     texts: set[str] = set()
     misses = 0
     while misses < ATTEMPTS:
-        point = {key: _draw(each, streams[key]) for key, each in ranges.items()}
+        point = {
+            key: each.at(streams[key].random()) if isinstance(each, Span) else each[streams[key].randrange(len(each))]
+            for key, each in ranges.items()
+        }
         misses = misses + 1 if as_option(point) in texts else 0
         if not misses:
             texts.add(as_option(point))
             yield point
-
-
-def _draw(values: Range, stream: random.Random) -> Any:
-    return values.at(stream.random()) if isinstance(values, Span) else values[stream.randrange(len(values))]
 
 
 def at_edge(value: Any, values: Sequence[Any]) -> Literal["lowest", "highest"] | None:

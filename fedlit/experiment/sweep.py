@@ -86,7 +86,10 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         def ended(job: CommandLine, code: int, signalled: bool) -> None:
             run = todo[job.name]
             run.tidy()
-            statuses[run.name] = status = _status(run, code, signalled)
+            status: Status = "finished" if code == 0 and Result.read(run.directory) else "failed"
+            if status == "failed" and (signalled or code in STOPPED):  # a signal may arrive before a run handles it
+                status = "stopped"
+            statuses[run.name] = status
             if status == "finished":
                 progress.ended(run.name, f"{metric} {run.metric(metric):.4f}")
             elif signalled:
@@ -123,15 +126,8 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
     rows = []
     for run in runs:
         result = Result.read(run.directory) if statuses[run.name] == "finished" else None
-        row = {
-            "name": run.name,
-            "case": run.case,
-            **run.point,
-            "seed": run.seed,
-            "data_seed": run.data_seed,
-            "status": statuses[run.name],
-        }
-        row[metric] = run.metric(metric) if result else float("nan")
+        row = {"name": run.name, "case": run.case, **run.point, "seed": run.seed, "data_seed": run.data_seed}
+        row |= {"status": statuses[run.name], metric: run.metric(metric) if result else float("nan")}
         rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
     return pd.DataFrame(rows).astype({"best_round": "Int64", "data_seed": "Int64"})
 
@@ -157,12 +153,6 @@ def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
 def _write(table: pd.DataFrame, file: Path) -> None:
     with whole(file) as draft:
         table.to_csv(draft, index=False)
-
-
-def _status(run: PlannedRun, code: int, signalled: bool) -> Status:
-    if code == 0 and Result.read(run.directory):
-        return "finished"
-    return "stopped" if signalled or code in STOPPED else "failed"  # a signal may arrive before a run handles it
 
 
 def _last_lines(log: Path, count: int = 15) -> str:

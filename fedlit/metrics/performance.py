@@ -53,11 +53,8 @@ class Performance:
         sides = positive, ~positive
         images, patients = ([int(side.sum()) for side in sides], [len(np.unique(patient[side])) for side in sides])
         self.support = PatientCounts(*images, *patients)
-        self._ranking, self._stated, self._thresholds = (
-            Ranking(logit, positive, patient, n_patients),
-            stated,
-            thresholds,
-        )
+        self._ranking = Ranking(logit, positive, patient, n_patients)
+        self._stated, self._thresholds = stated, thresholds
         probability = special.expit(logit)
         self._recalibration = Recalibration.of(logit, positive)
         columns = [np.ones(len(logit)), positive, (probability - positive) ** 2, *self._recalibration.terms.T]
