@@ -19,19 +19,12 @@ ATTEMPTS = 1000
 
 @dataclass(frozen=True)
 class Span:
-    """A range of numbers, from which values with three significant digits are drawn.
+    """A range of numbers, from which values with three significant digits are drawn."""
 
-    Args:
-        low: The smallest value.
-        high: The largest value.
-        scale: ``linear`` draws uniformly; ``log`` draws the logarithm uniformly.
-        integer: Whether values are integers.
-    """
-
-    low: float
-    high: float
-    scale: Literal["linear", "log"] = "linear"
-    integer: bool = False
+    low: float  # The smallest value.
+    high: float  # The largest value.
+    scale: Literal["linear", "log"] = "linear"  # `linear` draws uniformly; `log` draws the logarithm uniformly.
+    integer: bool = False  # Whether values are integers.
 
     def at(self, share: float) -> float | int:
         """Return the value at a share of the range between 0 and 1."""

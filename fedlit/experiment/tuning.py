@@ -17,8 +17,7 @@ from fedlit.experiment.naming import as_option
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
-from fedlit.experiment.sweep import run_all
-from fedlit.experiment.sweep_file import load_planned
+from fedlit.experiment.sweep import load_planned, run_all
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import BUDGET, PARENT, STAGE, TEST

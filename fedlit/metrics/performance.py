@@ -13,19 +13,12 @@ from fedlit.metrics.thresholds import Ranking, predictive_values, ranked
 
 @dataclass(frozen=True)
 class Stated:
-    """Rates at which a class is judged, fixed before the test.
+    """Rates at which a class is judged, fixed before the test."""
 
-    Attributes:
-        sensitivity: Sensitivity at which specificity and predictive values are given.
-        specificity: Specificity at which sensitivity is given.
-        risk: Probability from which a patient would be treated, for net benefit.
-        prevalence: Share of positives for predictive values.
-    """
-
-    sensitivity: float = 0.9
-    specificity: float = 0.9
-    risk: float = 0.1
-    prevalence: float = 0.1
+    sensitivity: float = 0.9  # Sensitivity at which specificity and predictive values are given.
+    specificity: float = 0.9  # Specificity at which sensitivity is given.
+    risk: float = 0.1  # Probability from which a patient would be treated, for net benefit.
+    prevalence: float = 0.1  # Share of positives for predictive values.
 
 
 class Performance:

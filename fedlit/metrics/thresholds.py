@@ -15,19 +15,12 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Images at the G distinct scores of positives, from the highest score down, in B draws.
+    """Images at the G distinct scores of positives, from the highest score down, in B draws."""
 
-    Attributes:
-        positives: ``[G, B]`` positives with this score.
-        above: ``[G, B]`` negatives with a higher score.
-        at: ``[G, B]`` negatives with at least this score.
-        negatives: ``[B]`` all negatives.
-    """
-
-    positives: np.ndarray
-    above: np.ndarray
-    at: np.ndarray
-    negatives: np.ndarray
+    positives: np.ndarray  # `[G, B]` positives with this score.
+    above: np.ndarray  # `[G, B]` negatives with a higher score.
+    at: np.ndarray  # `[G, B]` negatives with at least this score.
+    negatives: np.ndarray  # `[B]` all negatives.
 
     @property
     def true(self) -> np.ndarray:

@@ -41,27 +41,18 @@ class NoAnswer:
 
 @dataclass
 class Asking:
-    """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say.
+    """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say."""
 
-    Args:
-        carrier: The transport to the sites.
-        prepare: Returns the request that prepares a site.
-        prepared: Reads a site's answer to it; raises ``InvalidMessageError`` if the answer does not fit.
-        on_error: What happens when a site fails.
-        quorum: Least number of answers with ``skip``.
-        deadline: Seconds for all requests of one call; None waits.
-        heard: Called with a site's name and each of its answers.
-        failed: Whether a site has failed during the last call, even if it has recovered.
-    """
-
-    carrier: Carrier
-    prepare: Callable[[str], Request]
+    carrier: Carrier  # The transport to the sites.
+    prepare: Callable[[str], Request]  # Returns the request that prepares a site.
+    # Reads a site's answer to it; raises `InvalidMessageError` if the answer does not fit.
     prepared: Callable[[Request, Envelope], object]
-    on_error: OnError = "repeat"
-    quorum: int = 1
-    deadline: float | None = None
+    on_error: OnError = "repeat"  # What happens when a site fails.
+    quorum: int = 1  # Least number of answers with `skip`.
+    deadline: float | None = None  # Seconds for all requests of one call; None waits.
+    # Called with a site's name and each of its answers.
     heard: Callable[[str, Envelope], None] = lambda site, answer: None
-    failed: bool = False
+    failed: bool = False  # Whether a site has failed during the last call, even if it has recovered.
 
     def __post_init__(self) -> None:
         self._ready: set[str] = set()

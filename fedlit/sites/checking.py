@@ -152,11 +152,7 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
 
 
 def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
-    """Compare the rounds of a configuration with the policy's floors, and name the nearest.
-
-    Raises:
-        Refused: If a round is below a floor.
-    """
+    """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
     found = []

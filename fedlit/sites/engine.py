@@ -104,11 +104,7 @@ class SiteEngine(Engine):
         return total, reports
 
     def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str) -> None:
-        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates.
-
-        Raises:
-            TrainingError: If too few replies are left, or the run does not continue without a failed site.
-        """
+        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates."""
         odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
         if odd:
             error, left = not_agreed(what, odd, self._site_of), len(parts) - len(odd)
@@ -276,11 +272,7 @@ class SiteEngine(Engine):
 
 
 def _tensors_of(program: Program) -> State:
-    """Return copies of the module's tensors.
-
-    Raises:
-        ConfigError: If its state holds something that is not a tensor.
-    """
+    """Return copies of the module's tensors."""
     state = program.module.state_dict()
     if odd := [name for name, value in state.items() if not torch.is_tensor(value)]:
         raise ConfigError(
@@ -292,11 +284,7 @@ def _tensors_of(program: Program) -> State:
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:
-    """Refuse rounds of one local step, which need a message per step.
-
-    Raises:
-        ConfigError: If every round has one local step.
-    """
+    """Refuse rounds of one local step, which need a message per step."""
     plans = [settings.schedule.plan(index) for index in (0, settings.rounds - 1)]
     if settings.rounds > 1 and all(plan.unit == "steps" and plan.window == 1 for plan in plans):
         nbytes = layout.size * layout.dtype.itemsize

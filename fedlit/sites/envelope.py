@@ -283,11 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(value: Any, depth: int = 0) -> Any:
-    """Invert :func:`_plain`.
-
-    Raises:
-        ValueError: If the value is nested too deeply.
-    """
+    """Invert :func:`_plain`."""
     if depth > DEEPEST:
         raise ValueError(f"maps and lists are nested more than {DEEPEST} deep")
     if isinstance(value, dict):

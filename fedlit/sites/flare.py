@@ -131,12 +131,7 @@ class Door(FLComponent):
 
 
 def _refused(file: Path) -> frozenset[str]:
-    """Return the names in ``refused`` of the server's own file.
-
-    Raises:
-        ConfigError: If the file is not YAML with keys and values.
-        Mistyped: If ``refused`` is not a list of strings.
-    """
+    """Return the names in ``refused`` of the server's own file."""
     settings = documents.load(file) or {}
     if not isinstance(settings, dict):
         raise ConfigError(

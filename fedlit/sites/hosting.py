@@ -226,11 +226,7 @@ class Hosted:
             return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
 
     def _begun(self) -> Path | None:
-        """Return the directory of a run that has begun; wait until the process that ran it before has ended.
-
-        Raises:
-            ConfigError: If that process does not end.
-        """
+        """Return the directory of a run that has begun; wait until the process that ran it before has ended."""
         begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:

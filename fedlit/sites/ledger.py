@@ -181,7 +181,6 @@ class Ledger:
                 opened.truncate(content.rfind(b"\n") + 1)
 
     def _write_text(self) -> None:
-        """Write the readable summary."""
         lines = [INTRODUCTION]
         for key, (messages, nbytes, last) in self._sums.items():
             arrays = ", ".join(f"{name} [{size:,}]" for name, (_, size) in last.arrays.items()) or "no arrays"

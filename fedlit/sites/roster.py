@@ -254,11 +254,7 @@ def _misnamed(found: Mapping[str, Presence]) -> list[str]:
 
 
 def _presence(site: str, answer: Envelope | Lost) -> Presence:
-    """Return a site's answer to `Hello`.
-
-    Raises:
-        InvalidMessageError: If there is none, or it is not valid; names the reason.
-    """
+    """Return a site's answer to `Hello`."""
     if isinstance(answer, Lost):
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
@@ -282,11 +278,7 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
 
 
 def _check_told(told: Told, classes: Sequence[str]) -> None:
-    """Check a site's report about a client.
-
-    Raises:
-        InvalidMessageError: If a value is impossible; names it.
-    """
+    """Check a site's report about a client."""
     if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
         raise InvalidMessageError(
             f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters",

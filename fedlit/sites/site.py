@@ -306,11 +306,7 @@ class Site:
 
 
 def _checked(message: Any) -> Any:
-    """Return the message if its run's id is valid, and so safe as the name of a folder.
-
-    Raises:
-        InvalidMessageError: If the id is not valid.
-    """
+    """Return the message if its run's id is valid, and so safe as the name of a folder."""
     try:
         messages.check_run(message.run)
     except ValueError as error:

@@ -141,11 +141,7 @@ class Supervisor:
             job = self._job = None
 
     def _found(self) -> Watched | None:
-        """Return the lead's job that is running the run to resume; None if there is none.
-
-        Raises:
-            ConfigError: If another command watches it.
-        """
+        """Return the lead's job that is running the run to resume; None if there is none."""
         if self._submission.resumes is None:
             return None
         asked = {"since": 0, "means": asdict(self._submission.resumes)}
@@ -225,11 +221,7 @@ class Supervisor:
             time.sleep(LOOK)
 
     def _submit(self) -> str:
-        """Submit a job exactly once, even if the server dies meanwhile; return its id.
-
-        Raises:
-            ConfigError: If the server does not accept it.
-        """
+        """Submit a job exactly once, even if the server dies meanwhile; return its id."""
         token = uuid4().hex
         with tempfile.TemporaryDirectory(prefix="fedlit-job-") as folder:
             path = write_job(Path(folder) / "fedlit", self._lead.sites, self._run, self._submission)

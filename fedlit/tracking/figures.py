@@ -146,7 +146,6 @@ def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]
 def _explain(
     figure: Figure, axes: list[Axes], shades: ScalarMappable, keys: list[Patch], width: float, prevalence: np.ndarray
 ) -> None:
-    """Draw the legend of the colours below the axes."""
     if (prevalence > 0).any():
         shrink = min(1.0, 2.2 / width)
         bar = figure.colorbar(shades, ax=axes, location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02)

@@ -1,10 +1,11 @@
 """A run directory, ``runs/<experiment>/<run>/``, and output to it and to the tracker."""
 
+import csv
 import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
-from fedlit.tracking.counts import write_counts
+from fedlit.tracking.names import COUNT
 
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
@@ -186,6 +187,20 @@ class Run:
             self.artifact(self.directory / "client_metrics.parquet")
         if write_counts(self.metrics.rows(), self.directory / "counts.csv"):
             self.artifact(self.directory / "counts.csv")
+
+
+def write_counts(metrics: Iterable[tuple[int, str, float]], path: Path) -> bool:
+    """Write a row per set and class with its positives and negatives; returns False if there are no counts."""
+    table: dict[tuple[str, str], dict[str, int]] = {}
+    for _, key, value in metrics:
+        if (match := COUNT.fullmatch(key)) and value == value:
+            table.setdefault((match["set"], match["class"]), {})[match["sign"]] = int(value)
+    if table:
+        with path.open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("set", "class", "positives", "negatives"))
+            rows.writerows((*names, counts.get("pos"), counts.get("neg")) for names, counts in table.items())
+    return bool(table)
 
 
 def new_directory(root: Path, experiment: str, name: str) -> Path:

@@ -43,7 +43,6 @@ def parser(argv: Sequence[str]) -> Parser:
 
 
 def _folder_parser() -> Parser:
-    """Make the options for the images of a folder."""
     options = Parser(description=IMAGES)
     model = (
         "Trained model: runs:/ID (the best of an MLflow run), models:/NAME/VERSION, a folder or a .safetensors file."

@@ -80,11 +80,7 @@ def _model(args: Namespace) -> None:
 
 
 def _state(path: Path) -> Path:
-    """Return a site's folder of states: the path itself, or the one that the site's own file names.
-
-    Raises:
-        ConfigError: If the path is neither.
-    """
+    """Return a site's folder of states: the path itself, or the one that the site's own file names."""
     if (path / LINES).is_file():
         return path
     file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path

@@ -52,7 +52,6 @@ def _confounded(method: Method, baseline: Method) -> Notes:
 
 
 def _about(key: str) -> str:
-    """Return the topic of a setting."""
     if "aggregators" in key or "objective" in key:
         return METHOD
     if key.endswith("weights"):
@@ -65,7 +64,6 @@ def _about(key: str) -> str:
 
 
 def _adaptive(method: Method) -> Notes:
-    """Warn of control variates under an adaptive optimizer."""
     with_variates = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
     aggregators = [word for key, word in method.settings.items() if "aggregators" in key and word in with_variates]
     optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]

@@ -13,9 +13,8 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, baseline_method, grouped
-from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.compare.statistics import Statistics
+from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
 
 if TYPE_CHECKING:
     from fedlit.reports.compare.joining import Joining

@@ -22,10 +22,9 @@ from fedlit.reports.compare.alignment import image_ids
 from fedlit.reports.compare.difference import Difference, corrected, paired_by_seed
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped
-from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
-from fedlit.reports.compare.statistics import AurocEstimate, Statistics
+from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
 
 
 @dataclass(frozen=True, eq=False)

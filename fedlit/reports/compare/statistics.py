@@ -12,7 +12,7 @@ Both need enough patients: a class with fewer than ten positive or ten negative 
 and no test. The same applies to a class without a positive training image in some run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,10 +30,15 @@ from fedlit.metrics.intervals import (
     paired_delong,
 )
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
-from fedlit.reports.compare.alignment import Shared
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.alignment import Shared, share_by_draw
 from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
 from fedlit.reports.compare.methods import Method, listed
+from fedlit.reports.compare.past_run import Notes
 from fedlit.reports.compare.support import Support
+
+SET = "federation"
+"""Test set of the clients, which is compared by default."""
 
 DELONG, RESAMPLED = "DeLong", "bootstrap"
 
@@ -169,6 +174,50 @@ class Statistics:
     @property
     def _names(self) -> tuple[str, ...]:
         return (*self.shared.classes, self.support.macro_name)
+
+
+def numbers_of(
+    methods: Sequence[Method],
+    baseline: Method,
+    predictions: Mapping[str, Predictions],
+    notes: Notes,
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Statistics:
+    """Return the statistics of methods on the images, classes and draws of the data that all their runs share.
+
+    Args:
+        methods: Methods, all of whose runs have predictions.
+        baseline: One of them, which is subtracted from the others.
+        predictions: Predictions by the place of a run.
+        notes: List to which notes on what is left out are added.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+        progress: Function that shows a message about the current step.
+
+    Raises:
+        ConfigError: If the runs have nothing in common.
+    """
+    place, methods = methods.index(baseline), _of_common_draws(methods, notes)
+    several = {method.name: len(method.runs) > 1 for method in methods}
+    names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in methods for run in m.runs]
+    same_draws = all(set(method.draws) == set(methods[place].draws) for method in methods)
+    drawn = [run.draw if same_draws else () for method in methods for run in method.runs]
+    shared = share_by_draw(names, [predictions[run.where] for method in methods for run in method.runs], drawn)
+    numbers = statistics(methods, methods[place], shared, level, draws, progress)
+    notes += shared.notes + numbers.support.notes
+    return numbers
+
+
+def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
+    """Return the methods with only their runs on draws of the data that all have; all runs if there is no such draw."""
+    common = set.intersection(*(set(method.draws) for method in methods))
+    if not common or all(set(method.draws) == common for method in methods):
+        return list(methods)
+    left = [run.where for method in methods for run in method.runs if run.draw not in common]
+    notes.append(f"Left out, as not all methods have runs on their draws of the data: {', '.join(left)}.")
+    return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
 
 
 def statistics(

@@ -74,7 +74,6 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
 def _figure(
     images: Images, looks: Mapping[str, Style], draw: Draw, x: str = "mean probability", y: str = "share of positives"
 ) -> Figure:
-    """Return a figure with a panel per class."""
     figure, panels, _ = class_panels(images.classes, looks, (x, y), (0.45, 0.35), pad=4)
     for column, axes in enumerate(panels):
         tidy(axes, "both")

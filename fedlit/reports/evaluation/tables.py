@@ -70,7 +70,6 @@ def verdict(evaluation: Evaluation) -> str:
 
 
 def _what(row: pd.Series) -> str:
-    """Return the measure of a gap."""
     return f"{MEASURES[row['measure']].title}{', threshold for ' + row['at'] if row['at'] else ''}"
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pandas as pd
 from rich.console import Console
@@ -17,38 +17,32 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import LINKED, Document, Place, Scale, SweepPart, find, read_document
+from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
 from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
+from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
-from fedlit.reports.reproductions.roots import found_below
 from fedlit.reports.reproductions.seeds import SeedsReport
+from fedlit.reports.reproductions.sources import found_below
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = (
-    SeedsReport
-    | ClassesReport
-    | SettingsReport
-    | RatiosReport
-    | BenchmarkReport
-    | CountsReport
-    | FrequenciesReport
-    | EmbeddingReport
-)
+
+class Reporter(Protocol):
+    """Kind of report: a dataclass whose fields a document fills."""
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the runs."""
+
+
 REPORTS: dict[str, type[Reporter]] = {
-    "seeds": SeedsReport,
-    "classes": ClassesReport,
-    "settings": SettingsReport,
-    "ratios": RatiosReport,
-    "benchmark": BenchmarkReport,
-    "counts": CountsReport,
-    "frequencies": FrequenciesReport,
+    "seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport, "ratios": RatiosReport,
+    "benchmark": BenchmarkReport, "counts": CountsReport, "frequencies": FrequenciesReport,
     "embedding": EmbeddingReport,
-}
+}  # fmt: skip
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
 Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
@@ -353,11 +347,7 @@ class Reproduction:
 
 
 def _reporter_of(path: str, place: Place) -> type[Reporter]:
-    """Import the kind of report of a user's own document.
-
-    Raises:
-        ConfigError: The path does not name a dataclass with a method ``make``.
-    """
+    """Import the kind of report of a user's own document."""
     try:
         reporter = resolve_name(path) if "." in path else None
     except (Exception, SystemExit) as error:  # the user's own module may fail in any way

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import Place, Scale
+from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.fdam.figure import draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw_steps
+from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured
 
@@ -109,11 +110,7 @@ class SeedsReport:
         return Report(text, tables, figures)
 
     def _columns(self, run: dict[str, Any]) -> list[tuple[str, float]]:
-        """Return the columns of a run with their values.
-
-        Raises:
-            ConfigError: The run has no such metric, or none after a round.
-        """
+        """Return the columns of a run with their values."""
         directory = run["directory"]
         if self.rounds is not None:
             key, values = "rounds", dict(curve(directory, CURVES["test"]))
