@@ -3,12 +3,8 @@
 They are files of the folder ``local/`` of each. Writing them does not need NVFlare.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from fedlit.core.system.files import whole
 
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """The only classes that a job may name: one runs at the server, the other at a site."""
@@ -94,13 +90,6 @@ def authorization() -> dict[str, Any]:
         "member": {},
     }
     return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}
-
-
-def write(folder: Path, rules: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the files into the folder ``local/`` of a server or a site."""
-    for name, content in rules.items():
-        with whole(folder / name) as draft:
-            draft.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _classes() -> dict[str, Any]:

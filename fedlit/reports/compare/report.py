@@ -43,20 +43,12 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
     level = f"{100 * numbers.level:g}% intervals"
     seeds = [len(scored.method.runs) for scored in numbers.scored]
     values = "AUROC of one seed" if max(seeds) == 1 else "Mean AUROC over seeds"
-    auroc = Chart(
-        "auroc",
-        intervals_figure(numbers, looks),
-        f"{values}, with {level} under test-set noise."
-        if numbers.has_intervals
-        else f"{values}; none has an interval.",
-        "AUROC of each class and method with its interval; the table has the numbers.",
-    )
-    roc = Chart(
-        "roc",
-        comparison_roc_figure(class_curves(numbers), numbers, looks),
-        _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients"),
-        "ROC curves by class.",
-    )
+    ends = f", with {level} under test-set noise." if numbers.has_intervals else "; none has an interval."
+    alt = "AUROC of each class and method with its interval; the table has the numbers."
+    auroc = Chart("auroc", intervals_figure(numbers, looks), f"{values}{ends}", alt)
+    caption = _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients")
+    drawn = comparison_roc_figure(class_curves(numbers), numbers, looks)
+    roc = Chart("roc", drawn, caption, "ROC curves by class.")
     charts = {"auroc": [auroc], "roc": [roc]}
     if numbers.against:
         baseline = numbers.against[0].baseline.name
@@ -64,11 +56,8 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
         noise = "both noises" if all(several) else "test-set noise"
         if any(several) and not all(several):
             noise = "both noises, or test-set noise only if a method has one seed"
-        points = (
-            "Filled points have p (Holm) below 0.05."
-            if any(several)
-            else "One seed supports no claim: no point is filled."
-        )
+        alone = "One seed supports no claim: no point is filled."
+        points = "Filled points have p (Holm) below 0.05." if any(several) else alone
         caption = f"Difference in AUROC from {baseline}, with {level} under {noise}. {points}"
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
@@ -111,9 +100,8 @@ def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]
         ("steps", "local steps", "local steps, all clients", steps),
         ("bytes", "communicated bytes", "communicated, all clients", sent),
     ):
-        curves = {
-            m.name: [metric_against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods
-        }
+        of_runs = {method.name: method.runs for method in comparison.methods}
+        curves = {n: [metric_against(run, key, x(run) if x else None) for run in runs] for n, runs in of_runs.items()}
         if any(len(series) for seeds in curves.values() for series in seeds):
             figure = curves_figure(curves, x_label, y_label, looks, in_bytes=name == "bytes")
             caption = f"{key} against {label}. {band_note(curves)}"

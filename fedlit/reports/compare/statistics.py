@@ -19,16 +19,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import (
-    DRAWS,
-    LEVEL,
-    Bootstrap,
-    Interval,
-    bootstrap,
-    delong,
-    logit_intervals,
-    paired_delong,
-)
+from fedlit.metrics import intervals
+from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, Interval
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import Shared, share_by_draw
@@ -259,7 +251,7 @@ def statistics(
     for number in range(len(shared.scores)):
         progress(f"bootstrap: run {number + 1} of {len(shared.scores)}")
         seed = parts.index(shared.rows[number].start) if parts else 0  # draws of the data are independent
-        boots.append(_with_macro(bootstrap(*shared.of_run(number), draws, seed), support.averaged))
+        boots.append(_with_macro(intervals.bootstrap(*shared.of_run(number), draws, seed), support.averaged))
     scored, means, slices = [], {}, {}
     for method in methods:
         start = sum(len(other.runs) for other in methods[: methods.index(method)])
@@ -305,7 +297,7 @@ def _scored(
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
     variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
     if single is not None and shared.patients is None:
-        variance, how = delong(single, shared.labels), DELONG
+        variance, how = intervals.delong(single, shared.labels), DELONG
     images, known = support.rarer, support.averaged
     if known.any():  # the mean over classes has the median class's patients, and the rarer images of all classes
         usual = np.median(fewest[known])
@@ -313,8 +305,8 @@ def _scored(
         variance = np.append(variance, _error(mean)[-1] ** 2 * usual / (usual - 1))
     else:
         fewest, images, variance = (np.append(each, np.nan) for each in (fewest, images, variance))
-    intervals = logit_intervals(mean.estimate, variance, fewest, images, level)
-    shown = [each if known else Interval(np.nan, np.nan, level) for each, known in zip(intervals, judged, strict=True)]
+    ends = intervals.logit_intervals(mean.estimate, variance, fewest, images, level)
+    shown = [each if known else Interval(np.nan, np.nan, level) for each, known in zip(ends, judged, strict=True)]
     columns = (mean.estimate.tolist(), deviations.tolist(), shown)
     estimates = [AurocEstimate(*numbers) for numbers in zip(*columns, strict=True)]
     return MethodAuroc(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
@@ -335,7 +327,7 @@ def _against(
 ) -> MethodDifferences:
     error, how = _error(change), RESAMPLED
     if len(ours) == len(theirs) == 1 and not shared.clustered:
-        tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
+        tested = intervals.paired_delong(our_scores[0], their_scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested), DELONG
     by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
     extra = extra_variance(shared) if paired_by_seed(method, baseline) else None

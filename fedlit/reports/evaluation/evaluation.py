@@ -15,20 +15,10 @@ import pandas as pd
 from scipy.special import expit
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges
 from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, Interval, patient_codes, resampled
-from fedlit.metrics.measures import (
-    AT_THRESHOLD,
-    MEASURES,
-    SUPPORT,
-    TESTED,
-    Gap,
-    PatientCounts,
-    Sample,
-    compare_groups,
-    interval,
-    standard_error,
-)
+from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
 from fedlit.metrics.paired import holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
@@ -281,7 +271,7 @@ def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, obj
         ends = _of_specificity(cell, key, request)
     elif measure.scale is not None:
         error = standard_error(cell.draws[key], cell.support.patients(measure.side))
-        ends = interval(measure, float(by_run.mean()), error, cell.support, request.level)
+        ends = measures.interval(measure, float(by_run.mean()), error, cell.support, request.level)
     sd = float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
     return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
 
@@ -289,7 +279,9 @@ def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, obj
 def _of_specificity(cell: Cell, key: str, request: EvaluationOptions) -> Interval:
     """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
     error = standard_error(cell.draws["specificity"], cell.support.fewest)
-    ends = interval(MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level)
+    ends = measures.interval(
+        MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level
+    )
     both = predictive_values(request.stated.sensitivity, np.array([ends.low, ends.high]), cell.prevalence)
     return Interval(*both[key == "npv"].tolist(), request.level)
 
@@ -312,7 +304,7 @@ def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, ob
 
 def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
     """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
-    found: list[tuple[dict[str, object], Gap]] = []
+    found: list[tuple[dict[str, object], measures.Gap]] = []
     references: dict[tuple[str, str, str], Cell] = {}
     for cell in cells:
         name, kind, group, label = cell.place
@@ -322,10 +314,10 @@ def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOption
         if reference is cell:
             continue
         fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in RATES]
-        for key in (*TESTED, *fixed):
-            samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
+        for key in (*measures.TESTED, *fixed):
+            samples = [measures.Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
             measure = (AT_THRESHOLD if "@" in key else MEASURES)[key.partition("@")[0]]
-            gap = compare_groups(measure, *samples, request.level)
+            gap = measures.compare_groups(measure, *samples, request.level)
             at = cell.thresholds[int(key.partition("@")[2])].point.title if "@" in key else ""
             where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}
             found.append((where | {"measure": key.partition("@")[0], "at": at}, gap))

@@ -71,13 +71,13 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
     Raises:
         ConfigError: None of them exists, or the configuration has no sources.
     """
-    keys = organisations(config)
-    found = False
+    keys, found = organisations(config), root is None
     for name, written in (keys["sources"] | keys.get("external", {})).items():
         arguments = written.get("init_args", {})
         if root is None:
-            found = True
-            yield _built_in(name, arguments, keys["image_size"])
+            own = arguments | {"hospitals": [Hospital(**each) for each in arguments["hospitals"]]}
+            records = data.PhantomCXR(**own, image_size=keys["image_size"]).records()
+            yield Source(name, records.labels, records.classes, records.store.__getitem__)
             continue
         paths = {key: root / path for key, path in folders.get(name, {}).items()}
         if paths and all(path.exists() for path in paths.values()):
@@ -88,12 +88,6 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
         raise ConfigError(
             f"--root {root}: expected one or more of {wanted}, found none", key="organisation-folders-missing"
         )
-
-
-def _built_in(name: str, arguments: Mapping[str, Any], image_size: int) -> Source:
-    hospitals = [Hospital(**each) for each in arguments["hospitals"]]
-    records = data.PhantomCXR(**{**arguments, "hospitals": hospitals}, image_size=image_size).records()
-    return Source(name, records.labels, records.classes, lambda rows: records.store[rows])
 
 
 def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
