@@ -48,9 +48,8 @@ def cost_of(tuned: Tuned, metric: str) -> TuningCost:
             if key in sums:
                 sums[key] += value
     failed = sum(math.isnan(run.metric(metric)) for run in tuned.runs)
-    return TuningCost(
-        len(tuned.runs), failed, round(sums["round/steps"]), sums["time/round_s"] + sums["time/evaluate_s"]
-    )
+    seconds = sums["time/round_s"] + sums["time/evaluate_s"]
+    return TuningCost(len(tuned.runs), failed, round(sums["round/steps"]), seconds)
 
 
 def best_by_tries(scores: Sequence[float], sign: int) -> list[float]:

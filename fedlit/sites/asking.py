@@ -176,7 +176,6 @@ class Asking:
 
 
 def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
-    """Return what a site has answered, or the failure."""
     if isinstance(answer, Lost):
         return _failed(request, "lost", answer.reason)
     try:

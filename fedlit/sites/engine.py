@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from lightning.pytorch import LightningModule
@@ -227,15 +228,13 @@ class SiteEngine(Engine):
 
     def close(self) -> None:
         """Release the server's own model; the sites continue with the next phase."""
-        vars(self).pop("_worker", None)
+        vars(self).pop("_own", None)
         self._roster.remember()
 
-    @property
+    @cached_property
     def _own(self) -> InProcessPool:
         """The server's own engine, for its test sets."""
-        if "_worker" not in vars(self):
-            self._worker = InProcessPool(self._program, self._fabric)
-        return self._worker
+        return InProcessPool(self._program, self._fabric)
 
     def _task(
         self, verb: str, client: str | None, tensors: State, asked: Train | Look | Final, holder: str | None = None

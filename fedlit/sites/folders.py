@@ -129,7 +129,6 @@ class MemberFolder:
         return [self.path / name for name in texts]
 
     def _texts(self) -> dict[str, str]:
-        """Return the text of each file, by its path in the folder."""
         root, filled = TEMPLATES / self.role, self._filled()
         texts = {
             str(file.relative_to(root)): Template(file.read_text()).substitute(filled)
@@ -142,7 +141,6 @@ class MemberFolder:
         return dict(sorted(texts.items()))
 
     def _filled(self) -> dict[str, str]:
-        """Return the value of each placeholder of the templates."""
         share = f"share: {self.share}       # which of its clients belong to this site" if self.share else ""
         return {
             "folder": str(self.path),

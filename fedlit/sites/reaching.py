@@ -187,7 +187,6 @@ class Kit:
         return connected
 
     def _unverified(self, error: ssl.SSLCertVerificationError) -> str:
-        """Return the message for an invalid server certificate."""
         if error.verify_code in (EXPIRED, NOT_YET):
             try:
                 _of(self._unchecked(), f"the server's certificate ({self.address})").check_dates()

@@ -230,7 +230,7 @@ class Site:
         notes = {"round": asked.rounds, "classes": classes, "learned": asked.learned}
         notes |= described_images(self._data.module)
         most, module = self.policy.limits.models, ready.worker.local.module
-        models.keep(self.settings.folder, task.run, task.client, most, module, plan, notes)
+        models.keep(self.settings.folder, task.run, task.client, most, module, plan=plan, notes=notes)
         return replace(entry, at=asked.rounds), Envelope.of(messages.REPLY, messages.Done())
 
     def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:

@@ -31,33 +31,24 @@ from fedlit.tracking.mlflow import MLflowTracker
 
 @dataclass
 class ServerSettings:
-    """Settings of a server, from its own file, which no job changes.
+    """Settings of a server, from its own file, which no job changes."""
 
-    Args:
-        home: Folder from which relative paths start, and which has ``mlflow.db``. By default the working directory.
-        run_dir: Folder of all runs.
-        logger: Whether runs are logged to MLflow.
-        tracking_uri: MLflow's store. By default ``mlflow.db`` in ``home``.
-        weights: Files from which a model may start, by the names that leads use.
-        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``.
-        accelerator: Device of the server.
-        parameters: Largest number of weights of a model.
-        job_days: Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By
-            default copies are kept.
-        models: Whether sites get the best model when a run ends.
-        refused: Names in the certificates of sites and leads that may no longer connect.
-    """
-
+    # Folder from which relative paths start, and which has `mlflow.db`. By default the working directory.
     home: str = "."
-    run_dir: str = "runs"
-    logger: bool = True
-    tracking_uri: str | None = None
+    run_dir: str = "runs"  # Folder of all runs.
+    logger: bool = True  # Whether runs are logged to MLflow.
+    tracking_uri: str | None = None  # MLflow's store. By default `mlflow.db` in `home`.
+    # Files from which a model may start, by the names that leads use.
     weights: dict[str, str] = field(default_factory=dict)
+    # Paths of classes that a configuration may name, in addition to those of fedlit and `torch.optim`.
     allow: list[str] = field(default_factory=list)
-    accelerator: str = "auto"
-    parameters: int = 1_000_000_000
+    accelerator: str = "auto"  # Device of the server.
+    parameters: int = 1_000_000_000  # Largest number of weights of a model.
+    # Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By default copies are
+    # kept.
     job_days: float | None = None
-    models: bool = True
+    models: bool = True  # Whether sites get the best model when a run ends.
+    # Names in the certificates of sites and leads that may no longer connect.
     refused: list[str] = field(default_factory=list)
 
     @classmethod
@@ -164,7 +155,11 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
     """
     table = table_of(own.allow)
     try:
-        submitted = made(Submitted, _json(text), "")
+        try:
+            content = strict_json(text.encode())
+        except ValueError as error:
+            raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
+        submitted = made(Submitted, content, "")
         settings = {**submitted.settings, "run_dir": own.run_dir, "logger": own.logger}
         wanted = _wanted(settings)
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
@@ -180,13 +175,6 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
             f"the configuration at the server: {str(error) or 'nested too deeply'}",
             key=key_of(error, "submitted-configuration-invalid"),
         ) from error
-
-
-def _json(text: str) -> Any:
-    try:
-        return strict_json(text.encode())
-    except ValueError as error:
-        raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
 
 
 def _wanted(settings: Mapping[str, Any]) -> Wanted:

@@ -207,7 +207,6 @@ class Supervisor:
         return f"the job continues, but nobody resubmits it if it dies. To watch it again, or to end it: {onward}"
 
     def _wait_for_sites(self) -> None:
-        """Wait until all sites are connected."""
         said: set[str] | None = None
         while True:
             info = self._link.ask(lambda session: session.get_system_info())

@@ -136,7 +136,6 @@ def _rows(
 
 
 def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]:
-    """Return the colour map of shares, and their normalisation."""
     ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
     most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
     # The square root separates rare findings, which would all be white on a linear scale.

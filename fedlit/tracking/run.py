@@ -229,9 +229,8 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
 
 def check_writable(root: Path, experiment: str) -> None:
     """Refuse, before training, a folder that cannot be created or is not writable."""
-    existing = next(
-        (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
-    )
+    folders = (root / experiment, root, *root.absolute().parents)
+    existing = next((path for path in folders if os.path.lexists(path)), Path.cwd())
     if not existing.is_dir():
         raise ConfigError(
             f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder",

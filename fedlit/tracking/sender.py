@@ -148,7 +148,6 @@ class Sender(threading.Thread):
                 self._deliver(kind, items[start : start + PARAMS_PER_REQUEST], send)
 
     def _send_metrics(self) -> None:
-        """Send the rows that are not acknowledged yet, one request after another."""
         while rows := list(islice(self.metrics.since(self._acknowledged), METRICS_PER_REQUEST)):
             timed = [(key, value, step, self._time_of(end)) for end, (step, key, value) in rows]
             values = [LoggedValue(shown_name(key), *rest) for key, *rest in timed if not is_count(key)]

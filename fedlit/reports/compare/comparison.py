@@ -149,7 +149,6 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
 
 
 def _advice(run: PastRun) -> str:
-    """Return what to do about a run without predictions of the test set."""
     if run.sets:
         return f"it has predictions of {', '.join(run.sets)}; see --set."
     folder = run.directory / "checkpoints"

@@ -190,18 +190,14 @@ def _held(run: PastRun) -> Predictions | None:
 
 
 def _rows(predictions: Predictions, rows: np.ndarray) -> Predictions:
-    """Return some of the rows, without groups."""
     names = ("scores", "labels", *COLUMNS.values())
     return replace(predictions, groups={}, **{name: getattr(predictions, name)[rows] for name in names})
 
 
 def _parts(methods: Sequence[Method], scored: Mapping[str, Predictions], inside: bool) -> dict[str, Predictions]:
-    """Return each run's predictions of the images that the first method, an individual model, was tested on at home.
+    """Return each run's predictions of the images of which the first method, an individual model, holds the test set.
 
-    Args:
-        methods: The individual model, and the methods that are compared with it.
-        scored: Predictions by the place of a run.
-        inside: Whether these images are returned, or all others.
+    If not ``inside``, return those of all other images.
     """
     runs = [run for method in methods for run in method.runs]
     names = [method.name for method in methods for _ in method.runs]

@@ -39,7 +39,6 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 
 def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[Chart]]:
-    """Return the figures of AUROC, of differences and of ROC curves."""
     level = f"{100 * numbers.level:g}% intervals"
     seeds = [len(scored.method.runs) for scored in numbers.scored]
     values = "AUROC of one seed" if max(seeds) == 1 else "Mean AUROC over seeds"
@@ -65,7 +64,6 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
 
 
 def _gains(joining: Joining) -> Chart:
-    """Return the forest plot of sites."""
     caption = (
         f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
         f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05. The grey "
@@ -77,7 +75,6 @@ def _gains(joining: Joining) -> Chart:
 
 
 def _roc_caption(seeds: Sequence[int], units: str) -> str:
-    """Return the caption of the ROC curves of methods with so many seeds."""
     lines = "Curves of one seed" if max(seeds) == 1 else "Mean curves over seeds at each false positive rate"
     bands = []
     if max(seeds) > 2:

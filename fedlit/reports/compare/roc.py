@@ -83,14 +83,10 @@ def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
     draws, known = patient_draws(shared.units) if single else None, numbers.support.judged
     for scored in numbers.scored:
         scores, labels = zip(*(next(runs) for _ in scored.method.runs), strict=True)
-        curves[scored.method.name] = [
-            roc_curve(
-                [each[:, i] for each in scores],
-                [each[:, i] for each in labels],
-                draws if len(scores) == 1 and known[i] else None,
-            )
-            for i in range(len(shared.classes))
-        ]
+        of_classes = curves.setdefault(scored.method.name, [])
+        for i, enough in enumerate(known):
+            drawn = draws if len(scores) == 1 and enough else None
+            of_classes.append(roc_curve([each[:, i] for each in scores], [each[:, i] for each in labels], drawn))
     return curves
 
 
@@ -106,9 +102,8 @@ def comparison_roc_figure(
     for i, axes in enumerate(panels):
         roc_axes(axes)
         axes.tick_params(labelbottom=i + ACROSS >= len(panels), labelsize=SMALL)
-        axes.text(
-            0.5, 1.03, numbers.support.text(i), fontsize=SMALL, color=FAINT, ha="center", transform=axes.transAxes
-        )
+        above = {"fontsize": SMALL, "color": FAINT, "ha": "center", "transform": axes.transAxes}
+        axes.text(0.5, 1.03, numbers.support.text(i), **above)
         drawn = {method: bands[i] for method, bands in curves.items() if bands[i] is not None}
         if not drawn:
             axes.set_facecolor("#f4f4f4")

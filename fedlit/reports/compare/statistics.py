@@ -260,7 +260,8 @@ def statistics(
         mean = (np.mean([getattr(boot, part) for boot in own], axis=0) for part in ("estimate", "draws"))
         means[method.name] = Bootstrap(*mean, own[0].sample)
         single = shared.scores[start] if len(method.runs) == 1 else None
-        scored.append(_scored(method, own, means[method.name], single, shared, support, judged, level))
+        of_all = {"shared": shared, "support": support, "judged": judged, "level": level}
+        scored.append(_scored(method, own, means[method.name], single, **of_all))
     against = []
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):

@@ -293,11 +293,8 @@ def _where(cell: Cell) -> dict[str, object]:
 
 def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for number, threshold in enumerate(cell.thresholds):
-        chosen = {
-            "at": threshold.point.title,
-            "chosen_on": threshold.source,
-            "threshold": float(np.mean(threshold.values)),
-        }
+        chosen = {"at": threshold.point.title, "chosen_on": threshold.source}
+        chosen["threshold"] = float(np.mean(threshold.values))
         for name in AT_THRESHOLD:
             yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
 

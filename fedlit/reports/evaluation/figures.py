@@ -35,16 +35,10 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
         f" under test-set noise. Points above the diagonal: probabilities are too low.{seeds}",
         "Reliability diagrams by class.",
     )
-    looks = styles([MODEL, EVERYONE, NOBODY])
+    looks, labels = styles([MODEL, EVERYONE, NOBODY]), ("probability from which to treat", "net benefit")
     decision = Chart(
         "decision",
-        _figure(
-            images,
-            looks,
-            lambda axes, i: _decision(axes, images, i, looks),
-            "probability from which to treat",
-            "net benefit",
-        ),
+        _figure(images, looks, lambda axes, i: _decision(axes, images, i, looks), *labels),
         "Net benefit: hits less false alarms per image, where false alarms are weighted by the odds of the probability "
         f"from which a patient would be treated. The model is of use where its line is the highest.{seeds}",
         "Decision curves by class.",

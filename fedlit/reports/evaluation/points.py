@@ -63,9 +63,8 @@ class Point:
                 "validation images, because on the images that it is chosen on its rates are better than on others",
                 key="threshold-on-test-images",
             )
-        return cls(
-            matched[1], float(matched[2]), owner or FEDERATION, None if "class" not in keys else str(keys["class"])
-        )
+        name = str(keys["class"]) if "class" in keys else None
+        return cls(matched[1], float(matched[2]), owner or FEDERATION, name)
 
 
 @dataclass(frozen=True)

@@ -49,9 +49,8 @@ def write_report(evaluation: Evaluation, folder: Path) -> Path:
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print the most important numbers of the first test set, the verdict and the notes."""
     for table in _shortened(evaluation):
-        printed = Printed(
-            box=box.SIMPLE_HEAD, show_edge=False, title=table.caption, title_justify="left", pad_edge=False
-        )
+        look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+        printed = Printed(title=table.caption, title_justify="left", **look)
         for place, name in enumerate(table.head):
             printed.add_column(name, justify="left" if place < table.names else "right", overflow="fold")
         for row in table.rows:
@@ -69,9 +68,8 @@ def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     for section, names in (("ranking", ("AUROC",)), ("calibration", ("calibration intercept", "calibration slope"))):
         table = sections[section][0]
         kept = [i for i, name in enumerate(table.head) if i < table.names or name in names]
-        yield TextTable(
-            table.caption, tuple(table.head[i] for i in kept), [tuple(row[i] for i in kept) for row in table.rows]
-        )
+        head, *rows = (tuple(row[i] for i in kept) for row in (table.head, *table.rows))
+        yield TextTable(table.caption, head, rows)
     for table in sections["points"][:1]:
         rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
         yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)

@@ -76,7 +76,6 @@ def _what(row: pd.Series) -> str:
 def _measured(
     caption: str, frame: pd.DataFrame, names: tuple[str, ...], measures: Sequence[str], evaluation: Evaluation
 ) -> TextTable:
-    """Return a table with a row for each class or group."""
     rows = []
     for place, part in frame.groupby(list(names), sort=False):
         first, values = part.iloc[0], part.set_index("measure")
@@ -118,9 +117,8 @@ def _gap_table(evaluation: Evaluation) -> TextTable:
         )
         for _, row in evaluation.gaps.iterrows()
     ]  # fmt: skip
-    return TextTable(
-        f"Each group minus the largest group of its kind; {noise}; * is beyond noise", head, rows, len(names)
-    )
+    caption = f"Each group minus the largest group of its kind; {noise}; * is beyond noise"
+    return TextTable(caption, head, rows, len(names))
 
 
 def _point_tables(evaluation: Evaluation) -> list[TextTable]:
@@ -147,7 +145,6 @@ def _point_tables(evaluation: Evaluation) -> list[TextTable]:
 
 
 def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> TextTable:
-    """Return a table with a row for each threshold and group of test images."""
     rows = []
     for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
         values, tested = part.set_index("measure"), " ".join((place[0], *place[1:]))

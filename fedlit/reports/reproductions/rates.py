@@ -107,10 +107,8 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
     ranges = {"rate": rates.grid} | {name: axis.values for name, axis in rates.others.items()}
     for title, of_title in tried.groupby("title", sort=False):
         for value, settings in best(of_title, rates).items():
-            ends = [
-                n for n, number in settings.items() if len(ranges[n]) > 1 and number in (min(ranges[n]), max(ranges[n]))
-            ]
-            if ends:
+            wide = {n: number for n, number in settings.items() if len(ranges[n]) > 1}
+            if ends := [n for n, number in wide.items() if number in (min(ranges[n]), max(ranges[n]))]:
                 yield f"{title}, {value}: {', '.join(f'{name} {settings[name]:g}' for name in ends)}"
 
 

@@ -176,7 +176,6 @@ class Reproduction:
         )
 
     def _folders(self, part: SweepPart) -> dict[str, Path]:
-        """Return the folders of a part's data, by key of ``data``."""
         root, config = self.root or Path("ROOT"), documents.load_mapping(self.document.file(part.config))
         return {key: found_below(root, path, config, key) for key, path in part.roots.items()}
 
@@ -265,7 +264,6 @@ class Reproduction:
         )
 
     def _page(self, report: Report) -> str:
-        """Return our results and the paper's, under separate headings."""
         kept = all(self._one_draw(part) for part in self._all_parts())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
         seeds = ", ".join(map(str, self.seeds))
@@ -322,7 +320,6 @@ class Reproduction:
         return folder / LINKED if self.scale == LINKED else folder
 
     def _set_by_hand(self) -> list[str]:
-        """Return the lines of a page on settings of the user."""
         settings = [(runs, keys) for runs, keys in (("runs", self.set), ("bodies", self.set_body)) if keys]
         lines = [
             f"Set by hand for all {runs}: {', '.join(f'{k}: {v}' for k, v in keys.items())}." for runs, keys in settings

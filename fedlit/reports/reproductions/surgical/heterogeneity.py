@@ -108,9 +108,8 @@ def _bars(shares: pd.DataFrame, shared: list[str]) -> Figure:
     ax = figure.subplots()
     height = 0.8 / shares.shape[1]
     for number, (name, style) in enumerate(styles(list(shares)).items()):
-        ax.barh(
-            np.arange(len(shares)) + (number + 0.5) * height - 0.4, shares[name], height, color=style.colour, label=name
-        )
+        rows = np.arange(len(shares)) + (number + 0.5) * height - 0.4
+        ax.barh(rows, shares[name], height, color=style.colour, label=name)
     ax.set_yticks(range(len(shares)), list(shares.index))
     for label in ax.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() in shared else "normal")
@@ -127,9 +126,8 @@ def _scatter(points: pd.DataFrame) -> Figure:
     ax = figure.subplots()
     for name, style in styles(list(dict.fromkeys(points["source"]))).items():
         own = points[points["source"] == name]
-        ax.scatter(
-            own["x"], own["y"], s=14, color=style.colour, marker=style.marker, alpha=0.7, linewidths=0, label=name
-        )
+        look = {"color": style.colour, "marker": style.marker, "alpha": 0.7, "linewidths": 0}
+        ax.scatter(own["x"], own["y"], s=14, label=name, **look)
     ax.set(xlabel="t-SNE 1", ylabel="t-SNE 2")
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
