@@ -92,9 +92,8 @@ def _splits(check: Check) -> str:
     reading = check.reading
     if reading.splits is None:
         return "no official split; data.split divides the patients"
-    counts = pd.DataFrame({"split": reading.splits, "patient": reading.patients}).groupby("split", sort=False)[
-        "patient"
-    ]
+    table = pd.DataFrame({"split": reading.splits, "patient": reading.patients})
+    counts = table.groupby("split", sort=False)["patient"]
     parts = (f"{split} {len(ids):,} images of {ids.nunique():,} patients" for split, ids in counts)
     unused = "" if check.reader.official_split else " (not used: data.official_split is false)"
     return "; ".join(parts) + unused

@@ -24,22 +24,15 @@ COLUMNS = (
 
 @dataclass
 class Asked:
-    """Summary of the messages with the same question in a run.
+    """Summary of the messages with the same question in a run."""
 
-    Attributes:
-        first, last: Times in seconds since 1970.
-        messages: Number of answered messages.
-        refused: Number of those that were refused or failed.
-        examples: Largest number of examples behind one answer.
-        nbytes: Bytes of all arrays that have left.
-    """
-
+    # first, last: Times in seconds since 1970.
     first: float
     last: float
-    messages: int = 0
-    refused: int = 0
-    examples: int = 0
-    nbytes: int = 0
+    messages: int = 0  # Number of answered messages.
+    refused: int = 0  # Number of those that were refused or failed.
+    examples: int = 0  # Largest number of examples behind one answer.
+    nbytes: int = 0  # Bytes of all arrays that have left.
 
 
 def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:
@@ -90,10 +83,8 @@ def write_csv(lines: Sequence[tuple[str, LedgerEntry]], file: Path) -> None:
         writer = csv.writer(opened)
         writer.writerow(COLUMNS)
         for head, entry in lines:
-            held = vars(entry) | {
-                "time": datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
-            }
-            held |= {"bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
+            when = datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
+            held = vars(entry) | {"time": when, "bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
             held["arrays"] = " ".join(f"{name}[{size}]" for name, (_, size) in entry.arrays.items())
             writer.writerow([_inert(held[column]) for column in COLUMNS])
 

@@ -76,9 +76,8 @@ def main(argv: list[str] | None = None) -> None:
         if stopped.code:
             raise
         where = traceback.extract_tb(stopped.__traceback__)[-1]
-        complain(
-            f"{where.name} ({where.filename}, line {where.lineno}) called sys.exit({stopped.code!r}) before the end"
-        )
+        place = f"{where.name} ({where.filename}, line {where.lineno})"
+        complain(f"{place} called sys.exit({stopped.code!r}) before the end")
         sys.exit(1)
     except Exception as error:
         if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):

@@ -85,13 +85,10 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
     Columns that do not fit into one table go into the next.
     """
     start = f"test/{sets[0]}/auroc/"
-    classes = {key.removeprefix(start): key.removeprefix(start) for key in metrics if key.startswith(start)}
-    rows = {f"auroc/{name}": shortened(shown, 32) for name, shown in classes.items()}
-    means = {
-        f"auroc_{kind}": shown
-        for kind, shown in MEANS.items()
-        if any(f"test/{name}/auroc_{kind}" in metrics for name in sets)
-    }
+    classes = [key.removeprefix(start) for key in metrics if key.startswith(start)]
+    rows = {f"auroc/{name}": shortened(name, 32) for name in classes}
+    kinds = [kind for kind in MEANS if any(f"test/{name}/auroc_{kind}" in metrics for name in sets)]
+    means = {f"auroc_{kind}": MEANS[kind] for kind in kinds}
     first = max(map(len, (*rows.values(), *means.values())))
     shown = {name: shortened(name, 16) for name in sets}
     if len(set(shown.values())) < len(sets):

@@ -146,6 +146,7 @@ def fit(
         start = copy_of(model) if phases or fabric.world_size > 1 else model
         if fabric.world_size > 1:  # ranks may have drawn other weights
             start.load_state_dict(fabric.broadcast(model.state_dict()))
+        section = described(model)  # the classes are those of the data
         options = {
             "seed": seed,
             "experiment": experiment,
@@ -160,7 +161,7 @@ def fit(
             "fabric": {
                 "accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision
             },
-            "model": _of_model(model),
+            "model": section | {"init_args": {k: v for k, v in section["init_args"].items() if k != "classes"}},
             "federation": _settled(federation),
         }  # fmt: skip
         config = marked(yaml.safe_dump(plain(options) | {"data": _of_data(data)}, sort_keys=False))
@@ -197,12 +198,6 @@ def _data(
             key="option-given-twice",
         )
     return clients
-
-
-def _of_model(model: LightningModule) -> dict[str, Any]:
-    """Return the model as in a YAML, without classes, which are those of the data."""
-    section = described(model)
-    return section | {"init_args": {key: value for key, value in section["init_args"].items() if key != "classes"}}
 
 
 def _of_data(data: FederatedDataModule) -> dict[str, Any]:

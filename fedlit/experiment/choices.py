@@ -8,17 +8,11 @@ from inspect import Parameter, isabstract, signature
 
 @dataclass(frozen=True)
 class ExtensionPoint:
-    """A kind of class that a user can choose.
+    """A kind of class that a user can choose."""
 
-    Attributes:
-        base: Path of the base class.
-        home: Module that exports the built-in classes.
-        kind: Name of an instance, with its article.
-    """
-
-    base: str
-    home: str
-    kind: str
+    base: str  # Path of the base class.
+    home: str  # Module that exports the built-in classes.
+    kind: str  # Name of an instance, with its article.
 
     @property
     def base_class(self) -> type:
@@ -55,9 +49,8 @@ def mistaken(name: str, key: str) -> str:
     """Return an explanation if a built-in class is named for a key that takes another kind of class, or ""."""
     kind = next((AXES[axis].kind for axis in AXES for cls in shipped(axis) if cls.__name__ == name), "")
     last = key.rpartition(".")[2]
-    wanted = next(
-        (axis for axis in AXES if last in (axis, axis.removesuffix("s")) or (last, axis) == ("logger", "trackers")), ""
-    )
+    meant = (axis for axis in AXES if last in (axis, axis.removesuffix("s")) or (last, axis) == ("logger", "trackers"))
+    wanted = next(meant, "")
     others = [cls.__name__ for cls in shipped(wanted)] if wanted else []
     takes = f"; {key} takes {AXES[wanted].kind}: {', '.join(others[:8])}{' ...' * (len(others) > 8)}" if others else ""
     return f"{name} is {kind}{takes}" if kind and name not in others else ""

@@ -60,13 +60,10 @@ def _of_optimizer(module: LightningModule) -> str:
     """Return the class of a module's optimizer, its settings, and a digest of a scheduler's first rates."""
     module = copy_of(module)
     schedule, optimizer = scheduled(module), single_optimizer(module)
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     groups = [
-        ", ".join(
-            f"{key} {plain(value)}"
-            for key, value in group.items()
-            if key != "params" and value is not None and value is not False
-        )
-        for group in optimizer.param_groups
+        ", ".join(f"{key} {plain(value)}" for key, value in group.items() if value is not None and value is not False)
+        for group in settings
     ]
     described = f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
     if schedule is None:

@@ -20,7 +20,7 @@ from fedlit.experiment.credentials import as_words, complete
 from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
-from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, resolved
+from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.tracking.lock import HOLDER, LOCK
 from fedlit.tracking.names import PARENT, TEST
@@ -354,31 +354,6 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
         args.seed, args.name = seed, f"{group},seed={seed}"
         runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds))
     return runs
-
-
-def one_draw(sources: Sources, settings: Iterable[str] = ()) -> bool:
-    """Return whether ``data.seed`` is set, so that all seeds share one draw of the data."""
-    keys = ("data.seed", "data.init_args.seed")
-    return any(key in settings or sources.where(key) for key in keys)
-
-
-def of_seed(data: Any, seed: int) -> Any:
-    """Return the configuration of the data with a run's seed added to every seed in it.
-
-    Raises:
-        ConfigError: The seed is negative.
-    """
-    values = vars(data) if isinstance(data, Namespace) else data
-    if isinstance(values, dict):
-        moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
-        if seed < 0 and "seed" in moved:
-            raise ConfigError(
-                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all "
-                "seeds",
-                key="seed-negative",
-            )
-        return type(data)(**moved)
-    return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
 
 
 @contextmanager

@@ -181,9 +181,9 @@ class HelpFormatter(DefaultHelpFormatter):
         """Wrap a paragraph, in which indented lines stay lines of their own."""
         if not re.search(r"^  ", text, re.MULTILINE):
             return super()._fill_text(text, width, indent)
-        return "\n".join(self._fill_line(line, width) for line in text.splitlines())
-
-    def _fill_line(self, line: str, width: int) -> str:
-        start = len(line) - len(line.lstrip())
-        further = " " * (start + 4) if start else ""
-        return textwrap.fill(line, width, subsequent_indent=further, break_long_words=False, break_on_hyphens=False)
+        lines = []
+        for line in text.splitlines():
+            start = len(line) - len(line.lstrip())
+            options = {"subsequent_indent": " " * (start + 4) if start else "", "break_on_hyphens": False}
+            lines.append(textwrap.fill(line, width, break_long_words=False, **options))
+        return "\n".join(lines)

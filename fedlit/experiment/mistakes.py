@@ -138,7 +138,10 @@ def explain(
     if chain and (place := custom_code(chain[-1])):
         return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):
-        return _located(str(chain[-1]), sources)
+        text = str(chain[-1])
+        own = OWN_KEY.match(text)  # the key with which an error of fedlit begins
+        place = sources.where(own[0]) if own else ""
+        return f"{own[0]} ({place}){text[own.end() :]}" if place else text
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
     if "subclass of" in texts[-1] and (match := next(filter(None, map(OF_A_UNION.search, texts)), None)):
         texts += match.groups()
@@ -159,7 +162,9 @@ def explain(
         return f"{key} ({place}): {other}" if place else f"{key}: {other}"
     hint = _hint(reason, words, owner, [*options], [*classes], f"--{key}+=" if place == "command line" else "")
     reason = f"{reason[:LONGEST]}..." if len(reason) > LONGEST else reason
-    hint += _foreign(reason)
+    signs = ((sign, unicodedata.name(sign, "")) for sign in reason if ord(sign) > 127)  # that only resemble one
+    foreign = [f"; its {sign!r} is the character {name}" for sign, name in signs if name and "LATIN" not in name]
+    hint += "".join(foreign[:1])
     if owner:
         reason = f"{owner.rpartition('.')[2]}: {reason}"
     if not key:
@@ -200,24 +205,11 @@ def _hint(reason: str, words: Sequence[str], owner: str, options: list[str], cla
     return f"; it has {', '.join(members)}" if members and not set(words) <= set(members) else ""
 
 
-def _foreign(reason: str) -> str:
-    """Return a hint at the first character that only resembles one of the keyboard, or ""."""
-    named = ((sign, unicodedata.name(sign, "")) for sign in reason if ord(sign) > 127)
-    return next((f"; its {sign!r} is the character {name}" for sign, name in named if name and "LATIN" not in name), "")
-
-
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
     """Yield an error and its causes, up to the first of `VERBATIM`."""
     while error is not None:
         yield error
         error = None if home(error).startswith(VERBATIM) else error.__cause__
-
-
-def _located(text: str, sources: Sources) -> str:
-    """Return an error of fedlit with the place of the key with which it begins."""
-    key = OWN_KEY.match(text)
-    place = sources.where(key[0]) if key else ""
-    return f"{key[0]} ({place}){text[key.end() :]}" if place else text
 
 
 def _members(path: str) -> list[str]:

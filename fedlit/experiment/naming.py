@@ -86,22 +86,15 @@ def check_names(args: Namespace) -> None:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of a method and its parts, and of its runs.
+    """The names of a method and its parts, and of its runs."""
 
-    Attributes:
-        aggregator: Names of the aggregators.
-        objective: Class of the model's objective, or "" if the model defines its own loss.
-        method: Names of the aggregators, and the label of the objective: its ``objective_label`` (which is "" for the
-            usual loss) or else its class.
-        group: Name that is the same for runs that differ only in their seed.
-        run: Default name of a run.
-    """
-
-    aggregator: str
-    objective: str
+    aggregator: str  # Names of the aggregators.
+    objective: str  # Class of the model's objective, or "" if the model defines its own loss.
+    # Names of the aggregators, and the label of the objective: its `objective_label` (which is "" for the usual loss)
+    # or else its class.
     method: str
-    group: str
-    run: str
+    group: str  # Name that is the same for runs that differ only in their seed.
+    run: str  # Default name of a run.
 
     @classmethod
     def of(
@@ -119,11 +112,8 @@ class Names:
 def group_name(settings: Mapping[str, Any], method: str) -> str:
     """Return a name that begins with the method, and is the same for settings that differ only in the seed."""
     # Without unset options, so that a later version with more of them gives the same groups.
-    compared = {
-        k: v
-        for k, v in flatten(dict(settings)).items()
-        if v is not None and not k.startswith(APART) and not is_data_seed(k)
-    }
+    flat = {key: value for key, value in flatten(dict(settings)).items() if value is not None}
+    compared = {k: v for k, v in flat.items() if not k.startswith(APART) and not is_data_seed(k)}
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()
     return f"{method}-{digest[:8]}"
 

@@ -1,9 +1,10 @@
 """The options of an experiment: the keys of its YAML, the resolved configuration, and the objects made of it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from inspect import signature
+from typing import Any
 
 from jsonargparse import Namespace
 from jsonargparse.typing import restricted_string_type
@@ -18,6 +19,7 @@ from fedlit.experiment.choices import AXES, shipped, short_names
 from fedlit.experiment.credentials import complete
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.helptexts import CHOSEN, EPILOG, metrics_help
+from fedlit.experiment.mistakes import Sources
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Phase
@@ -47,21 +49,18 @@ def experiment_parser(description: str = "") -> Parser:
         shipped(axis)  # importing a class registers its short name
     parser = Parser(description=f"{description} {EPILOG}", epilog=metrics_help())
     parser.first_words, parser.short_names = DEFAULT_CLASSES, short_names
-    parser.add_argument(
-        "-c", "--config", action="config", help="YAML file. Several are merged; later ones override earlier ones."
-    )
+    files = "YAML file. Several are merged; later ones override earlier ones."
+    parser.add_argument("-c", "--config", action="config", help=files)
     seed = (
         "Seed of initial weights, batches, dropout, augmentation and cohorts. `fedlit fit` accepts several, such as "
         "0,1,2, and starts one run for each with its own draw of the data: the run of seed 1 equals `--seed 1 "
         "--data.seed 1`."
     )
     parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=seed)
-    parser.add_argument(
-        "--experiment", type=str, default="default", help="Name of a group of runs, on disk and in MLflow."
-    )
-    parser.add_argument(
-        "--name", type=str | None, default=None, help="Name of the run. By default its method, seed, date and time."
-    )
+    group = "Name of a group of runs, on disk and in MLflow."
+    name = "Name of the run. By default its method, seed, date and time."
+    parser.add_argument("--experiment", type=str, default="default", help=group)
+    parser.add_argument("--name", type=str | None, default=None, help=name)
     parser.add_argument("--tags", type=dict[str, str], default={}, help="Tags of the run in MLflow: --tags.NAME VALUE.")
     parser.add_argument("--run_dir", type=str, default="runs", help="Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.")
     path = (
@@ -115,14 +114,38 @@ def resolved(args: Namespace, parser: Parser) -> str:
     for part in (settled.federation, *settled.phases):
         if part.monitor_mode == "auto":
             part.monitor_mode = better(part.monitor) or "auto"
-    return parser.dump(
-        Namespace({k: v for k, v in settled.items() if k not in others}), skip_none=False, skip_check=True
-    )
+    kept = Namespace({key: value for key, value in settled.items() if key not in others})
+    return parser.dump(kept, skip_none=False, skip_check=True)
 
 
 def seeds_of(args: Namespace) -> list[int]:
     """Return the seeds of a configuration, in most cases one."""
     return [int(number) for number in re.findall(r"-?\d+", str(args.seed))]
+
+
+def one_draw(sources: Sources, settings: Iterable[str] = ()) -> bool:
+    """Return whether ``data.seed`` is set, so that all seeds share one draw of the data."""
+    keys = ("data.seed", "data.init_args.seed")
+    return any(key in settings or sources.where(key) for key in keys)
+
+
+def of_seed(data: Any, seed: int) -> Any:
+    """Return the configuration of the data with a run's seed added to every seed in it.
+
+    Raises:
+        ConfigError: The seed is negative.
+    """
+    values = vars(data) if isinstance(data, Namespace) else data
+    if isinstance(values, dict):
+        moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
+        if seed < 0 and "seed" in moved:
+            raise ConfigError(
+                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all "
+                "seeds",
+                key="seed-negative",
+            )
+        return type(data)(**moved)
+    return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
 
 
 @contextmanager

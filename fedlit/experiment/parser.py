@@ -16,12 +16,8 @@ from fedlit.experiment.helptexts import HelpFormatter
 from fedlit.experiment.mistakes import Sources, explain, home
 from fedlit.tracking.addresses import marked, without_credentials
 
-SUBCOMMANDS = {
-    "title": "commands",
-    "metavar": "COMMAND",
-    "description": "Each command has its own --help.",
-    "help": None,
-}
+HELP = "Each command has its own --help."
+SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": HELP, "help": None}
 
 LOG = logging.getLogger(__name__)
 

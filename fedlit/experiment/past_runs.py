@@ -19,23 +19,14 @@ from fedlit.tracking.run import Result, last_checkpoint, metric_of
 
 @dataclass(frozen=True)
 class RunState:
-    """A run on disk.
+    """A run on disk."""
 
-    Attributes:
-        directory: The run's directory.
-        status: ``running``, ``finished``, ``unfinished``, or ``no checkpoint`` if it cannot be resumed.
-        rounds: Number of completed rounds in its newest checkpoint.
-        value: The metric of its best model; before the end, the newest value. NaN if it has none.
-        size: Bytes of its files; a file with several names counts once.
-        started: Time at which its configuration was written, in seconds.
-    """
-
-    directory: Path
-    status: str
-    rounds: int
-    value: float
-    size: int
-    started: float
+    directory: Path  # The run's directory.
+    status: str  # `running`, `finished`, `unfinished`, or `no checkpoint` if it cannot be resumed.
+    rounds: int  # Number of completed rounds in its newest checkpoint.
+    value: float  # The metric of its best model; before the end, the newest value. NaN if it has none.
+    size: int  # Bytes of its files; a file with several names counts once.
+    started: float  # Time at which its configuration was written, in seconds.
 
 
 def check_ranking(metric: str) -> None:

@@ -19,19 +19,12 @@ ATTEMPTS = 1000
 
 @dataclass(frozen=True)
 class Span:
-    """A range of numbers, from which values with three significant digits are drawn.
+    """A range of numbers, from which values with three significant digits are drawn."""
 
-    Args:
-        low: The smallest value.
-        high: The largest value.
-        scale: ``linear`` draws uniformly; ``log`` draws the logarithm uniformly.
-        integer: Whether values are integers.
-    """
-
-    low: float
-    high: float
-    scale: Literal["linear", "log"] = "linear"
-    integer: bool = False
+    low: float  # The smallest value.
+    high: float  # The largest value.
+    scale: Literal["linear", "log"] = "linear"  # `linear` draws uniformly; `log` draws the logarithm uniformly.
+    integer: bool = False  # Whether values are integers.
 
     def at(self, share: float) -> float | int:
         """Return the value at a share of the range between 0 and 1."""
@@ -162,15 +155,14 @@ def _distinct(ranges: Mapping[str, Range], seed: int) -> Iterator[dict[str, Any]
     texts: set[str] = set()
     misses = 0
     while misses < ATTEMPTS:
-        point = {key: _draw(each, streams[key]) for key, each in ranges.items()}
+        point = {
+            key: each.at(streams[key].random()) if isinstance(each, Span) else each[streams[key].randrange(len(each))]
+            for key, each in ranges.items()
+        }
         misses = misses + 1 if as_option(point) in texts else 0
         if not misses:
             texts.add(as_option(point))
             yield point
-
-
-def _draw(values: Range, stream: random.Random) -> Any:
-    return values.at(stream.random()) if isinstance(values, Span) else values[stream.randrange(len(values))]
 
 
 def at_edge(value: Any, values: Sequence[Any]) -> Literal["lowest", "highest"] | None:

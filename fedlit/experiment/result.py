@@ -124,10 +124,12 @@ class Fitted:
                 key="model-without-predict",
             )
         precision, name = fabric.strategy.precision, "predict_step" if overrides(model, "predict_step") else "forward"
-        step = step_of(model, name) if name == "predict_step" else lambda batch, _: model(_inputs(batch))
+        step = step_of(model, name) if name == "predict_step" else lambda batch, _: model(batch)
         model.to(fabric.device)
         for number, indices in enumerate(torch.arange(len(data)).split(self._session.data.eval_batch_size)):
             batch = fabric.to_device(precision.convert_input(fetch(data, indices)))
+            if name == "forward" and isinstance(batch, (tuple, list)):
+                batch = batch[0]
             with fabric.autocast():
                 output = step(batch, number)
             if not torch.is_tensor(output):
@@ -158,7 +160,3 @@ class Fitted:
                 for name, value in other._buffers.items():
                     own._buffers[name] = None if value is None else value.detach().clone()
         return model.cpu().eval()
-
-
-def _inputs(batch: Any) -> Any:
-    return batch[0] if isinstance(batch, (tuple, list)) else batch

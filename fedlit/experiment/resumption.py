@@ -80,15 +80,10 @@ def locked(experiment: Experiment, run: Path) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Resumption:
-    """The start of a run.
+    """The start of a run."""
 
-    Attributes:
-        directory: The run's directory, or None for a new run that does not have one yet.
-        checkpoint: Checkpoint to resume from, or None to start with the first round.
-    """
-
-    directory: Path | None
-    checkpoint: Path | None
+    directory: Path | None  # The run's directory, or None for a new run that does not have one yet.
+    checkpoint: Path | None  # Checkpoint to resume from, or None to start with the first round.
     messages: tuple[str, ...]
 
     def in_directory(self, experiment: Experiment, open_things: ExitStack) -> "Resumption":

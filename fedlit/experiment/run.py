@@ -25,19 +25,13 @@ from fedlit.tracking.run import Result, Run
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a run.
-
-    Attributes:
-        signum: Number of the signal that stopped the run, or 0. A stopped run has only this and its directory.
-        session: Session of the main part, whose processes have ended.
-        rounds: Number of completed rounds of the tested model.
-    """
+    """The result of a run."""
 
     directory: Path
-    signum: int = 0
-    session: Session | None = None
+    signum: int = 0  # Number of the signal that stopped the run, or 0. A stopped run has only this and its directory.
+    session: Session | None = None  # Session of the main part, whose processes have ended.
     best: Path | None = None
-    rounds: int = 0
+    rounds: int = 0  # Number of completed rounds of the tested model.
     metrics: dict[str, float] = field(default_factory=dict)
 
 

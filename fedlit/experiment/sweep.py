@@ -1,23 +1,26 @@
-"""Execution of sweeps and of several seeds. Finished runs are skipped, and unfinished ones continued."""
+"""Sweeps: their YAML files, and the execution of their runs. Finished runs are skipped, unfinished ones continued."""
 
+import copy
 import shlex
 import signal
+from argparse import ArgumentError
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
-from fedlit.experiment.mistakes import near
-from fedlit.experiment.sweep_file import load_sweep
+from fedlit.experiment.mistakes import Sources, explain, near
+from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep_progress import SweepProgress
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
@@ -25,10 +28,55 @@ from fedlit.tracking.run import Result
 
 __all__ = ["Sweep", "draws_of", "load_sweep", "locked", "next_steps", "plan", "run_all", "run_sweep"]
 
+T = TypeVar("T")
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
 STOPPED = {sign * (base + s) for s in (signal.SIGINT, signal.SIGTERM) for sign, base in ((1, 128), (-1, 0))}
 """Exit codes of runs that a signal stopped."""
+
+
+def load_sweep(path: str | Path) -> Sweep:
+    """Read a sweep's YAML.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
+    """
+    return load_planned(Path(path), Sweep, "sweep", ("set", "cases", "grid"), {"file", "starts", "points", "tags"})
+
+
+def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str], skip: set[str]) -> T:
+    """Read the YAML of a command that plans many runs.
+
+    Args:
+        path: The file.
+        kind: Dataclass of its keys, which has ``config``, files relative to this one, and ``file``.
+        command: Name of the command, for messages.
+        sections: Keys whose values stay as in the file, because they contain keys of `fedlit fit`.
+        skip: Fields that are not keys of the file.
+
+    Raises:
+        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
+    """
+    sources = Sources((command, "--config", str(path)))
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(kind, skip=skip)
+    try:
+        content = documents.load_mapping(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
+    try:
+        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
+        kept = {key: content[key] for key in sections if content.get(key)}
+        keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | kept
+        files = [str(path.parent / name) for name in keys["config"]]
+        return kind(**keys | {"config": files, "file": path})
+    except ArgumentError as error:
+        options = [name for key in parser.get_defaults().keys(branches=True) for name in (key, key.rpartition(".")[2])]
+        raise ConfigError(
+            f"{path}: {explain(error, sources, options)}", key=key_of(error, "sweep-file-invalid")
+        ) from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", key=error.key) from error
 
 
 def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
@@ -86,7 +134,10 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         def ended(job: CommandLine, code: int, signalled: bool) -> None:
             run = todo[job.name]
             run.tidy()
-            statuses[run.name] = status = _status(run, code, signalled)
+            status: Status = "finished" if code == 0 and Result.read(run.directory) else "failed"
+            if status == "failed" and (signalled or code in STOPPED):  # a signal may arrive before a run handles it
+                status = "stopped"
+            statuses[run.name] = status
             if status == "finished":
                 progress.ended(run.name, f"{metric} {run.metric(metric):.4f}")
             elif signalled:
@@ -123,15 +174,8 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
     rows = []
     for run in runs:
         result = Result.read(run.directory) if statuses[run.name] == "finished" else None
-        row = {
-            "name": run.name,
-            "case": run.case,
-            **run.point,
-            "seed": run.seed,
-            "data_seed": run.data_seed,
-            "status": statuses[run.name],
-        }
-        row[metric] = run.metric(metric) if result else float("nan")
+        row = {"name": run.name, "case": run.case, **run.point, "seed": run.seed, "data_seed": run.data_seed}
+        row |= {"status": statuses[run.name], metric: run.metric(metric) if result else float("nan")}
         rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
     return pd.DataFrame(rows).astype({"best_round": "Int64", "data_seed": "Int64"})
 
@@ -157,12 +201,6 @@ def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
 def _write(table: pd.DataFrame, file: Path) -> None:
     with whole(file) as draft:
         table.to_csv(draft, index=False)
-
-
-def _status(run: PlannedRun, code: int, signalled: bool) -> Status:
-    if code == 0 and Result.read(run.directory):
-        return "finished"
-    return "stopped" if signalled or code in STOPPED else "failed"  # a signal may arrive before a run handles it
 
 
 def _last_lines(log: Path, count: int = 15) -> str:

@@ -18,8 +18,7 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
 from fedlit.experiment.suggestions import RANDOM_TRIES, require_optuna, suggested_point
-from fedlit.experiment.sweep import run_all
-from fedlit.experiment.sweep_file import load_planned
+from fedlit.experiment.sweep import load_planned, run_all
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import BUDGET, PARENT, STAGE, TEST
@@ -228,21 +227,13 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A method whose tries have run.
+    """A method whose tries have run."""
 
-    Attributes:
-        case: Name of the method.
-        points: The settings that were tried, in order.
-        scores: The rule's metric of each try, averaged over its seeds; NaN for a failed one.
-        runs: Runs of the tries.
-        best: Index of the chosen settings.
-    """
-
-    case: str
-    points: list[dict[str, Any]]
-    scores: list[float]
-    runs: list[PlannedRun]
-    best: int
+    case: str  # Name of the method.
+    points: list[dict[str, Any]]  # The settings that were tried, in order.
+    scores: list[float]  # The rule's metric of each try, averaged over its seeds; NaN for a failed one.
+    runs: list[PlannedRun]  # Runs of the tries.
+    best: int  # Index of the chosen settings.
 
     @property
     def chosen(self) -> dict[str, Any]:

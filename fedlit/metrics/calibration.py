@@ -26,17 +26,11 @@ def bin_of(probability: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Probabilities and frequencies in the K bins that have images.
+    """Probabilities and frequencies in the K bins that have images."""
 
-    Attributes:
-        count: ``[K]`` images.
-        predicted: ``[K]`` mean probability.
-        observed: ``[K]`` share of positives.
-    """
-
-    count: np.ndarray
-    predicted: np.ndarray
-    observed: np.ndarray
+    count: np.ndarray  # `[K]` images.
+    predicted: np.ndarray  # `[K]` mean probability.
+    observed: np.ndarray  # `[K]` share of positives.
 
     @classmethod
     def of(cls, probability: np.ndarray, positive: np.ndarray, edges: np.ndarray) -> "Reliability":
@@ -82,17 +76,12 @@ class Reliability:
 
 @dataclass(frozen=True, eq=False)
 class Recalibration:
-    """Logistic recalibration (Cox 1958; Van Calster et al. 2016), with terms from which draws of patients are fitted.
+    """Logistic recalibration (Cox 1958; Van Calster et al. 2016), with terms from which draws are fitted."""
 
-    Attributes:
-        intercept: Intercept at slope 1: 0 if probabilities are right on average, above 0 if they are too low.
-        slope: Slope with a free intercept: 1 if the spread of the logits is right, below 1 if they are too extreme.
-        terms: ``[N, 7]`` gradients and Hessians of the two fits by image.
-    """
-
-    intercept: float
+    intercept: float  # Intercept at slope 1: 0 if probabilities are right on average, above 0 if they are too low.
+    # Slope with a free intercept: 1 if the spread of the logits is right, below 1 if they are too extreme.
     slope: float
-    terms: np.ndarray
+    terms: np.ndarray  # `[N, 7]` gradients and Hessians of the two fits by image.
 
     @classmethod
     def of(cls, logit: np.ndarray, positive: np.ndarray) -> "Recalibration":

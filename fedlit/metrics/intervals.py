@@ -36,18 +36,13 @@ CHUNK = 2**20  # elements of one work array of the bootstrap (int32: 4 MB); a fe
 class Interval:
     """A confidence interval; both ends are NaN if there is no interval.
 
-    Attributes:
-        low: Lower end.
-        high: Upper end.
-        level: Confidence, in (0, 1).
-
     Raises:
         ValueError: The level is not in (0, 1).
     """
 
-    low: float
-    high: float
-    level: float
+    low: float  # Lower end.
+    high: float  # Upper end.
+    level: float  # Confidence, in (0, 1).
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
@@ -120,17 +115,12 @@ def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.
 
 @dataclass(frozen=True, eq=False)
 class Bootstrap:
-    """Each class's AUROC, or the difference of two runs' AUROCs, with its draws over patients.
+    """Each class's AUROC, or the difference of two runs' AUROCs, with its draws over patients."""
 
-    Attributes:
-        estimate: ``[C]`` float64 on the images themselves; NaN for a class without positives or negatives.
-        draws: ``[B, C]`` float64 on resampled patients; NaN if a draw has no positives or no negatives of a class.
-        sample: Digest of labels, patients, seed and number of draws, which is the same for paired runs.
-    """
-
-    estimate: np.ndarray
+    estimate: np.ndarray  # `[C]` float64 on the images themselves; NaN for a class without positives or negatives.
+    # `[B, C]` float64 on resampled patients; NaN if a draw has no positives or no negatives of a class.
     draws: np.ndarray
-    sample: str
+    sample: str  # Digest of labels, patients, seed and number of draws, which is the same for paired runs.
 
     def minus(self, other: "Bootstrap") -> "Bootstrap":
         """Return the paired difference of this run and another on the same images, draw by draw.
@@ -210,8 +200,8 @@ class _PairCounter:
         thresholds, level = np.unique(score[positive], return_inverse=True)
         left, right = (np.searchsorted(thresholds, score[negative], side) for side in ("left", "right"))
         # Bin 2g + 1 is on threshold g, bin 2g between thresholds g - 1 and g.
-        self._positives = _incidence(level, patient[positive], (len(thresholds), n_patients))
-        self._negatives = _incidence(left + right, patient[negative], (2 * len(thresholds) + 1, n_patients))
+        self._positives = incidence(level, patient[positive], (len(thresholds), n_patients))
+        self._negatives = incidence(left + right, patient[negative], (2 * len(thresholds) + 1, n_patients))
 
     def auroc(self, counts: np.ndarray) -> np.ndarray:
         """Return ``[b]`` AUROC where patient p occurs ``counts[p, b]`` times; NaN without positives or negatives."""
@@ -223,8 +213,9 @@ class _PairCounter:
         return np.divide(doubled, 2 * pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
 
 
-def _incidence(row: np.ndarray, patient: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
-    return sparse.csr_array((np.ones(len(row), dtype=np.int32), (row, patient)), shape=shape)
+def incidence(row: np.ndarray, patient: np.ndarray, shape: tuple[int, int], kind: type = np.int32) -> sparse.csr_array:
+    """Return how many of N images, each with a row and a patient, are at each place of a matrix."""
+    return sparse.csr_array((np.ones(len(row), dtype=kind), (row, patient)), shape=shape)
 
 
 def resampled(n_patients: int, draws: int, seed: int, chunk: int) -> Iterator[np.ndarray]:

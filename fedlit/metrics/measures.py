@@ -17,21 +17,16 @@ UNDEFINED = 0.01
 
 @dataclass(frozen=True)
 class Measure:
-    """A measure and the scale of its interval; `tests/benchmarks/coverage.py` measures the coverage of each.
+    """A measure and the scale of its interval; `tests/benchmarks/coverage.py` measures the coverage of each."""
 
-    Attributes:
-        title: Name in tables.
-        scale: ``logit`` or ``plain``: an interval that is symmetric on this scale; ``share``: a plain one that ends at
-            0 and 1; ``score``: Wilson's interval with the effective number of images; ``auroc``:
-            :func:`fedlit.metrics.intervals.logit_intervals`; None for a measure without an interval.
-        side: Patients that determine the degrees of freedom: ``positives``, ``negatives``, or ``rarer`` of both.
-        student: When Student's distribution is used instead of the normal one: ``always``, ``never``, or if patients
-            have several images (``clustered``), because the variance then does not follow from the value.
-    """
-
-    title: str
+    title: str  # Name in tables.
+    # `logit` or `plain`: an interval that is symmetric on this scale; `share`: a plain one that ends at 0 and 1;
+    # `score`: Wilson's interval with the effective number of images; `auroc`:
+    # :func:`fedlit.metrics.intervals.logit_intervals`; None for a measure without an interval.
     scale: str | None = "plain"
-    side: str = "rarer"
+    side: str = "rarer"  # Patients that determine the degrees of freedom: `positives`, `negatives`, or `rarer` of both.
+    # When Student's distribution is used instead of the normal one: `always`, `never`, or if patients have several
+    # images (`clustered`), because the variance then does not follow from the value.
     student: str = "clustered"
 
     def freedom(self, support: "PatientCounts") -> float:
@@ -130,23 +125,14 @@ def interval(measure: Measure, value: float, error: float, support: PatientCount
 
 @dataclass(frozen=True)
 class Gap:
-    """A measure in one group minus that in another.
+    """A measure in one group minus that in another."""
 
-    Attributes:
-        value: Difference of the means over seeds.
-        interval: Its interval under all noise that ``p`` covers.
-        p_images: Two-sided p of no gap, under test-set noise only.
-        p_seeds: Two-sided p of a paired t-test over seeds; NaN for one seed.
-        p: p for both noises; that of the images for one seed.
-        p_holm: ``p`` after Holm's correction.
-    """
-
-    value: float
-    interval: Interval
-    p_images: float
-    p_seeds: float
-    p: float
-    p_holm: float = float("nan")
+    value: float  # Difference of the means over seeds.
+    interval: Interval  # Its interval under all noise that `p` covers.
+    p_images: float  # Two-sided p of no gap, under test-set noise only.
+    p_seeds: float  # Two-sided p of a paired t-test over seeds; NaN for one seed.
+    p: float  # p for both noises; that of the images for one seed.
+    p_holm: float = float("nan")  # `p` after Holm's correction.
 
     @property
     def claimed(self) -> bool:
@@ -156,17 +142,11 @@ class Gap:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """A measure in one group of patients.
+    """A measure in one group of patients."""
 
-    Attributes:
-        values: ``[S]`` values by seed.
-        draws: ``[B]`` draws of the mean over seeds.
-        support: Images and patients.
-    """
-
-    values: np.ndarray
-    draws: np.ndarray
-    support: PatientCounts
+    values: np.ndarray  # `[S]` values by seed.
+    draws: np.ndarray  # `[B]` draws of the mean over seeds.
+    support: PatientCounts  # Images and patients.
 
 
 def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float) -> Gap:

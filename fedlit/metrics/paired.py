@@ -11,21 +11,14 @@ ALPHA = 0.05
 
 @dataclass(frozen=True)
 class Paired:
-    """The comparison of two methods over the same classes (Kulkarni et al., arXiv:2301.06683, section 4.3).
+    """The comparison of two methods over the same classes (Kulkarni et al., arXiv:2301.06683, section 4.3)."""
 
-    Attributes:
-        classes: Number of classes that both methods have.
-        difference: Mean over classes of the first method minus the second.
-        p: p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or if all differences are equal.
-        normality: p-value of the Shapiro-Wilk test of the differences; NaN with fewer than 3.
-        wilcoxon: p-value of the two-sided Wilcoxon signed-rank test, which does not assume normality, over the classes
-            that differ; exact for up to 50 without ties, otherwise by normal approximation; NaN if no class differs.
-    """
-
-    classes: int
-    difference: float
-    p: float
-    normality: float
+    classes: int  # Number of classes that both methods have.
+    difference: float  # Mean over classes of the first method minus the second.
+    p: float  # p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or if all differences are equal.
+    normality: float  # p-value of the Shapiro-Wilk test of the differences; NaN with fewer than 3.
+    # p-value of the two-sided Wilcoxon signed-rank test, which does not assume normality, over the classes that differ;
+    # exact for up to 50 without ties, otherwise by normal approximation; NaN if no class differs.
     wilcoxon: float
 
     @property

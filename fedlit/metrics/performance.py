@@ -13,19 +13,12 @@ from fedlit.metrics.thresholds import Ranking, predictive_values, ranked
 
 @dataclass(frozen=True)
 class Stated:
-    """Rates at which a class is judged, fixed before the test.
+    """Rates at which a class is judged, fixed before the test."""
 
-    Attributes:
-        sensitivity: Sensitivity at which specificity and predictive values are given.
-        specificity: Specificity at which sensitivity is given.
-        risk: Probability from which a patient would be treated, for net benefit.
-        prevalence: Share of positives for predictive values.
-    """
-
-    sensitivity: float = 0.9
-    specificity: float = 0.9
-    risk: float = 0.1
-    prevalence: float = 0.1
+    sensitivity: float = 0.9  # Sensitivity at which specificity and predictive values are given.
+    specificity: float = 0.9  # Specificity at which sensitivity is given.
+    risk: float = 0.1  # Probability from which a patient would be treated, for net benefit.
+    prevalence: float = 0.1  # Share of positives for predictive values.
 
 
 class Performance:
@@ -53,11 +46,8 @@ class Performance:
         sides = positive, ~positive
         images, patients = ([int(side.sum()) for side in sides], [len(np.unique(patient[side])) for side in sides])
         self.support = PatientCounts(*images, *patients)
-        self._ranking, self._stated, self._thresholds = (
-            Ranking(logit, positive, patient, n_patients),
-            stated,
-            thresholds,
-        )
+        self._ranking = Ranking(logit, positive, patient, n_patients)
+        self._stated, self._thresholds = stated, thresholds
         probability = special.expit(logit)
         self._recalibration = Recalibration.of(logit, positive)
         columns = [np.ones(len(logit)), positive, (probability - positive) ** 2, *self._recalibration.terms.T]

@@ -18,17 +18,12 @@ LARGEST, FINE = 20.0, 0.5
 
 @dataclass(eq=False)
 class Tally:
-    """Summary of the scores of some images, as a site may report it.
+    """Summary of the scores of some images, as a site may report it."""
 
-    Attributes:
-        auroc: [C] float64, exact; NaN for classes without positives or without negatives, and unreported classes.
-        positives: [C, 1000] int64, number of positive images in each bin of the logits; zeros for unreported classes.
-        negatives: [C, 1000] int64, likewise.
-    """
-
-    auroc: Tensor
+    auroc: Tensor  # [C] float64, exact; NaN for classes without positives or without negatives, and unreported classes.
+    # [C, 1000] int64, number of positive images in each bin of the logits; zeros for unreported classes.
     positives: Tensor
-    negatives: Tensor
+    negatives: Tensor  # [C, 1000] int64, likewise.
 
     @classmethod
     def of(cls, scores: Tensor, labels: Tensor, classes: Sequence[str], counts_below: int = 0) -> "Tally":

@@ -7,7 +7,8 @@ the scores of positives, and a draw of patients costs one addition per image: al
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import sparse
+
+from fedlit.metrics.intervals import incidence
 
 ROUNDING = 1e-9
 """Tolerance of the comparison of a rate with a fixed one, such as a sensitivity of 9/10 with 0.9."""
@@ -15,19 +16,12 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """Images at the G distinct scores of positives, from the highest score down, in B draws.
+    """Images at the G distinct scores of positives, from the highest score down, in B draws."""
 
-    Attributes:
-        positives: ``[G, B]`` positives with this score.
-        above: ``[G, B]`` negatives with a higher score.
-        at: ``[G, B]`` negatives with at least this score.
-        negatives: ``[B]`` all negatives.
-    """
-
-    positives: np.ndarray
-    above: np.ndarray
-    at: np.ndarray
-    negatives: np.ndarray
+    positives: np.ndarray  # `[G, B]` positives with this score.
+    above: np.ndarray  # `[G, B]` negatives with a higher score.
+    at: np.ndarray  # `[G, B]` negatives with at least this score.
+    negatives: np.ndarray  # `[B]` all negatives.
 
     @property
     def true(self) -> np.ndarray:
@@ -49,18 +43,14 @@ class Ranking:
         levels, level = np.unique(-score[positive], return_inverse=True)
         left, right = (np.searchsorted(levels, -score[~positive], side) for side in ("left", "right"))
         # Bin 2g + 1 of the negatives is on level g, bin 2g between levels g - 1 and g.
-        self._positives = _incidence(level, patient[positive], (len(levels), n_patients))
-        self._negatives = _incidence(left + right, patient[~positive], (2 * len(levels) + 1, n_patients))
+        self._positives = incidence(level, patient[positive], (len(levels), n_patients), np.float32)
+        self._negatives = incidence(left + right, patient[~positive], (2 * len(levels) + 1, n_patients), np.float32)
         self.scores = -levels
 
     def counted(self, draws: np.ndarray) -> Counts:
         """Return the counts if patient p occurs ``draws[p, b]`` times; ``[P, B]`` float32 or float64."""
         negatives = np.cumsum(self._negatives @ draws, axis=0)
         return Counts(self._positives @ draws, negatives[:-1:2], negatives[1::2], negatives[-1])
-
-
-def _incidence(row: np.ndarray, patient: np.ndarray, shape: tuple[int, int]) -> sparse.csr_array:
-    return sparse.csr_array((np.ones(len(row), dtype=np.float32), (row, patient)), shape=shape)
 
 
 def ranked(counts: Counts, sensitivity: float, specificity: float) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from fedlit.experiment.naming import as_option
 from fedlit.experiment.ranges import Span, at_edge
 from fedlit.experiment.sweep import draws_of
 from fedlit.experiment.tuning import Tuned, Tuning, as_text
+from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
 
@@ -53,9 +54,8 @@ def cost_of(tuned: Tuned, metric: str) -> TuningCost:
             if key in sums:
                 sums[key] += value
     failed = sum(math.isnan(run.metric(metric)) for run in tuned.runs)
-    return TuningCost(
-        len(tuned.runs), failed, round(sums["round/steps"]), sums["time/round_s"] + sums["time/evaluate_s"]
-    )
+    seconds = sums["time/round_s"] + sums["time/evaluate_s"]
+    return TuningCost(len(tuned.runs), failed, round(sums["round/steps"]), seconds)
 
 
 def best_by_tries(scores: Sequence[float], sign: int) -> list[float]:
@@ -67,11 +67,11 @@ def best_by_tries(scores: Sequence[float], sign: int) -> list[float]:
     ordered = sorted(sign * score for score in scores if not math.isnan(score))
     total, failed = len(scores), len(scores) - len(ordered)
     means = []
-    for number in range(1, total + 1):
+    for n in range(1, total + 1):
         # A score is the best of a draw if the others are among those below it.
-        shares = [math.comb(failed + below, number - 1) / math.comb(total, number) for below in range(len(ordered))]
+        shares = [math.comb(failed + below, n - 1) / math.comb(total, n) for below in range(len(ordered))]
         mean = sum(share * score for share, score in zip(shares, ordered, strict=True))
-        means.append(sign * mean if number > failed else math.nan)
+        means.append(sign * mean if n > failed else math.nan)
     return means
 
 
@@ -108,15 +108,11 @@ def write_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, f
 
 
 def _tries(tuned: Tuned, metric: str) -> list[dict[str, Any]]:
-    rows = zip(tuned.points, tuned.scores, strict=True)
-    return [
-        {"case": tuned.case, "try": number, **_words(point), metric: score, "chosen": number - 1 == tuned.best}
-        for number, (point, score) in enumerate(rows, start=1)
-    ]
-
-
-def _words(point: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
+    rows = []
+    for place, (point, score) in enumerate(zip(tuned.points, tuned.scores, strict=True)):
+        shown = {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
+        rows.append({"case": tuned.case, "try": place + 1, **shown, metric: score, "chosen": place == tuned.best})
+    return rows
 
 
 def _page(
@@ -130,6 +126,11 @@ def _page(
     tries = len(next(iter(tuning.points.values())))
     search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed)
     best = "largest" if rule.sign > 0 else "smallest"
+    ranges = [
+        [case, key, str(each) if isinstance(each, Span) else ", ".join(map(as_option, each))]
+        for case, of_case in tuning.ranges_of.items()
+        for key, each in of_case.items()
+    ]
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
@@ -149,7 +150,7 @@ def _page(
         "",
         "## Ranges",
         "",
-        *grid(["method", "key", "range"], _ranges(tuning)),
+        *grid(["method", "key", "range"], ranges),
         "",
         f"## Best {rule.metric} by number of tries",
         "",
@@ -181,25 +182,14 @@ def _finals(tuned: Sequence[Tuned], finals: pd.DataFrame) -> list[list[str]]:
     rows = []
     for each in tuned:
         values = finals.loc[finals["case"] == each.case, "test/federation/auroc_macro"]
-        numbers = ["-" if math.isnan(number) else f"{number:.4f}" for number in (values.mean(), values.std())]
+        numbers = [number(each, ".4f") for each in (values.mean(), values.std())]
         rows.append([each.case, *numbers, f"{values.notna().sum()}/{len(values)}"])
     return rows
-
-
-def _ranges(tuning: Tuning) -> list[list[str]]:
-    return [
-        [case, key, str(r) if isinstance(r, Span) else ", ".join(map(as_option, r))]
-        for case, ranges in tuning.ranges_of.items()
-        for key, r in ranges.items()
-    ]
 
 
 def _curves(curves: Mapping[str, Sequence[float]]) -> list[str]:
     """Return a table with at most nine columns: all numbers of tries, or powers of two and the last."""
     tries = len(next(iter(curves.values())))
     shown = range(1, tries + 1) if tries <= 8 else sorted({*(2 ** np.arange(int(math.log2(tries)) + 1)), tries})
-    rows = [
-        [case, *("-" if math.isnan(values[n - 1]) else f"{values[n - 1]:.4f}" for n in shown)]
-        for case, values in curves.items()
-    ]
+    rows = [[case, *(number(values[n - 1], ".4f") for n in shown)] for case, values in curves.items()]
     return grid(["method", *map(str, shown)], rows)

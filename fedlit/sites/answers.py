@@ -30,22 +30,14 @@ PAST = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """Expected form of a client's part of a round, known before it arrives.
+    """Expected form of a client's part of a round, known before it arrives."""
 
-    Attributes:
-        client: The client that was asked.
-        mask: What it shares.
-        layout: The layout of the model.
-        aggregators: Number of aggregators of the phase.
-        steps: Local steps; 0 in a measuring round.
-        measured: Names and sizes of what a measuring round sends; None if the round trains.
-    """
-
-    client: Client
-    mask: Mask
-    layout: Layout
-    aggregators: int
-    steps: int
+    client: Client  # The client that was asked.
+    mask: Mask  # What it shares.
+    layout: Layout  # The layout of the model.
+    aggregators: int  # Number of aggregators of the phase.
+    steps: int  # Local steps; 0 in a measuring round.
+    # Names and sizes of what a measuring round sends; None if the round trains.
     measured: Mapping[str, int] | None = None
 
     @property
@@ -71,7 +63,8 @@ class Expected:
                 cut = payload.vectors[name]
                 payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
         wanted = self.client.weight * self.mask.owned.double()
-        if sent.weight != self.client.weight or mask_weight is None or not _equal(mask_weight, wanted):
+        same_mask = mask_weight is not None and mask_weight.dtype == wanted.dtype and torch.equal(mask_weight, wanted)
+        if sent.weight != self.client.weight or not same_mask:
             raise InvalidMessageError(
                 f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}",
                 key="reply-mask-or-weight",
@@ -102,17 +95,14 @@ class Expected:
             )
         if not torch.isfinite(vector).all():
             raise InvalidMessageError(f"its {name!r} is not finite", key="reply-vector-not-finite")
-        if self.measured is None and vector.numel() == layout.size:
+        if self.measured is not None:
+            return
+        if vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
                 raise InvalidMessageError(
                     f"its {name!r} is not zero where the client shares nothing", key="reply-vector-outside-mask"
                 )
-        elif (
-            self.measured is None
-            and vector.numel() == layout.stats_size
-            and not self.mask.shares_stats(layout)
-            and vector.any()
-        ):
+        elif vector.numel() == layout.stats_size and not self.mask.shares_stats(layout) and vector.any():
             raise InvalidMessageError(
                 f"its {name!r} is not zero, although the client keeps its statistics", key="reply-statistics-kept"
             )
@@ -129,10 +119,6 @@ class Expected:
             raise InvalidMessageError(
                 f"seconds: expected at least 0, found {report.seconds:g}", key="reply-seconds-negative"
             )
-
-
-def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
 
 
 def disagreeing(parts: Mapping[str, Payload]) -> dict[str, str]:
@@ -160,13 +146,9 @@ def _form(payload: Payload) -> tuple[tuple[str, int, str], ...]:
 
 @dataclass
 class Norms:
-    """Norms of the clients' updates, to detect unusually large ones.
+    """Norms of the clients' updates, to detect unusually large ones."""
 
-    Attributes:
-        past: Norms of each client's accepted rounds.
-    """
-
-    past: dict[str, list[float]] = field(default_factory=dict)
+    past: dict[str, list[float]] = field(default_factory=dict)  # Norms of each client's accepted rounds.
 
     def watch(self, parts: Mapping[str, Payload], site_of: Mapping[str, str]) -> None:
         """Warn about updates that are far larger than the cohort's, or than the client's own past ones."""

@@ -22,59 +22,37 @@ OnError = Literal["repeat", "skip", "stop"]
 
 @dataclass(frozen=True)
 class Request:
-    """A request to a site.
+    """A request to a site."""
 
-    Attributes:
-        verb: What is asked.
-        site: The site that is asked.
-        client: The client whose part it is.
-        message: The fields.
-        tensors: The vectors.
-    """
-
-    verb: str
-    site: str
-    client: str
-    message: Any
-    tensors: State
+    verb: str  # What is asked.
+    site: str  # The site that is asked.
+    client: str  # The client whose part it is.
+    message: Any  # The fields.
+    tensors: State  # The vectors.
 
 
 @dataclass(frozen=True)
 class NoAnswer:
-    """Reason for a missing answer.
+    """Reason for a missing answer."""
 
-    Attributes:
-        kind: Kind of the failure.
-        message: Site, client and reason, readable.
-    """
-
-    kind: str
-    message: str
+    kind: str  # Kind of the failure.
+    message: str  # Site, client and reason, readable.
 
 
 @dataclass
 class Asking:
-    """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say.
+    """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say."""
 
-    Args:
-        carrier: The transport to the sites.
-        prepare: Returns the request that prepares a site.
-        prepared: Reads a site's answer to it; raises ``InvalidMessageError`` if the answer does not fit.
-        on_error: What happens when a site fails.
-        quorum: Least number of answers with ``skip``.
-        deadline: Seconds for all requests of one call; None waits.
-        heard: Called with a site's name and each of its answers.
-        failed: Whether a site has failed during the last call, even if it has recovered.
-    """
-
-    carrier: Carrier
-    prepare: Callable[[str], Request]
+    carrier: Carrier  # The transport to the sites.
+    prepare: Callable[[str], Request]  # Returns the request that prepares a site.
+    # Reads a site's answer to it; raises `InvalidMessageError` if the answer does not fit.
     prepared: Callable[[Request, Envelope], object]
-    on_error: OnError = "repeat"
-    quorum: int = 1
-    deadline: float | None = None
+    on_error: OnError = "repeat"  # What happens when a site fails.
+    quorum: int = 1  # Least number of answers with `skip`.
+    deadline: float | None = None  # Seconds for all requests of one call; None waits.
+    # Called with a site's name and each of its answers.
     heard: Callable[[str, Envelope], None] = lambda site, answer: None
-    failed: bool = False
+    failed: bool = False  # Whether a site has failed during the last call, even if it has recovered.
 
     def __post_init__(self) -> None:
         self._ready: set[str] = set()
@@ -198,7 +176,6 @@ class Asking:
 
 
 def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
-    """Return what a site has answered, or the failure."""
     if isinstance(answer, Lost):
         return _failed(request, "lost", answer.reason)
     try:

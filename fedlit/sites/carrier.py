@@ -10,26 +10,17 @@ from fedlit.sites.envelope import Envelope
 
 @dataclass(frozen=True)
 class Ticket:
-    """A sent message, by which its reply is collected.
+    """A sent message, by which its reply is collected."""
 
-    Attributes:
-        site: The site that received it.
-        number: Number of the message among all that the transport has sent.
-    """
-
-    site: str
-    number: int
+    site: str  # The site that received it.
+    number: int  # Number of the message among all that the transport has sent.
 
 
 @dataclass(frozen=True)
 class Lost:
-    """A missing reply.
+    """A missing reply."""
 
-    Attributes:
-        reason: Readable reason why there is none.
-    """
-
-    reason: str
+    reason: str  # Readable reason why there is none.
 
 
 class CutOff(FedlitError):

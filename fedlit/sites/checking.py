@@ -2,9 +2,8 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 from rich.filesize import decimal
@@ -13,7 +12,6 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.system import documents
-from fedlit.core.system.typed import Table
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import leaves_a_site
 from fedlit.federation.evaluation import client_views, pooled_metrics
@@ -62,7 +60,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
         OwnData(trial).told()  # raises the data's own error if they cannot be read
-        carrier = SitesInProcess({settings.name: partial(_made, trial)})
+        carrier = SitesInProcess({settings.name: lambda: Site(trial).answer_bytes})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
@@ -71,7 +69,12 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             yield _client(told, presence.classes)
         yield from data.notes
         yield _rules(settings)
-        whole = _settings(config) if config else _small(settings.data.in_chans)
+        if config:
+            whole = _settings(config)
+        else:
+            small = {"backbone": "small_cnn", "in_chans": settings.data.in_chans}
+            network = {"class_path": "fedlit.models.ImageClassifier", "init_args": small}
+            whole = {"model": network, "federation": {}}
         _check_classes(whole, presence)
         plan = _plan(whole, presence, settings)
         if odd := lacking(asdict(plan), table):
@@ -80,18 +83,17 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
                 "policy",
                 key="configuration-class-not-allowed",
             )
-        made = _made_of(plan, presence, table, settings, config)
+        try:
+            made = recipe.read(asdict(plan), presence.classes, table, settings.policy.limits.parameters)
+        except ConfigError as error:
+            advice = f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
+            raise ConfigError(f"{error}{advice if config else ''}", key=error.key) from error
         yield from _floors(settings, plan, made, data) if config else ()
         window = -(-presence.examples // plan.batch_size)
-        federation = Federation(
-            made.phase.aggregators,
-            1,
-            ConstantSchedule(window, "steps"),
-            workers=1,
-            on_site_error="stop",
-            threads=plan.threads,
-        )
-        trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": _steps(window)})
+        options = {"workers": 1, "on_site_error": "stop", "threads": plan.threads}
+        federation = Federation(made.phase.aggregators, 1, ConstantSchedule(window, "steps"), **options)
+        steps = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
+        trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": steps})
         data.batch_size = plan.batch_size
         sites = Sites(carrier, gathered.presences, {"": asdict(trial_plan)})
         session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
@@ -107,9 +109,8 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         scores = session.engine.evaluate(client_views(data, "val"), session.broadcast(server, rnd))
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
-            shown = (
-                f"mean AUROC {auroc:.3f}, which means nothing yet" if auroc == auroc else "too few images for an AUROC"
-            )
+            known = auroc == auroc
+            shown = f"mean AUROC {auroc:.3f}, which means nothing yet" if known else "too few images for an AUROC"
             yield f"an evaluation of {sum(s.examples for s in scores):,} images: {shown}"
         yield (Path(folder) / TEXT).read_text().rstrip()
 
@@ -127,20 +128,6 @@ def _check_classes(whole: dict, presence: Presence) -> None:
         f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}",
         key="site-classes-differ",
     )
-
-
-def _made_of(
-    plan: Plan, presence: Presence, table: Table, settings: SiteSettings, config: Path | None
-) -> recipe.Recipe:
-    try:
-        return recipe.read(asdict(plan), presence.classes, table, settings.policy.limits.parameters)
-    except ConfigError as error:
-        advice = (
-            f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
-            if config
-            else ""
-        )
-        raise ConfigError(f"{error}{advice}", key=error.key) from error
 
 
 def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
@@ -165,11 +152,7 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
 
 
 def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
-    """Compare the rounds of a configuration with the policy's floors, and name the nearest.
-
-    Raises:
-        Refused: If a round is below a floor.
-    """
+    """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
     found = []
@@ -181,30 +164,16 @@ def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSit
             seen = min(steps * max([1, *(a.batches_per_step for a in made.phase.aggregators)]) * plan.batch_size, size)
             settings.policy.check_steps(steps, seen, size)
             if floors is not None:
-                least = min(floors.examples, size)
-                found.append(
-                    (seen / least, f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}")
-                )
-                least = min(floors.batch_size, size)
-                found.append(
-                    (
-                        plan.batch_size / least,
-                        f"a batch has {plan.batch_size} examples, floors.batch_size requires {least}",
-                    )
-                )
+                least, fewest, batch = min(floors.examples, size), min(floors.batch_size, size), plan.batch_size
+                what = f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}"
+                found.append((seen / least, what))
+                what = f"a batch has {batch} examples, floors.batch_size requires {fewest}"
+                found.append((batch / fewest, what))
     if settings.policy.rounds is not None:
         most = settings.policy.rounds
         found.append((most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days"))
     if found:
         yield f"the nearest floor: {min(found)[1]}"
-
-
-def _steps(window: int) -> dict:
-    return {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
-
-
-def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
-    return Site(settings).answer_bytes
 
 
 def _folder(folder: Path) -> str:
@@ -222,43 +191,33 @@ def _folder(folder: Path) -> str:
 
 
 def _client(told: Told, classes: list[str]) -> str:
-    parts = [
-        f"{size:,} {part}"
-        for part, size in (("training", told.train), ("validation", told.val), ("test", told.test))
-        if size
-    ]
-    counts = told.counts.get("train")
-    shown = []
-    for name, positives, negatives in zip(classes, *counts, strict=True) if counts else ():
+    sizes = {"training": told.train, "validation": told.val, "test": told.test}
+    parts = [f"{size:,} {part}" for part, size in sizes.items() if size]
+    shown, counts = [], told.counts.get("train") or [[], []]
+    for name, *both in zip(classes, *counts, strict=bool(counts[0])):
         if name in told.classes:
-            shown.append(f"{name} {_number(positives)}/{_number(negatives)}")
+            shown.append(f"{name} {'/'.join('few' if count is None else f'{count:,}' for count in both)}")
     labelled = f"; training positives/negatives as they are reported: {', '.join(shown)}" if shown else ""
     groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in told.groups.items())
     grouped = f"; groups of test images that leave: {groups}" if groups else ""
     return f"client {told.name!r}: {', '.join(parts)} images{labelled}{grouped}"
 
 
-def _number(count: int | None) -> str:
-    return "few" if count is None else f"{count:,}"
-
-
 def _rules(settings: SiteSettings) -> str:
     policy, leaves, floors = settings.policy, settings.policy.leaves, settings.policy.floors
-    least = (
-        f"batches of at least {floors.batch_size} and rounds of at least {floors.examples} examples; "
-        if floors
-        else "no floors; "
-    )
+    least, rounds, configs = "no floors", "any number of rounds", "any configuration"
+    if floors:
+        least = f"batches of at least {floors.batch_size} and rounds of at least {floors.examples} examples"
+    if policy.rounds is not None:
+        rounds = f"at most {policy.rounds} rounds in {policy.days} days"
+    if policy.configs is not None:
+        configs = f"{len(policy.configs)} approved configurations"
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
-    rounds = (
-        "any number of rounds" if policy.rounds is None else f"at most {policy.rounds} rounds in {policy.days} days"
-    )
+    allowed = "".join(f", {path}" for path in policy.allow)
     return (
-        f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim"
-        f"{''.join(f', {path}' for path in policy.allow)}; vectors {', '.join(leaves.vectors)}; {scores}; numbers of "
-        f"positives and negatives below {leaves.counts_below} are not reported, nor their AUROC; {least}"
-        f"{rounds}; "
-        f"{'any configuration' if policy.configs is None else f'{len(policy.configs)} approved configurations'}"
+        f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim{allowed}; vectors "
+        f"{', '.join(leaves.vectors)}; {scores}; numbers of positives and negatives below {leaves.counts_below} are "
+        f"not reported, nor their AUROC; {least}; {rounds}; {configs}"
     )
 
 
@@ -272,8 +231,3 @@ def _settings(config: Path) -> dict:
             key="checked-config-incomplete",
         )
     return settings
-
-
-def _small(in_chans: int) -> dict:
-    options = {"backbone": "small_cnn", "in_chans": in_chans}
-    return {"model": {"class_path": "fedlit.models.ImageClassifier", "init_args": options}, "federation": {}}

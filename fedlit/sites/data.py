@@ -148,18 +148,11 @@ class AtSites(FederatedDataModule):
 
 
 def _without_images(told: Told, arrays: State) -> ClientData:
-    parts = [
-        None
-        if size is None
-        else Elsewhere(
-            told.name,
-            size,
-            told.augmented and part == "train",
-            _sites(told, part, arrays),
-            _groups(told, arrays) if part == "test" else None,
-        )
-        for part, size in zip(SPLITS, (told.train, told.val, told.test), strict=True)
-    ]
+    parts = []
+    for part, size in zip(SPLITS, (told.train, told.val, told.test), strict=True):
+        groups = _groups(told, arrays) if part == "test" else None
+        augmented, sites = told.augmented and part == "train", _sites(told, part, arrays)
+        parts.append(None if size is None else Elsewhere(told.name, size, augmented, sites, groups))
     return ClientData(told.name, tuple(told.classes), *parts)
 
 

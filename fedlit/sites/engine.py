@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import torch
 from lightning.pytorch import LightningModule
@@ -65,15 +66,8 @@ class SiteEngine(Engine):
         self._site_of, self._phase, self._layout = site_of, phase, layout
         self._tensors = _tensors_of(program)
         self._replies = Replies(program, roster.presences, layout)
-        self._ask = Asking(
-            roster.carrier,
-            self._prepare,
-            self._replies.prepared,
-            settings.on_site_error or "repeat",
-            settings.quorum or 1,
-            settings.deadline,
-            heard=roster.heard,
-        )
+        on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
+        self._ask = Asking(roster.carrier, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
         _check_windows(settings, layout)
         self._norms, self._rounds = Norms(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
@@ -111,11 +105,7 @@ class SiteEngine(Engine):
         return total, reports
 
     def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str) -> None:
-        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates.
-
-        Raises:
-            TrainingError: If too few replies are left, or the run does not continue without a failed site.
-        """
+        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates."""
         odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
         if odd:
             error, left = not_agreed(what, odd, self._site_of), len(parts) - len(odd)
@@ -135,7 +125,11 @@ class SiteEngine(Engine):
         """Score each view at the site that has its images, and the server's test sets here, in order."""
         away, tensors = [view for view in views if view.holder is not None], {"w": down.w, "stats": down.stats}
         what = f"the evaluation {f'after round {self._rounds}' if self._rounds > 0 else 'before round 1'}"
-        asked = [self._task("evaluate", v.client, tensors, self._look(v), v.holder) for v in away]
+        asked = []
+        for v in away:  # a site with floors evaluates whole views
+            limit = None if self._replies.sites[self._site_of[v.holder]].whole else v.limit
+            look = Look(v.holder, v.part, self._rounds, v.method, limit)
+            asked.append(self._task("evaluate", v.client, tensors, look, v.holder))
         numbers = {id(request): view for request, view in zip(asked, away, strict=True)}
         scored = {
             numbers[id(request)]: scores
@@ -210,9 +204,8 @@ class SiteEngine(Engine):
             for name in names
             if kept.get(name) is not None
         ]  # fmt: skip
-        for request, kept_one in self._ask(
-            asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
-        ):
+        read = lambda _, reply: reply.message(Started).kept  # noqa: E731
+        for request, kept_one in self._ask(asked, read, "start of a phase", "repeat"):
             self._accepted[request.client] = 0 if kept_one else None
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:
@@ -235,33 +228,21 @@ class SiteEngine(Engine):
 
     def close(self) -> None:
         """Release the server's own model; the sites continue with the next phase."""
-        vars(self).pop("_worker", None)
+        vars(self).pop("_own", None)
         self._roster.remember()
 
-    @property
+    @cached_property
     def _own(self) -> InProcessPool:
         """The server's own engine, for its test sets."""
-        if "_worker" not in vars(self):
-            self._worker = InProcessPool(self._program, self._fabric)
-        return self._worker
+        return InProcessPool(self._program, self._fabric)
 
     def _task(
         self, verb: str, client: str | None, tensors: State, asked: Train | Look | Final, holder: str | None = None
     ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
-        site = self._site_of[holder or client]
-        fresh, fingerprint = site in self._roster.fresh, self._layout.fingerprint
-        task = Task(
-            run=self._roster.run,
-            phase=self._phase,
-            fingerprint=fingerprint,
-            client=client,
-            accepted=accepted,
-            durable=durable,
-            fresh=fresh,
-            asked=asked,
-        )
+        site, about = self._site_of[holder or client], (self._roster.run, self._phase, self._layout.fingerprint)
+        task = Task(*about, client, accepted, durable, fresh=site in self._roster.fresh, asked=asked)
         return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
@@ -270,11 +251,6 @@ class SiteEngine(Engine):
             self._roster.run, self._phase, self._roster.plans[self._phase], self._layout.fingerprint, members
         )
         return Request("prepare", site, "", asked, self._tensors)
-
-    def _look(self, view: View) -> Look:
-        """Return the evaluation of a view; a site with floors evaluates whole views."""
-        whole = self._replies.sites[self._site_of[view.holder]].whole
-        return Look(view.holder, view.part, self._rounds, view.method, None if whole else view.limit)
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
         """Warn once if messages take a large part of a round."""
@@ -295,11 +271,7 @@ class SiteEngine(Engine):
 
 
 def _tensors_of(program: Program) -> State:
-    """Return copies of the module's tensors.
-
-    Raises:
-        ConfigError: If its state holds something that is not a tensor.
-    """
+    """Return copies of the module's tensors."""
     state = program.module.state_dict()
     if odd := [name for name, value in state.items() if not torch.is_tensor(value)]:
         raise ConfigError(
@@ -311,11 +283,7 @@ def _tensors_of(program: Program) -> State:
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:
-    """Refuse rounds of one local step, which need a message per step.
-
-    Raises:
-        ConfigError: If every round has one local step.
-    """
+    """Refuse rounds of one local step, which need a message per step."""
     plans = [settings.schedule.plan(index) for index in (0, settings.rounds - 1)]
     if settings.rounds > 1 and all(plan.unit == "steps" and plan.window == 1 for plan in plans):
         nbytes = layout.size * layout.dtype.itemsize

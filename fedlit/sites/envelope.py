@@ -46,23 +46,14 @@ class InvalidMessageError(FedlitError, ValueError):
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a message.
+    """The header of a message."""
 
-    Attributes:
-        verb: What is asked, or ``reply``, or ``failed``.
-        content: Fields of the message.
-        listed: Name, type and number of values of each array.
-        shapes: Shape of each array that is not one-dimensional.
-        sha256: SHA-256 of the bytes of the arrays.
-        ledger: Head of the ledger of the site that has answered; "" in a server's message.
-    """
-
-    verb: str
-    content: dict[str, Any]
-    listed: list[tuple[str, str, int]]
-    shapes: dict[str, tuple[int, ...]]
-    sha256: str
-    ledger: str = ""
+    verb: str  # What is asked, or `reply`, or `failed`.
+    content: dict[str, Any]  # Fields of the message.
+    listed: list[tuple[str, str, int]]  # Name, type and number of values of each array.
+    shapes: dict[str, tuple[int, ...]]  # Shape of each array that is not one-dimensional.
+    sha256: str  # SHA-256 of the bytes of the arrays.
+    ledger: str = ""  # Head of the ledger of the site that has answered; "" in a server's message.
 
     @classmethod
     def read(cls, header: bytes) -> "Header":
@@ -118,23 +109,14 @@ class Header:
 
 @dataclass(frozen=True)
 class Envelope:
-    """A message.
+    """A message."""
 
-    Attributes:
-        verb: What is asked, or ``reply``, or ``failed``.
-        content: Fields of the message, as JSON holds them.
-        vectors: Named arrays, each 1-D and contiguous.
-        shapes: Original shape of each array that was not 1-D.
-        sha256: SHA-256 of the bytes of the arrays; "" if it is not known yet.
-        ledger: Head of the ledger of the site that has answered.
-    """
-
-    verb: str
-    content: dict[str, Any] = field(default_factory=dict)
-    vectors: dict[str, np.ndarray] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    sha256: str = ""
-    ledger: str = ""
+    verb: str  # What is asked, or `reply`, or `failed`.
+    content: dict[str, Any] = field(default_factory=dict)  # Fields of the message, as JSON holds them.
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)  # Named arrays, each 1-D and contiguous.
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Original shape of each array that was not 1-D.
+    sha256: str = ""  # SHA-256 of the bytes of the arrays; "" if it is not known yet.
+    ledger: str = ""  # Head of the ledger of the site that has answered.
 
     @classmethod
     def of(cls, verb: str, message: Any, tensors: "Mapping[str, Tensor] | None" = None) -> "Envelope":
@@ -179,10 +161,7 @@ class Envelope:
         """Return the arrays as tensors, in their original shapes."""
         import torch
 
-        return {
-            name: torch.from_numpy(vector).reshape(self.shapes.get(name, (-1,)))
-            for name, vector in self.vectors.items()
-        }
+        return {n: torch.from_numpy(v).reshape(self.shapes.get(n, (-1,))) for n, v in self.vectors.items()}
 
     @property
     def nbytes(self) -> int:
@@ -229,7 +208,8 @@ class Envelope:
         """
         header, arrays = split(content)
         head = Header.read(header)
-        return cls.of_arrays(head, {name: _own(view) for name, view in head.cut(arrays).items()})
+        views = head.cut(arrays).items()  # copied in the byte order of this machine
+        return cls.of_arrays(head, {name: view.astype(view.dtype.newbyteorder("=")) for name, view in views})
 
     @classmethod
     def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray]) -> "Envelope":
@@ -283,11 +263,6 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
     return content[PREFIX.size : start], memoryview(content)[start:]
 
 
-def _own(view: np.ndarray) -> np.ndarray:
-    """Return a copy in the byte order of this machine."""
-    return view.astype(view.dtype.newbyteorder("="))
-
-
 def _hash(vectors: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for vector in vectors.values():
@@ -308,11 +283,7 @@ def _plain(value: Any) -> Any:
 
 
 def _numbers(value: Any, depth: int = 0) -> Any:
-    """Invert :func:`_plain`.
-
-    Raises:
-        ValueError: If the value is nested too deeply.
-    """
+    """Invert :func:`_plain`."""
     if depth > DEEPEST:
         raise ValueError(f"maps and lists are nested more than {DEEPEST} deep")
     if isinstance(value, dict):

@@ -115,7 +115,8 @@ class Door(FLComponent):
             return
         try:
             if self._read_at < 0:
-                self._refused = _disabled(Path(workspace.get_root_dir()) / NVFLARE_FILE)
+                stored = Path(workspace.get_root_dir()) / NVFLARE_FILE  # NVFlare does not start if it is damaged
+                self._refused = frozenset(json.loads(stored.read_text())["disabled_clients"] if stored.exists() else ())
             refused = _refused(file)
         except (ConfigError, ValueError, OSError) as error:  # perhaps half-written: it is read again
             if changed != self._reported_at:
@@ -130,23 +131,13 @@ class Door(FLComponent):
 
 
 def _refused(file: Path) -> frozenset[str]:
-    """Return the names in ``refused`` of the server's own file.
-
-    Raises:
-        ConfigError: If the file is not YAML with keys and values.
-        Mistyped: If ``refused`` is not a list of strings.
-    """
+    """Return the names in ``refused`` of the server's own file."""
     settings = documents.load(file) or {}
     if not isinstance(settings, dict):
         raise ConfigError(
             f"expected keys and values, found {type(settings).__name__}", key="flare-settings-not-a-mapping"
         )
     return frozenset(built(list[str], settings.get("refused") or [], "refused"))
-
-
-def _disabled(file: Path) -> frozenset[str]:
-    """Return the names that NVFlare has stored as disabled; it does not start if its file is damaged."""
-    return frozenset(json.loads(file.read_text())["disabled_clients"] if file.exists() else ())
 
 
 class FlareCarrier(Carrier):
@@ -277,7 +268,8 @@ class Site(Executor):
             header, arrays = split(self._answer(unpacked(shareable), lambda: abort_signal.triggered))
             return packed(header, Header.read(header).cut(arrays))  # the server checks its hash
         except InvalidMessageError as error:
-            return _failure(f"the message that arrived is damaged: {error}")
+            reply = Envelope.of(FAILED, Failure("failed", f"the message that arrived is damaged: {error}"))
+            return packed(reply.header(), reply.vectors)
 
     def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
         site = self._process
@@ -307,24 +299,21 @@ def received(content: Shareable) -> Envelope:
     Raises:
         InvalidMessageError: If it is not a valid message.
     """
-    header, arrays = content.get("header"), content.get("arrays")
-    if not isinstance(header, str) or not isinstance(arrays, dict):
+    if (delivered := _delivered(content)) is None:
         raise InvalidMessageError(
             "expected a fedlit message, NVFlare has delivered other data", key="flare-message-not-of-fedlit"
         )
-    return Envelope.of_arrays(
-        Header.read(header.encode()), {name: np.require(array, requirements="CW") for name, array in arrays.items()}
-    )
+    header, arrays = delivered
+    own = {name: np.require(array, requirements="CW") for name, array in arrays.items()}
+    return Envelope.of_arrays(Header.read(header), own)
 
 
 def unpacked(content: Shareable) -> bytes:
-    """Unpack a message that NVFlare has delivered, as bytes."""
+    """Unpack a message that NVFlare has delivered, as bytes; none if it is not one."""
+    delivered = _delivered(content)
+    return b"" if delivered is None else joined(delivered[0], delivered[1].values())
+
+
+def _delivered(content: Shareable) -> tuple[bytes, dict[str, np.ndarray]] | None:
     header, arrays = content.get("header"), content.get("arrays")
-    if not isinstance(header, str) or not isinstance(arrays, dict):
-        return b""
-    return joined(header.encode(), arrays.values())
-
-
-def _failure(reason: str) -> Shareable:
-    envelope = Envelope.of(FAILED, Failure("failed", reason))
-    return packed(envelope.header(), envelope.vectors)
+    return (header.encode(), arrays) if isinstance(header, str) and isinstance(arrays, dict) else None

@@ -56,30 +56,19 @@ ABOUT = {
 class MemberFolder:
     """The folder of a site, of the server or of a lead.
 
-    Args:
-        path: Where the folder is written.
-        name: Name of the site, name of the server's machine, or email address of the lead.
-        org: The organisation, as one word.
-        role: ``site``, ``server`` or ``lead``.
-        project: Name of the federation, the same for all.
-        port: Port of the server; only for a server.
-        data: The key ``data`` of a site's file.
-        share: Which clients of the data belong to the site.
-        sites: Names of the sites that a lead's runs wait for.
-
     Raises:
         ConfigError: If a certificate cannot have a name, or an option belongs to another role.
     """
 
-    path: Path
-    name: str
-    org: str
-    role: str = "site"
-    project: str = "fedlit"
-    port: int | None = None
-    data: Mapping[str, Any] | None = None
-    share: str | None = None
-    sites: list[str] = field(default_factory=list)
+    path: Path  # Where the folder is written.
+    name: str  # Name of the site, name of the server's machine, or email address of the lead.
+    org: str  # The organisation, as one word.
+    role: str = "site"  # `site`, `server` or `lead`.
+    project: str = "fedlit"  # Name of the federation, the same for all.
+    port: int | None = None  # Port of the server; only for a server.
+    data: Mapping[str, Any] | None = None  # The key `data` of a site's file.
+    share: str | None = None  # Which clients of the data belong to the site.
+    sites: list[str] = field(default_factory=list)  # Names of the sites that a lead's runs wait for.
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.expanduser().absolute())
@@ -140,7 +129,6 @@ class MemberFolder:
         return [self.path / name for name in texts]
 
     def _texts(self) -> dict[str, str]:
-        """Return the text of each file, by its path in the folder."""
         root, filled = TEMPLATES / self.role, self._filled()
         texts = {
             str(file.relative_to(root)): Template(file.read_text()).substitute(filled)
@@ -153,7 +141,6 @@ class MemberFolder:
         return dict(sorted(texts.items()))
 
     def _filled(self) -> dict[str, str]:
-        """Return the value of each placeholder of the templates."""
         share = f"share: {self.share}       # which of its clients belong to this site" if self.share else ""
         return {
             "folder": str(self.path),

@@ -49,45 +49,26 @@ READ = 2**20
 
 @dataclass(frozen=True)
 class Order:
-    """Request of a lead for a run.
+    """Request of a lead for a run."""
 
-    Attributes:
-        config: File of the configuration, see :mod:`fedlit.sites.submitted`.
-        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
-        name: Name of a new run.
-        fresh: Sites whose clients start afresh if their state is missing.
-        server: The server's own file, which need not exist.
-        lead: Name in the lead's certificate.
-    """
-
-    config: Path
-    run: str
-    name: str
-    fresh: Sequence[str] = ()
-    server: Path | None = None
-    lead: str = ""
+    config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
+    run: str  # The run's id; "" for the one that the configuration's `ckpt_path` names.
+    name: str  # Name of a new run.
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
+    server: Path | None = None  # The server's own file, which need not exist.
+    lead: str = ""  # Name in the lead's certificate.
 
 
 @dataclass(frozen=True)
 class Ending:
-    """Outcome of a run, as far as the server's job knows it.
+    """Outcome of a run, as far as the server's job knows it."""
 
-    Attributes:
-        kind: ``finished``, ``stopped`` (on request), ``failed``, or ``away`` (a site was disconnected, or the job
-            aborted).
-        reason: Readable reason of a failure.
-        directory: The run's directory at the server.
-        rounds: Completed rounds of the model that was tested.
-        metrics: Values of ``test/...``.
-        summary: Where the metrics are, from the tracker.
-    """
-
-    kind: str
-    reason: str = ""
-    directory: str = ""
-    rounds: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    summary: str = ""
+    kind: str  # `finished`, `stopped` (on request), `failed`, or `away` (a site was disconnected, or the job aborted).
+    reason: str = ""  # Readable reason of a failure.
+    directory: str = ""  # The run's directory at the server.
+    rounds: int = 0  # Completed rounds of the model that was tested.
+    metrics: dict[str, float] = field(default_factory=dict)  # Values of `test/...`.
+    summary: str = ""  # Where the metrics are, from the tracker.
 
 
 class Lines(io.TextIOBase):
@@ -177,7 +158,7 @@ class Hosted:
             "lines": self.lines.since(int(asked.get("since", 0))),
             "run": self._run,
             "kept": self._kept(),
-            "means": self._is_meant(made(Resumed, asked["means"], "means")) if asked.get("means") else None,
+            "means": self._is_meant(asked.get("means")),
             "away": sorted(name for name, there in self.carrier.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
@@ -245,11 +226,7 @@ class Hosted:
             return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
 
     def _begun(self) -> Path | None:
-        """Return the directory of a run that has begun; wait until the process that ran it before has ended.
-
-        Raises:
-            ConfigError: If that process does not end.
-        """
+        """Return the directory of a run that has begun; wait until the process that ran it before has ended."""
         begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:
@@ -274,11 +251,10 @@ class Hosted:
     def _run(self) -> str:
         return self._roster.run if self._roster else self.order.run
 
-    def _is_meant(self, named: Resumed) -> bool | None:
-        """Return whether a lead means this run; None while its directory is not known yet."""
-        if self._folder is None:
-            return None
-        return named.experiment == self._folder.name
+    def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
+        """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""
+        means = made(Resumed, named, "means") if named else None
+        return None if means is None or self._folder is None else means.experiment == self._folder.name
 
     def _kept(self) -> int:
         """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""

@@ -31,41 +31,27 @@ INTRODUCTION = (
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """Ledger entry of an answered message.
+    """Ledger entry of an answered message."""
 
-    Attributes:
-        time: Seconds since 1970.
-        lead: Name of the lead who asked for the run, if the site knows it.
-        run, phase, verb, client: What was asked.
-        config: SHA-256 of the phase's plan; "" if it is not known.
-        question: SHA-256 of the question, including the weights.
-        view: The evaluated view, such as ``north/val``.
-        at: Number of rounds before it.
-        examples, steps: Numbers behind the answer.
-        answer: ``reply`` or ``failed``.
-        refused: Why nothing was done; "" otherwise.
-        header: Names in the header of the answer.
-        arrays: Type and number of values of each array.
-        nbytes: Bytes of the arrays.
-    """
-
-    time: float
-    lead: str = ""
+    time: float  # Seconds since 1970.
+    lead: str = ""  # Name of the lead who asked for the run, if the site knows it.
+    # run, phase, verb, client: What was asked.
     run: str = ""
     phase: str = ""
     verb: str = ""
     client: str = ""
-    config: str = ""
-    question: str = ""
-    view: str = ""
-    at: int = 0
+    config: str = ""  # SHA-256 of the phase's plan; "" if it is not known.
+    question: str = ""  # SHA-256 of the question, including the weights.
+    view: str = ""  # The evaluated view, such as `north/val`.
+    at: int = 0  # Number of rounds before it.
+    # examples, steps: Numbers behind the answer.
     examples: int = 0
     steps: int = 0
-    answer: str = ""
-    refused: str = ""
-    header: list[str] = field(default_factory=list)
-    arrays: dict[str, tuple[str, int]] = field(default_factory=dict)
-    nbytes: int = 0
+    answer: str = ""  # `reply` or `failed`.
+    refused: str = ""  # Why nothing was done; "" otherwise.
+    header: list[str] = field(default_factory=list)  # Names in the header of the answer.
+    arrays: dict[str, tuple[str, int]] = field(default_factory=dict)  # Type and number of values of each array.
+    nbytes: int = 0  # Bytes of the arrays.
 
     @property
     def trains(self) -> bool:
@@ -195,7 +181,6 @@ class Ledger:
                 opened.truncate(content.rfind(b"\n") + 1)
 
     def _write_text(self) -> None:
-        """Write the readable summary."""
         lines = [INTRODUCTION]
         for key, (messages, nbytes, last) in self._sums.items():
             arrays = ", ".join(f"{name} [{size:,}]" for name, (_, size) in last.arrays.items()) or "no arrays"

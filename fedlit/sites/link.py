@@ -36,15 +36,10 @@ Answer = TypeVar("Answer")
 
 @dataclass
 class Link:
-    """A connection to the server that is restored after it was lost.
+    """A connection to the server that is restored after it was lost."""
 
-    Attributes:
-        lead: The lead.
-        say: Called with each line for the user.
-    """
-
-    lead: Lead
-    say: Callable[[str], None]
+    lead: Lead  # The lead.
+    say: Callable[[str], None]  # Called with each line for the user.
     _session: Session | None = None
     _lost: bool = False
 

@@ -129,20 +129,17 @@ class Processes(Carrier):
         for name in self._sites:
             self._forward(name)
         now = time.monotonic()
-        ends = [
-            u for site in self._sites.values() for u in (site.until, *(w[2] for w in site.waiting)) if u is not None
-        ]
-        ready = wait(
-            [site.connection for site in self._sites.values() if site.process],
-            max(0.0, min(ends) - now) if ends else None,
-        )
-        for site in self._sites.values():
+        sites = list(self._sites.values())
+        ends = [u for site in sites for u in (site.until, *(w[2] for w in site.waiting)) if u is not None]
+        open_ones = [site.connection for site in sites if site.process]
+        ready = wait(open_ones, max(0.0, min(ends) - now) if ends else None)
+        for site in sites:
             if site.connection in ready:
                 ticket, answer = site.answering, self._answer(site)
                 if ticket is not None:
                     came.append((ticket, answer))
         now = time.monotonic()
-        for site in self._sites.values():
+        for site in sites:
             late = [item for item in site.waiting if item[2] is not None and item[2] <= now]
             for item in late:
                 site.waiting.remove(item)
@@ -183,12 +180,8 @@ class SiteProcess:
     def start(self) -> None:
         """Start the process; it ends with this one."""
         self.connection, theirs = self._context.Pipe()
-        self.process = self._context.Process(
-            target=serve,
-            args=(theirs, str(self._file), os.getcwd(), self._lead),
-            daemon=True,
-            name=f"fedlit-site-{self._name}",
-        )
+        args = (theirs, str(self._file), os.getcwd(), self._lead)
+        self.process = self._context.Process(target=serve, args=args, daemon=True, name=f"fedlit-site-{self._name}")
         with starting():
             self.process.start()
         theirs.close()

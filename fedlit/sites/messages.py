@@ -47,32 +47,24 @@ def printable(text: str, most: int = 2000) -> str:
 
 @dataclass
 class Told:
-    """A site's report about one of its clients.
+    """A site's report about one of its clients."""
 
-    Attributes:
-        name: The client.
-        classes: The classes that it labels.
-        scheme: The classes of its label scheme; None if it has none.
-        train, val, test: Number of examples; None if it has no such part.
-        augmented: Whether its training images are augmented.
-        counts: For each part the positives and negatives of each class; None for both if the site hides the class.
-        organisations: Names of the organisations of its images by part; ``organisation/CLIENT/PART`` has their indices.
-            Empty unless scores of single images leave the site.
-        data: Fingerprint of its data, which only the site can compute.
-        groups: Names of the groups of its test images, such as ``sex``, each with its values; ``group/CLIENT/NAME`` has
-            their indices, -1 for none. Empty unless scores of single images leave the site.
-    """
-
-    name: str
-    classes: list[str]
-    scheme: list[str] | None
+    name: str  # The client.
+    classes: list[str]  # The classes that it labels.
+    scheme: list[str] | None  # The classes of its label scheme; None if it has none.
+    # train, val, test: Number of examples; None if it has no such part.
     train: int
     val: int | None
     test: int | None
-    augmented: bool
+    augmented: bool  # Whether its training images are augmented.
+    # For each part the positives and negatives of each class; None for both if the site hides the class.
     counts: dict[str, list[list[int | None]]]
+    # Names of the organisations of its images by part; `organisation/CLIENT/PART` has their indices. Empty unless
+    # scores of single images leave the site.
     organisations: dict[str, list[str]]
-    data: str
+    data: str  # Fingerprint of its data, which only the site can compute.
+    # Names of the groups of its test images, such as `sex`, each with its values; `group/CLIENT/NAME` has their
+    # indices, -1 for none. Empty unless scores of single images leave the site.
     groups: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -81,86 +73,52 @@ class Told:
 
 @dataclass
 class Hello:
-    """First message to a site.
+    """First message to a site."""
 
-    Attributes:
-        fedlit: Version of the server.
-        time: Seconds since 1970.
-        needs: Classes that the run's configuration names; the site refuses if it does not allow them.
-        lines: Number of lines of the site's ledger that the server knows of.
-    """
-
-    fedlit: str
-    time: float
-    needs: list[str]
-    lines: int
+    fedlit: str  # Version of the server.
+    time: float  # Seconds since 1970.
+    needs: list[str]  # Classes that the run's configuration names; the site refuses if it does not allow them.
+    lines: int  # Number of lines of the site's ledger that the server knows of.
 
 
 @dataclass
 class Presence:
-    """A site's answer to `Hello`: who it is, and what it has.
+    """A site's answer to `Hello`: who it is, and what it has."""
 
-    Attributes:
-        name: The site.
-        fedlit, torch, python: Versions.
-        device: The device on which it trains.
-        time: Seconds since 1970 by its clock.
-        classes: The classes of its data, in their order.
-        clients: Its clients.
-        scores: Whether scores of single images leave it.
-        whole: Whether it evaluates only whole views.
-        examples: Least number of examples of a client's round.
-        hides_below: Its ``counts_below``.
-        until: When its certificate expires, in seconds since 1970; None if it has none.
-        ledger: Head of its ledger after the lines that the server knows of; "" if it has fewer.
-    """
-
-    name: str
+    name: str  # The site.
+    # fedlit, torch, python: Versions.
     fedlit: str
     torch: str
     python: str
-    device: str
-    time: float
-    classes: list[str]
-    clients: list[Told]
-    scores: bool
-    whole: bool
-    examples: int
-    hides_below: int
-    until: float | None
-    ledger: str
+    device: str  # The device on which it trains.
+    time: float  # Seconds since 1970 by its clock.
+    classes: list[str]  # The classes of its data, in their order.
+    clients: list[Told]  # Its clients.
+    scores: bool  # Whether scores of single images leave it.
+    whole: bool  # Whether it evaluates only whole views.
+    examples: int  # Least number of examples of a client's round.
+    hides_below: int  # Its `counts_below`.
+    until: float | None  # When its certificate expires, in seconds since 1970; None if it has none.
+    ledger: str  # Head of its ledger after the lines that the server knows of; "" if it has fewer.
 
 
 @dataclass
 class Member:
-    """A client of a site in the federation.
+    """A client of a site in the federation."""
 
-    Attributes:
-        name: The client.
-        weight: Its share pi_k, in (0, 1].
-    """
-
-    name: str
-    weight: float
+    name: str  # The client.
+    weight: float  # Its share pi_k, in (0, 1].
 
 
 @dataclass
 class Prepare:
-    """Message that prepares a phase at a site, with the tensors of the module.
+    """Message that prepares a phase at a site, with the tensors of the module."""
 
-    Attributes:
-        run: Id of the run.
-        phase: Name of the phase; "" for the main part.
-        config: Plan of the phase, see :class:`fedlit.sites.recipe.Plan`.
-        fingerprint: Fingerprint of the server's layout.
-        clients: The site's clients, with their weights in the federation.
-    """
-
-    run: str
-    phase: str
-    config: dict[str, Any]
-    fingerprint: str
-    clients: list[Member]
+    run: str  # Id of the run.
+    phase: str  # Name of the phase; "" for the main part.
+    config: dict[str, Any]  # Plan of the phase, see :class:`fedlit.sites.recipe.Plan`.
+    fingerprint: str  # Fingerprint of the server's layout.
+    clients: list[Member]  # The site's clients, with their weights in the federation.
 
 
 @dataclass
@@ -176,95 +134,60 @@ class Prepared:
 
 @dataclass
 class Train:
-    """A round, or a measuring round, of a client; everything else is in the plan.
+    """A round, or a measuring round, of a client; everything else is in the plan."""
 
-    Attributes:
-        index: Index of the round, from 0.
-        cohort: The clients of the round.
-        moments: Whether a measuring round estimates BatchNorm's statistics again.
-    """
-
-    index: int
-    cohort: list[str]
-    moments: bool
+    index: int  # Index of the round, from 0.
+    cohort: list[str]  # The clients of the round.
+    moments: bool  # Whether a measuring round estimates BatchNorm's statistics again.
 
 
 @dataclass
 class Look:
-    """An evaluation.
+    """An evaluation."""
 
-    Attributes:
-        holder: Client whose images are evaluated.
-        part: The evaluated part of its data.
-        at: Number of completed rounds; -1 for the sanity check before the run.
-        method: The module's method that scores a batch.
-        limit: Largest number of examples; None for all.
-    """
-
-    holder: str
-    part: Literal["train", "val", "test"]
-    at: int
-    method: Literal["validation_step", "predict_step"]
-    limit: int | None
+    holder: str  # Client whose images are evaluated.
+    part: Literal["train", "val", "test"]  # The evaluated part of its data.
+    at: int  # Number of completed rounds; -1 for the sanity check before the run.
+    method: Literal["validation_step", "predict_step"]  # The module's method that scores a batch.
+    limit: int | None  # Largest number of examples; None for all.
 
 
 @dataclass
 class Final:
-    """The best model of a run that has ended.
+    """The best model of a run that has ended."""
 
-    Attributes:
-        rounds: Number of completed rounds.
-        learned: For each class, whether a client that trains labels it.
-    """
-
-    rounds: int
-    learned: list[bool]
+    rounds: int  # Number of completed rounds.
+    learned: list[bool]  # For each class, whether a client that trains labels it.
 
 
 @dataclass
 class Task:
-    """Message to a site, with the federation's vectors: a round, an evaluation, or the best model.
+    """Message to a site, with the federation's vectors: a round, an evaluation, or the best model."""
 
-    Attributes:
-        run, phase, fingerprint: What was prepared.
-        client: Client whose state is used; None for the federation's own model.
-        accepted: Round of the client's state that the server has accepted; None before the first.
-        durable: Rounds of the client's states that the server's checkpoints refer to.
-        fresh: Whether the client starts afresh if its state is missing.
-        asked: The round, the evaluation, or the model.
-    """
-
+    # run, phase, fingerprint: What was prepared.
     run: str
     phase: str
     fingerprint: str
-    client: str | None
-    accepted: int | None
-    durable: list[int]
-    fresh: bool
-    asked: Train | Look | Final
+    client: str | None  # Client whose state is used; None for the federation's own model.
+    accepted: int | None  # Round of the client's state that the server has accepted; None before the first.
+    durable: list[int]  # Rounds of the client's states that the server's checkpoints refer to.
+    fresh: bool  # Whether the client starts afresh if its state is missing.
+    asked: Train | Look | Final  # The round, the evaluation, or the model.
 
 
 @dataclass
 class Start:
-    """Message to a site, with weights and statistics: a client begins a phase with what it kept in an earlier one.
+    """Message to a site, with weights and statistics: a client begins a phase with what it kept in an earlier one."""
 
-    Attributes:
-        run, phase, fingerprint: What was prepared.
-        client: Client whose state is used.
-        before: Name of the earlier phase.
-        config: The earlier phase's plan.
-        accepted: Round of the earlier phase whose state is used.
-        fresh: Whether the client starts afresh if that state is missing.
-    """
-
+    # run, phase, fingerprint: What was prepared.
     run: str
     phase: str
     fingerprint: str
-    client: str
-    before: str
-    config: dict[str, Any]
-    accepted: int
-    fresh: bool
+    client: str  # Client whose state is used.
+    before: str  # Name of the earlier phase.
+    config: dict[str, Any]  # The earlier phase's plan.
+    accepted: int  # Round of the earlier phase whose state is used.
+    fresh: bool  # Whether the client starts afresh if that state is missing.
 
 
 @dataclass
@@ -291,47 +214,32 @@ class RoundReport:
 
 @dataclass
 class Sent:
-    """A site's answer to a round, with the payload's vectors, and the fingerprint of the client's data.
-
-    Attributes:
-        whole: Full number of values of each vector that is cut to what the client shares.
-    """
+    """A site's answer to a round, with the payload's vectors, and the fingerprint of the client's data."""
 
     weight: float
     report: RoundReport
     data: str
-    whole: dict[str, int]
+    whole: dict[str, int]  # Full number of values of each vector that is cut to what the client shares.
 
 
 @dataclass
 class Evaluated:
-    """A site's answer to an evaluation, with scores and labels, or with AUROC and histograms.
+    """A site's answer to an evaluation, with scores and labels, or with AUROC and histograms."""
 
-    Attributes:
-        examples: Number of images.
-        logged: Means over them of what the module logs; empty if the site hides a class of the view.
-        kind: ``scores``, ``tally``, or ``none`` if the module gives no scores.
-        data: Fingerprint of the client's data.
-    """
-
-    examples: int
-    logged: dict[str, AnyFloat]
-    kind: Literal["scores", "tally", "none"]
-    data: str
+    examples: int  # Number of images.
+    logged: dict[str, AnyFloat]  # Means over them of what the module logs; empty if the site hides a class of the view.
+    kind: Literal["scores", "tally", "none"]  # `scores`, `tally`, or `none` if the module gives no scores.
+    data: str  # Fingerprint of the client's data.
 
 
 @dataclass
 class Failure:
-    """A site's answer if it did not do what was asked.
+    """A site's answer if it did not do what was asked."""
 
-    Attributes:
-        kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file
-            is missing), ``unprepared`` (the process is new), ``damaged`` (an invalid message), or ``failed``.
-        reason: Readable reason.
-    """
-
+    # `refused` by its policy, `unfit` (another version, other classes, another layout), `state` (a file is missing),
+    # `unprepared` (the process is new), `damaged` (an invalid message), or `failed`.
     kind: str
-    reason: str
+    reason: str  # Readable reason.
 
 
 @dataclass

@@ -88,9 +88,8 @@ class OwnData:
         for name, client in self.module.clients.items() if self.policy.leaves.scores else ():
             for part, data in parts_of(client):
                 if (sites := getattr(data, "sites", None)) is not None:
-                    found[f"organisation/{name}/{part}"] = torch.from_numpy(
-                        np.unique(sites, return_inverse=True)[1]
-                    ).int()
+                    indices = np.unique(sites, return_inverse=True)[1]
+                    found[f"organisation/{name}/{part}"] = torch.from_numpy(indices).int()
         return found
 
     def groups(self, client: str) -> dict[str, np.ndarray]:

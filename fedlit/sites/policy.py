@@ -67,9 +67,8 @@ class Floors:
     def __post_init__(self) -> None:
         for name in ("batch_size", "examples"):
             if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"floors.{name}: expected at least 1, found {getattr(self, name)}", key="floor-below-one"
-                )
+                found = getattr(self, name)
+                raise ConfigError(f"floors.{name}: expected at least 1, found {found}", key="floor-below-one")
 
 
 @dataclass
@@ -335,13 +334,8 @@ class Policy:
     def told(self, labels: Any) -> list[list[int | None]]:
         """Count positives and negatives of each class in labels [n, C]; None for both if the class is hidden."""
         hidden = self.hidden(labels)
-        return [
-            [
-                None if gone else int(count)
-                for gone, count in zip(hidden, np.asarray(labels == value).sum(0), strict=True)
-            ]
-            for value in (1, 0)
-        ]
+        counts = [np.asarray(labels == value).sum(0) for value in (1, 0)]
+        return [[None if gone else int(n) for gone, n in zip(hidden, each, strict=True)] for each in counts]
 
 
 def view_of(look: Look) -> str:

@@ -29,21 +29,13 @@ from fedlit.sites.states import SiteStates
 
 @dataclass
 class PreparedPhase:
-    """A phase that a site has prepared.
+    """A phase that a site has prepared."""
 
-    Attributes:
-        asked: The message that asked for it.
-        recipe: The objects of its plan.
-        worker: The model, and what trains and evaluates it.
-        states: States of the site's clients.
-        start: [P] the weights that came with the message.
-    """
-
-    asked: Prepare
-    recipe: Recipe
-    worker: Worker
-    states: SiteStates
-    start: Tensor
+    asked: Prepare  # The message that asked for it.
+    recipe: Recipe  # The objects of its plan.
+    worker: Worker  # The model, and what trains and evaluates it.
+    states: SiteStates  # States of the site's clients.
+    start: Tensor  # [P] the weights that came with the message.
 
     @property
     def layout(self) -> Layout:

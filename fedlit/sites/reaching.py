@@ -38,21 +38,13 @@ class Unreachable(ConfigError):
 
 @dataclass(frozen=True)
 class Kit:
-    """The start-up kit of NVFlare for a site or a lead: certificates, and the server's address.
+    """The start-up kit of NVFlare for a site or a lead: certificates, and the server's address."""
 
-    Attributes:
-        folder: ``startup/``.
-        role: ``site`` or ``lead``.
-        host: The server's machine.
-        port: The server's port.
-        identity: Name in the server's certificate.
-    """
-
-    folder: Path
-    role: str
-    host: str
-    port: int
-    identity: str
+    folder: Path  # `startup/`.
+    role: str  # `site` or `lead`.
+    host: str  # The server's machine.
+    port: int  # The server's port.
+    identity: str  # Name in the server's certificate.
 
     def certificate(self) -> "Certificate":
         """Return the own certificate, whether valid or not.
@@ -195,7 +187,6 @@ class Kit:
         return connected
 
     def _unverified(self, error: ssl.SSLCertVerificationError) -> str:
-        """Return the message for an invalid server certificate."""
         if error.verify_code in (EXPIRED, NOT_YET):
             try:
                 _of(self._unchecked(), f"the server's certificate ({self.address})").check_dates()
@@ -269,16 +260,11 @@ def kit_of(folder: Path) -> Kit | None:
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate: its owner, and when it is valid.
+    """A certificate: its owner, and when it is valid."""
 
-    Attributes:
-        where: Readable name of the certificate.
-        name: Name of its owner.
-        since, until: When it is valid.
-    """
-
-    where: str
-    name: str
+    where: str  # Readable name of the certificate.
+    name: str  # Name of its owner.
+    # since, until: When it is valid.
     since: datetime
     until: datetime
 
@@ -321,11 +307,8 @@ def _of(content: bytes, where: str) -> Certificate:
 
     read = x509.load_der_x509_certificate(content)
     names = read.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return Certificate(where, str(names[0].value) if names else "", *_dates(read))
-
-
-def _dates(certificate) -> tuple[datetime, datetime]:
-    return certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    name = str(names[0].value) if names else ""
+    return Certificate(where, name, read.not_valid_before_utc, read.not_valid_after_utc)
 
 
 def _now() -> datetime:

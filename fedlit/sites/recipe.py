@@ -24,27 +24,16 @@ STARTS = ("pretrained", "weights")
 
 @dataclass(frozen=True)
 class Plan:
-    """A phase in the form that a site approves: only the weights of rounds are not in it.
+    """A phase in the form that a site approves: only the weights of rounds are not in it."""
 
-    Attributes:
-        model: The model of the main part: ``class_path`` and ``init_args``.
-        phase: What the phase changes: its name and some of :data:`OF_A_PHASE`.
-        rounds: Number of rounds.
-        seed: Seed of the phase.
-        weights: SHA-256 of the tensors from which the run's first part starts; "" for a later part.
-        lr_factors: Factors of the learning rates of single clients.
-        optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads:
-            The federation's settings.
-        batch_size, eval_batch_size, limit_eval_batches: Examples in a batch, and batches in an evaluation.
-        precision: Precision of the arithmetic.
-    """
-
-    model: dict[str, Any]
-    phase: dict[str, Any]
-    rounds: int
-    seed: int
-    weights: str
-    lr_factors: dict[str, float]
+    model: dict[str, Any]  # The model of the main part: `class_path` and `init_args`.
+    phase: dict[str, Any]  # What the phase changes: its name and some of :data:`OF_A_PHASE`.
+    rounds: int  # Number of rounds.
+    seed: int  # Seed of the phase.
+    weights: str  # SHA-256 of the tensors from which the run's first part starts; "" for a later part.
+    lr_factors: dict[str, float]  # Factors of the learning rates of single clients.
+    # optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The
+    # federation's settings.
     optimizer_state: Literal["reset", "keep"]
     gradient_clip: float | None
     gradient_clamp: float | None
@@ -53,17 +42,17 @@ class Plan:
     cuda_graph: bool | Literal["auto"]
     compile: bool | None
     threads: int
+    # batch_size, eval_batch_size, limit_eval_batches: Examples in a batch, and batches in an evaluation.
     batch_size: int
     eval_batch_size: int
     limit_eval_batches: int | None
-    precision: str
+    precision: str  # Precision of the arithmetic.
 
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
             if getattr(self, name) < 1:
-                raise ConfigError(
-                    f"{name}: expected at least 1, found {getattr(self, name)}", key="plan-number-below-one"
-                )
+                found = getattr(self, name)
+                raise ConfigError(f"{name}: expected at least 1, found {found}", key="plan-number-below-one")
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
 
@@ -76,30 +65,17 @@ class Plan:
         if not 0 <= asked.index < self.rounds:
             raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}", key="plan-round-unknown")
         plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
-        share, cohort = torch.tensor(1.0), tuple(asked.cohort)
-        return Round(
-            asked.index,
-            seed=self.seed,
-            cohort=cohort,
-            participation=share,
-            moments=not measures or asked.moments,
-            **plan,
-        )
+        plan |= {"participation": torch.tensor(1.0), "moments": not measures or asked.moments}
+        return Round(asked.index, seed=self.seed, cohort=tuple(asked.cohort), **plan)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Objects of a plan.
+    """Objects of a plan."""
 
-    Attributes:
-        plan: The plan.
-        model: The model of the main part.
-        phase: What the phase changes, its algorithms and its schedule.
-    """
-
-    plan: Plan
-    model: LightningModule
-    phase: Phase
+    plan: Plan  # The plan.
+    model: LightningModule  # The model of the main part.
+    phase: Phase  # What the phase changes, its algorithms and its schedule.
 
     @property
     def part(self) -> RunPart:

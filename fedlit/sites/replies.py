@@ -94,7 +94,6 @@ class Replies:
         return payload, report
 
     def _measured(self, rnd: Round) -> dict[str, int]:
-        """Return names and sizes of what a client sends in a measuring round."""
         sizes = dict.fromkeys(("mean", "square"), self._layout.stats_size) if rnd.moments else {}
         objective, classes = objective_of(self._program.module), len(self._layout.classes)
         if objective is None:
@@ -104,7 +103,6 @@ class Replies:
         return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
-        """Warn about each change of a client's data."""
         told = self._told[request.client]
         if data != told.data:
             told.data = data

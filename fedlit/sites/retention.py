@@ -49,7 +49,7 @@ def forget_jobs(folder: Path, days: float, now: float) -> list[str]:
         days: Days since the newest file was written.
         now: Seconds since 1970.
     """
-    return _forget(folder, days, now, _is_deployed)
+    return _forget(folder, days, now, lambda entry: JOB.fullmatch(entry.name) and (entry / DEPLOYED).is_file())
 
 
 def forget_stored_jobs(folder: Path, days: float, now: float) -> list[str]:
@@ -97,10 +97,6 @@ def _holds_states(entry: Path) -> bool:
         len(path.relative_to(entry).parts) == DEPTH and (FILE.fullmatch(path.name) or path.name.startswith("."))
         for path in files
     )
-
-
-def _is_deployed(entry: Path) -> bool:
-    return bool(JOB.fullmatch(entry.name)) and (entry / DEPLOYED).is_file()
 
 
 def _has_ended(entry: Path) -> bool:

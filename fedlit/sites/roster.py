@@ -34,25 +34,16 @@ CLOCK = 300
 
 @dataclass
 class Roster:
-    """Sites of a federation.
+    """Sites of a federation."""
 
-    Attributes:
-        carrier: The transport to the sites.
-        presences: What each site has reported, in the order of their names.
-        plans: The plan of each phase, as JSON, by name; the main part's name is "".
-        fresh: Sites whose clients start afresh if their state is missing.
-        run: The run's id.
-        ledgers: Last heads of the sites' ledgers, by site.
-        models: Whether sites get the best model when the run ends.
-    """
-
-    carrier: Carrier
-    presences: Sequence[Presence]
+    carrier: Carrier  # The transport to the sites.
+    presences: Sequence[Presence]  # What each site has reported, in the order of their names.
+    # The plan of each phase, as JSON, by name; the main part's name is "".
     plans: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    fresh: Sequence[str] = ()
-    run: str = field(default_factory=new_run)
-    ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))
-    models: bool = True
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
+    run: str = field(default_factory=new_run)  # The run's id.
+    ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
+    models: bool = True  # Whether sites get the best model when the run ends.
 
     def __post_init__(self) -> None:
         names = [presence.name for presence in self.presences]
@@ -130,13 +121,10 @@ class Roster:
 
 def run_with(folder: Path, run: str) -> Path | None:
     """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
-    return next((file.parent for file in folder.glob(f"*/{FILE}") if _run_in(file) == run), None)
-
-
-def _run_in(file: Path) -> str | None:
-    """Return the id in a run's file; None if the file cannot be read, which is an error only for its own run."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        return json.loads(file.read_text())["run"]
+    for file in folder.glob(f"*/{FILE}"):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file is an error only for its own run
+            if json.loads(file.read_text())["run"] == run:
+                return file.parent
     return None
 
 
@@ -179,25 +167,18 @@ class Ledgers:
             draft.write_text(json.dumps(mine, indent=1) + "\n")
 
     def _read(self) -> dict[str, str]:
-        try:
-            return (
-                {str(site): str(head) for site, head in json.loads(self.file.read_text()).items()} if self.file else {}
-            )
-        except (OSError, ValueError, AttributeError):
-            return {}
+        with suppress(OSError, ValueError, AttributeError):
+            heads = json.loads(self.file.read_text()) if self.file else {}
+            return {str(site): str(head) for site, head in heads.items()}
+        return {}
 
 
 @dataclass
 class Gathered:
-    """Answers of all sites to `Hello`.
+    """Answers of all sites to `Hello`."""
 
-    Attributes:
-        presences: The answers, in the order of the sites' names.
-        arrays: Indices of the organisations and groups of each site's images, by site.
-    """
-
-    presences: list[Presence]
-    arrays: dict[str, State]
+    presences: list[Presence]  # The answers, in the order of the sites' names.
+    arrays: dict[str, State]  # Indices of the organisations and groups of each site's images, by site.
 
 
 def gather(
@@ -273,11 +254,7 @@ def _misnamed(found: Mapping[str, Presence]) -> list[str]:
 
 
 def _presence(site: str, answer: Envelope | Lost) -> Presence:
-    """Return a site's answer to `Hello`.
-
-    Raises:
-        InvalidMessageError: If there is none, or it is not valid; names the reason.
-    """
+    """Return a site's answer to `Hello`."""
     if isinstance(answer, Lost):
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
@@ -301,11 +278,7 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
 
 
 def _check_told(told: Told, classes: Sequence[str]) -> None:
-    """Check a site's report about a client.
-
-    Raises:
-        InvalidMessageError: If a value is impossible; names it.
-    """
+    """Check a site's report about a client."""
     if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
         raise InvalidMessageError(
             f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters",

@@ -3,12 +3,8 @@
 They are files of the folder ``local/`` of each. Writing them does not need NVFlare.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from fedlit.core.system.files import whole
 
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """The only classes that a job may name: one runs at the server, the other at a site."""
@@ -34,17 +30,12 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
         storage: The server's own folder for its list of jobs.
     """
     storage = Path(storage).absolute()
+    server = {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": SILENT, "admin_timeout": 10.0}
+    manager, jobs = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", str(storage / "jobs")
     return {
         RESOURCES: _classes()
         | {
-            "servers": [
-                {
-                    "admin_storage": "transfer",
-                    "max_num_clients": 100,
-                    "heart_beat_timeout": SILENT,
-                    "admin_timeout": 10.0,
-                }
-            ],
+            "servers": [server],
             "snapshot_persistor": {
                 "path": f"{_NVFLARE}.state_persistors.storage_state_persistor.StorageStatePersistor",
                 "args": {
@@ -54,12 +45,7 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
             },
             "components": [
                 _part("job_scheduler", f"{_NVFLARE}.job_schedulers.job_scheduler.DefaultJobScheduler", max_jobs=4),
-                _part(
-                    "job_manager",
-                    "nvflare.apis.impl.job_def_manager.SimpleJobDefManager",
-                    uri_root=str(storage / "jobs"),
-                    job_store_id="job_store",
-                ),
+                _part("job_manager", manager, uri_root=jobs, job_store_id="job_store"),
                 {"id": "job_store"} | _storage({}),
                 _part("process_launcher", f"{_NVFLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
                 _part("door", DOOR),
@@ -99,19 +85,11 @@ def authorization() -> dict[str, Any]:
         | {"operate": "any", "app_command": "any"},
         "org_admin": {"submit_job": "none", "operate": "o:site"}
         | own
-        | {"manage_job": "o:submitter"}
-        | {"app_command": "none"},
+        | {"manage_job": "o:submitter", "app_command": "none"},
         "lead": {"submit_job": "any", "operate": "o:site"} | own,
         "member": {},
     }
     return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}
-
-
-def write(folder: Path, rules: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the files into the folder ``local/`` of a server or a site."""
-    for name, content in rules.items():
-        with whole(folder / name) as draft:
-            draft.write_text(json.dumps(content, indent=2) + "\n")
 
 
 def _classes() -> dict[str, Any]:

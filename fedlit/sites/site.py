@@ -14,36 +14,15 @@ from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import configured
-from fedlit.core.messages import ClientReport, ServerState
+from fedlit.core.messages import ServerState
 from fedlit.federation.engines.scores import View
 from fedlit.federation.handover import PersonalState
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
-from fedlit.sites import models, recipe
+from fedlit.sites import messages, models, recipe
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import Unfit, Unprepared, failure_of
 from fedlit.sites.ledger import Ledger, LedgerEntry
-from fedlit.sites.messages import (
-    FAILED,
-    REPLY,
-    Done,
-    End,
-    Evaluated,
-    Failure,
-    Final,
-    Hello,
-    Look,
-    Prepare,
-    Prepared,
-    Presence,
-    RoundReport,
-    Sent,
-    Start,
-    Started,
-    Task,
-    Train,
-    check_run,
-)  # fmt: skip
 from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
 from fedlit.sites.policy import Refused, digest, view_of
@@ -80,15 +59,9 @@ class Site:
         self._data = OwnData(settings)
         self._ready: PreparedPhase | None = None
         self._verbs = {
-            "hello": self._hello,
-            "prepare": self._prepare,
-            "start": self._start,
-            "train": self._train,
-            "measure": self._train,
-            "evaluate": self._evaluate,
-            "model": self._model,
-            "end": self._end,
-        }
+            "hello": self._hello, "prepare": self._prepare, "start": self._start, "train": self._train,
+            "measure": self._train, "evaluate": self._evaluate, "model": self._model, "end": self._end,
+        }  # fmt: skip
 
     def answer_bytes(self, content: bytes) -> bytes:
         """Answer a message in bytes."""
@@ -96,9 +69,8 @@ class Site:
             self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
         except (InvalidMessageError, Refused) as error:
-            return self._noted(
-                LedgerEntry(self._now(), self._lead, verb="message"), self._failed("message", error)
-            ).to_bytes()
+            entry = LedgerEntry(self._now(), self._lead, verb="message")
+            return self._noted(entry, self._failed("message", error)).to_bytes()
         return self.answer(envelope).to_bytes()
 
     def answer(self, envelope: Envelope) -> Envelope:
@@ -118,7 +90,7 @@ class Site:
         return self._noted(entry, reply)
 
     def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked, policy = envelope.message(Hello), self.policy
+        asked, policy = envelope.message(messages.Hello), self.policy
         if asked.fedlit != __version__:
             raise Unfit(
                 f"it has fedlit {__version__}, and the server has {asked.fedlit}: results of two versions may differ; "
@@ -132,26 +104,17 @@ class Site:
                 key="class-not-allowed",
             )
         floors = policy.floors
-        presence = Presence(
-            name=self.name,
-            fedlit=__version__,
-            torch=torch.__version__,
-            python=platform.python_version(),
-            device=str(make_fabric(self.settings.accelerator).device),
-            time=self._now(),
-            classes=list(self._data.module.classes),
-            clients=self._data.told(),
-            scores=policy.leaves.scores,
-            whole=bool(floors and floors.whole),
-            examples=floors.examples if floors else 1,
-            hides_below=policy.leaves.counts_below,
-            until=self._until,
-            ledger=self._ledger.head_after(asked.lines),
-        )
-        return entry, Envelope.of(REPLY, presence, self._data.organisations() | self._data.group_indices())
+        presence = messages.Presence(
+            name=self.name, fedlit=__version__, torch=torch.__version__, python=platform.python_version(),
+            device=str(make_fabric(self.settings.accelerator).device), time=self._now(),
+            classes=list(self._data.module.classes), clients=self._data.told(), scores=policy.leaves.scores,
+            whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
+            hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
+        )  # fmt: skip
+        return entry, Envelope.of(messages.REPLY, presence, self._data.organisations() | self._data.group_indices())
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(Prepare))
+        asked = _checked(envelope.message(messages.Prepare))
         entry = replace(entry, run=asked.run, phase=asked.phase, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
         self._ready = None
@@ -168,11 +131,13 @@ class Site:
         states = self._states(asked.run, asked.phase, made)
         self._ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
         layout = self._ready.layout
-        reply = Prepared(layout.fingerprint, layout.size, layout.stats_size, list(layout.classes), layout.frozen)
-        return entry, Envelope.of(REPLY, reply)
+        reply = messages.Prepared(
+            layout.fingerprint, layout.size, layout.stats_size, list(layout.classes), layout.frozen
+        )
+        return entry, Envelope.of(messages.REPLY, reply)
 
     def _start(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(Start))
+        asked = _checked(envelope.message(messages.Start))
         entry = replace(entry, run=asked.run, phase=asked.phase, client=asked.client, question=envelope.digest)
         ready = self._ready_for(asked)
         client = ready.client(asked.client)
@@ -188,11 +153,11 @@ class Site:
         begun = list(parts.states({client.name: client}, local.module, server, aggregators, held))
         for name, own in begun:
             ready.states.keep(name, 0, own, accepted=True)
-        return entry, Envelope.of(REPLY, Started(bool(begun)))
+        return entry, Envelope.of(messages.REPLY, messages.Started(bool(begun)))
 
     def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Run a client's part of a round; a measuring round has no new state."""
-        ready, task, entry = self._task(envelope, entry, Train, "a round")
+        ready, task, entry = self._task(envelope, entry, messages.Train, "a round")
         client, trains = ready.client(task.client), envelope.verb == "train"
         self.policy.check_round(self._ledger, client.name)
         rnd = ready.plan.round(task.asked, ready.recipe.schedule, measures=not trains)
@@ -211,11 +176,13 @@ class Site:
             ready.states.keep(client.name, task.asked.index + 1, after)
             payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, at=task.asked.index, examples=report.examples, steps=report.steps)
-        sent = Sent(payload.weight, RoundReport(**_told(report)), self._data.fingerprint(client.name), whole)
-        return entry, Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
+        told = asdict(replace(report, metrics={}))
+        del told["metrics"]  # metric objects hold examples
+        sent = messages.Sent(payload.weight, messages.RoundReport(**told), self._data.fingerprint(client.name), whole)
+        return entry, Envelope.of(messages.REPLY, sent, payload_tensors(payload.cpu()))
 
     def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        ready, task, entry = self._task(envelope, entry, Look, "an evaluation")
+        ready, task, entry = self._task(envelope, entry, messages.Look, "an evaluation")
         look = task.asked
         if look.holder not in self._data.module.clients:
             raise Unfit(f"it has no client {look.holder!r}", key="evaluation-client-unknown")
@@ -242,11 +209,11 @@ class Site:
             below = self.policy.leaves.counts_below
             kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
         data = self._data.fingerprint(look.holder)
-        return entry, Envelope.of(REPLY, Evaluated(scored.examples, logged, kind, data), tensors)
+        return entry, Envelope.of(messages.REPLY, messages.Evaluated(scored.examples, logged, kind, data), tensors)
 
     def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Store the best model of a run, with what the client keeps to itself."""
-        ready, task, entry = self._task(envelope, entry, Final, "the best model of a run")
+        ready, task, entry = self._task(envelope, entry, messages.Final, "the best model of a run")
         asked, plan, classes = task.asked, ready.plan, ready.layout.classes
         if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(classes):
             raise InvalidMessageError(
@@ -262,30 +229,23 @@ class Site:
         ready.load(task, ready.down(envelope))
         notes = {"round": asked.rounds, "classes": classes, "learned": asked.learned}
         notes |= described_images(self._data.module)
-        models.keep(
-            self.settings.folder,
-            task.run,
-            task.client,
-            most=self.policy.limits.models,
-            module=ready.worker.local.module,
-            plan=plan,
-            notes=notes,
-        )
-        return replace(entry, at=asked.rounds), Envelope.of(REPLY, Done())
+        most, module = self.policy.limits.models, ready.worker.local.module
+        models.keep(self.settings.folder, task.run, task.client, most, module, plan=plan, notes=notes)
+        return replace(entry, at=asked.rounds), Envelope.of(messages.REPLY, messages.Done())
 
     def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(End))
+        asked = _checked(envelope.message(messages.End))
         self._ready = None
-        return replace(entry, run=asked.run), Envelope.of(REPLY, Done())
+        return replace(entry, run=asked.run), Envelope.of(messages.REPLY, messages.Done())
 
     def _task(
         self, envelope: Envelope, entry: LedgerEntry, kind: type, expected: str
-    ) -> tuple[PreparedPhase, Task, LedgerEntry]:
+    ) -> tuple[PreparedPhase, messages.Task, LedgerEntry]:
         """Read a task of a kind, and return the phase that it is for, the task, and the ledger entry with both.
 
         The entry's question hashes the task, the weights and which state is used.
         """
-        task = _checked(envelope.message(Task))
+        task = _checked(envelope.message(messages.Task))
         if not isinstance(task.asked, kind):
             raise InvalidMessageError(
                 f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}", key="message-kind-differs"
@@ -306,7 +266,7 @@ class Site:
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
-    def _ready_for(self, message: Task | Start) -> PreparedPhase:
+    def _ready_for(self, message: messages.Task | messages.Start) -> PreparedPhase:
         """Return the prepared phase, if the message is for it."""
         ready = self._ready
         if ready is None or not ready.is_for(message.run, message.phase, message.fingerprint):
@@ -319,11 +279,12 @@ class Site:
 
     def _noted(self, entry: LedgerEntry, reply: Envelope) -> Envelope:
         """Record an answer in the ledger before it leaves; an answer that cannot be recorded does not leave."""
-        failed = reply.verb == FAILED
+        failed = reply.verb == messages.FAILED
+        inner = [f"{key}.{name}" for key, value in reply.content.items() if isinstance(value, dict) for name in value]
         said = {
             "answer": reply.verb,
             "refused": reply.content["reason"] if failed else "",
-            "header": sorted(_names(reply.content)),
+            "header": sorted([key for key, value in reply.content.items() if not isinstance(value, dict)] + inner),
             "arrays": {name: (vector.dtype.name, vector.size) for name, vector in reply.vectors.items()},
             "nbytes": reply.nbytes,
         }
@@ -335,34 +296,19 @@ class Site:
                 f"what leaves it cannot be written to its folder of states: {error.strerror or error}; "
                 "free disk space there"
             )
-            return Envelope.of(FAILED, Failure("failed", reason))
+            return Envelope.of(messages.FAILED, messages.Failure("failed", reason))
         return replace(reply, ledger=self._ledger.head)
 
     def _failed(self, verb: str, error: Exception) -> Envelope:
-        return Envelope.of(FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors))
-
-
-def _told(report: ClientReport) -> dict[str, Any]:
-    """Return what may leave of a client's report: everything but the metric objects, which hold examples."""
-    told = asdict(replace(report, metrics={}))
-    del told["metrics"]
-    return told
+        return Envelope.of(
+            messages.FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors)
+        )
 
 
 def _checked(message: Any) -> Any:
-    """Return the message if its run's id is valid, and so safe as the name of a folder.
-
-    Raises:
-        InvalidMessageError: If the id is not valid.
-    """
+    """Return the message if its run's id is valid, and so safe as the name of a folder."""
     try:
-        check_run(message.run)
+        messages.check_run(message.run)
     except ValueError as error:
         raise InvalidMessageError(str(error), key=key_of(error, "run-id-invalid")) from error
     return message
-
-
-def _names(content: Mapping[str, Any]) -> list[str]:
-    """Return the names in a header, including those of inner objects."""
-    inner = [f"{key}.{name}" for key, value in content.items() if isinstance(value, dict) for name in value]
-    return [key for key, value in content.items() if not isinstance(value, dict)] + inner

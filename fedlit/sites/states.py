@@ -36,19 +36,12 @@ class NotKept(FedlitError, ValueError):
 
 @dataclass(frozen=True)
 class SiteStates:
-    """States of a site's clients in one phase of a run.
+    """States of a site's clients in one phase of a run."""
 
-    Args:
-        folder: The site's folder of states.
-        run: Id of the run.
-        phase: Name of the phase; "" for the main part.
-        aggregators: Number of aggregators of the phase.
-    """
-
-    folder: Path
-    run: str
-    phase: str
-    aggregators: int
+    folder: Path  # The site's folder of states.
+    run: str  # Id of the run.
+    phase: str  # Name of the phase; "" for the main part.
+    aggregators: int  # Number of aggregators of the phase.
 
     def read(self, client: str, accepted: int | None, fresh: bool = False) -> ClientState | None:
         """Read a state, without changing any file.

@@ -28,47 +28,29 @@ GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 
 @dataclass(frozen=True)
 class Resumed:
-    """The run to resume: the newest of an experiment.
+    """The run to resume: the newest of an experiment."""
 
-    Attributes:
-        experiment: Name of the experiment.
-    """
-
-    experiment: str
+    experiment: str  # Name of the experiment.
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A lead's request for a run.
+    """A lead's request for a run."""
 
-    Attributes:
-        config: The resolved configuration, as JSON.
-        name: Name of a new run.
-        resumes: The run to resume; None for a new one.
-        fresh: Sites whose clients start afresh if their state is missing.
-    """
-
-    config: str
-    name: str
-    resumes: Resumed | None = None
-    fresh: Sequence[str] = ()
+    config: str  # The resolved configuration, as JSON.
+    name: str  # Name of a new run.
+    resumes: Resumed | None = None  # The run to resume; None for a new one.
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
 
 
 @dataclass(frozen=True)
 class Lead:
-    """The folder of a lead.
+    """The folder of a lead."""
 
-    Attributes:
-        folder: The folder, with NVFlare's ``startup``.
-        user: Name in the certificate.
-        sites: Names of the sites that take part.
-        server: Name of the server's machine.
-    """
-
-    folder: Path
-    user: str
-    sites: tuple[str, ...]
-    server: str = "localhost"
+    folder: Path  # The folder, with NVFlare's `startup`.
+    user: str  # Name in the certificate.
+    sites: tuple[str, ...]  # Names of the sites that take part.
+    server: str = "localhost"  # Name of the server's machine.
 
     @classmethod
     def read(cls, folder: Path) -> "Lead":
@@ -125,29 +107,14 @@ def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submissi
         submission: The lead's request.
     """
     rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
-    server = {
-        "format_version": 2,
+    both = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
+    server = both | GRACE | {
         "server": {"heart_beat_timeout": SILENT, "task_request_interval": POLL},
         "workflows": [{"id": TASK, "path": CLASSES[0], "args": rounds}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-        **GRACE,
-    }
-    site = {
-        "format_version": 2,
-        "executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}],
-        "components": [],
-        "task_data_filters": [],
-        "task_result_filters": [],
-    }
-    meta = {
-        "name": JOB,
-        "resource_spec": {},
-        "deploy_map": {"app_server": ["server"], "app_site": list(sites)},
-        "min_clients": len(sites),
-        "mandatory_clients": list(sites),
-    }
+    }  # fmt: skip
+    site = both | {"executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}]}
+    meta = {"name": JOB, "resource_spec": {}, "min_clients": len(sites), "mandatory_clients": list(sites)}
+    meta["deploy_map"] = {"app_server": ["server"], "app_site": list(sites)}
     files = {
         "meta.json": json.dumps(meta, indent=2),
         "app_server/config/config_fed_server.json": json.dumps(server, indent=2),

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,33 +31,24 @@ from fedlit.tracking.mlflow import MLflowTracker
 
 @dataclass
 class ServerSettings:
-    """Settings of a server, from its own file, which no job changes.
+    """Settings of a server, from its own file, which no job changes."""
 
-    Args:
-        home: Folder from which relative paths start, and which has ``mlflow.db``. By default the working directory.
-        run_dir: Folder of all runs.
-        logger: Whether runs are logged to MLflow.
-        tracking_uri: MLflow's store. By default ``mlflow.db`` in ``home``.
-        weights: Files from which a model may start, by the names that leads use.
-        allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``.
-        accelerator: Device of the server.
-        parameters: Largest number of weights of a model.
-        job_days: Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By
-            default copies are kept.
-        models: Whether sites get the best model when a run ends.
-        refused: Names in the certificates of sites and leads that may no longer connect.
-    """
-
+    # Folder from which relative paths start, and which has `mlflow.db`. By default the working directory.
     home: str = "."
-    run_dir: str = "runs"
-    logger: bool = True
-    tracking_uri: str | None = None
+    run_dir: str = "runs"  # Folder of all runs.
+    logger: bool = True  # Whether runs are logged to MLflow.
+    tracking_uri: str | None = None  # MLflow's store. By default `mlflow.db` in `home`.
+    # Files from which a model may start, by the names that leads use.
     weights: dict[str, str] = field(default_factory=dict)
+    # Paths of classes that a configuration may name, in addition to those of fedlit and `torch.optim`.
     allow: list[str] = field(default_factory=list)
-    accelerator: str = "auto"
-    parameters: int = 1_000_000_000
+    accelerator: str = "auto"  # Device of the server.
+    parameters: int = 1_000_000_000  # Largest number of weights of a model.
+    # Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By default copies are
+    # kept.
     job_days: float | None = None
-    models: bool = True
+    models: bool = True  # Whether sites get the best model when a run ends.
+    # Names in the certificates of sites and leads that may no longer connect.
     refused: list[str] = field(default_factory=list)
 
     @classmethod
@@ -94,29 +85,20 @@ class ServerSettings:
 
 @dataclass(frozen=True)
 class Described:
-    """Description of a lead's data, which the server does not read.
+    """Description of a lead's data, which the server does not read."""
 
-    Attributes:
-        classes: Their classes, in order.
-        batch_size, eval_batch_size: Examples in a batch.
-    """
-
-    classes: list[str]
+    classes: list[str]  # Their classes, in order.
+    # batch_size, eval_batch_size: Examples in a batch.
     batch_size: int
     eval_batch_size: int
 
 
 @dataclass(frozen=True)
 class Submitted:
-    """A lead's whole configuration. Its data, folders and loggers are only recorded: they are not built.
+    """A lead's whole configuration. Its data, folders and loggers are only recorded: they are not built."""
 
-    Attributes:
-        data: Description of the lead's data.
-        settings: The resolved configuration.
-    """
-
-    data: Described
-    settings: dict[str, Any]
+    data: Described  # Description of the lead's data.
+    settings: dict[str, Any]  # The resolved configuration.
 
 
 @dataclass(frozen=True)
@@ -173,7 +155,11 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
     """
     table = table_of(own.allow)
     try:
-        submitted = made(Submitted, _json(text), "")
+        try:
+            content = strict_json(text.encode())
+        except ValueError as error:
+            raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
+        submitted = made(Submitted, content, "")
         settings = {**submitted.settings, "run_dir": own.run_dir, "logger": own.logger}
         wanted = _wanted(settings)
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
@@ -191,26 +177,8 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
         ) from error
 
 
-def _json(text: str) -> Any:
-    try:
-        return strict_json(text.encode())
-    except ValueError as error:
-        raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
-
-
 def _wanted(settings: Mapping[str, Any]) -> Wanted:
-    keys = (
-        "seed",
-        "experiment",
-        "name",
-        "tags",
-        "ckpt_path",
-        "fast_dev_run",
-        "model",
-        "federation",
-        "phases",
-        "callbacks",
-    )
+    keys = [each.name for each in fields(Wanted) if each.name != "precision"]
     if missing := [key for key in keys if key not in settings]:
         raise Mistyped(f"{missing[0]} is missing", key="submitted-key-missing")
     precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
@@ -227,10 +195,9 @@ def _wanted(settings: Mapping[str, Any]) -> Wanted:
 def _made(
     submitted: Submitted, settings: dict[str, Any], wanted: Wanted, own: ServerSettings, table: Table, name: str
 ) -> Experiment:
-    data = FederatedDataModule(
-        None, batch_size=submitted.data.batch_size, eval_batch_size=submitted.data.eval_batch_size
-    )
-    data.classes = submitted.data.classes
+    told = submitted.data
+    data = FederatedDataModule(None, batch_size=told.batch_size, eval_batch_size=told.eval_batch_size)
+    data.classes = told.classes
     model = recipe.with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
     recipe.check_size(model, table, own.parameters)
     fabric = make_fabric(own.accelerator, precision=wanted.precision)
@@ -261,12 +228,11 @@ def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, An
     """Return a model's configuration with the file of the server's weights in place of their name."""
     options = dict(model.get("init_args") or {})
     asked = options.get("weights")
-    if asked is not None:
-        if asked not in own.weights:
-            known = ", ".join(own.weights) or "none"
-            raise Mistyped(
-                f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
-                key="server-weights-unknown",
-            )
-        options["weights"] = Path(own.weights[asked])
+    if asked is not None and asked not in own.weights:
+        known = ", ".join(own.weights) or "none"
+        raise Mistyped(
+            f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
+            key="server-weights-unknown",
+        )
+    options |= {} if asked is None else {"weights": Path(own.weights[asked])}
     return {**model, "init_args": options}

@@ -51,31 +51,18 @@ ENDED = tuple(status.value for status in RunStatus if status.value.startswith("F
 
 @dataclass
 class Watched:
-    """A watched job.
+    """A watched job."""
 
-    Attributes:
-        id: NVFlare's id.
-        began: When it was submitted.
-        seen: Number of its lines that were shown.
-        told: Its last progress report.
-        gone: Since when the server answers that it does not run.
-        without: How often in a row each connected site was seen without it.
-        stopping: When it was asked to end after its round.
-        lost: Sites that cannot answer it any more.
-        cut: Whether this command has aborted it.
-        looked: When sites were last checked.
-    """
-
-    id: str
-    began: float = field(default_factory=time.monotonic)
-    seen: int = 0
-    told: dict[str, Any] = field(default_factory=dict)
-    gone: float | None = None
-    without: dict[str, int] = field(default_factory=dict)
-    stopping: float | None = None
-    lost: list[str] = field(default_factory=list)
-    cut: bool = False
-    looked: float = 0.0
+    id: str  # NVFlare's id.
+    began: float = field(default_factory=time.monotonic)  # When it was submitted.
+    seen: int = 0  # Number of its lines that were shown.
+    told: dict[str, Any] = field(default_factory=dict)  # Its last progress report.
+    gone: float | None = None  # Since when the server answers that it does not run.
+    without: dict[str, int] = field(default_factory=dict)  # How often in a row each connected site was seen without it.
+    stopping: float | None = None  # When it was asked to end after its round.
+    lost: list[str] = field(default_factory=list)  # Sites that cannot answer it any more.
+    cut: bool = False  # Whether this command has aborted it.
+    looked: float = 0.0  # When sites were last checked.
 
 
 class Supervisor:
@@ -154,11 +141,7 @@ class Supervisor:
             job = self._job = None
 
     def _found(self) -> Watched | None:
-        """Return the lead's job that is running the run to resume; None if there is none.
-
-        Raises:
-            ConfigError: If another command watches it.
-        """
+        """Return the lead's job that is running the run to resume; None if there is none."""
         if self._submission.resumes is None:
             return None
         asked = {"since": 0, "means": asdict(self._submission.resumes)}
@@ -224,7 +207,6 @@ class Supervisor:
         return f"the job continues, but nobody resubmits it if it dies. To watch it again, or to end it: {onward}"
 
     def _wait_for_sites(self) -> None:
-        """Wait until all sites are connected."""
         said: set[str] | None = None
         while True:
             info = self._link.ask(lambda session: session.get_system_info())
@@ -238,11 +220,7 @@ class Supervisor:
             time.sleep(LOOK)
 
     def _submit(self) -> str:
-        """Submit a job exactly once, even if the server dies meanwhile; return its id.
-
-        Raises:
-            ConfigError: If the server does not accept it.
-        """
+        """Submit a job exactly once, even if the server dies meanwhile; return its id."""
         token = uuid4().hex
         with tempfile.TemporaryDirectory(prefix="fedlit-job-") as folder:
             path = write_job(Path(folder) / "fedlit", self._lead.sites, self._run, self._submission)

@@ -23,9 +23,7 @@ HARMLESS = {
 }  # fmt: skip
 """Options after the ``?`` of an address that are not secret; all others may be."""
 
-USER, PASSWORD, TOKEN, URI = (
-    f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN", "URI")
-)  # fmt: skip
+USER, PASSWORD, TOKEN, URI = (f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN", "URI"))
 """Environment variables from which MLflow and fedlit read an address and its credentials."""
 
 LOCAL = ("file", "sqlite")
@@ -77,9 +75,8 @@ def hidden(text: str, address: str) -> str:
 
 def lacks_credentials(address: object) -> bool:
     """Check if an address has `MARK` in place of a credential."""
-    return isinstance(address, str) and bool(
-        re.search(rf":/{{1,2}}{re.escape(MARK)}@|={re.escape(MARK)}(?=$|[&#;])", address)
-    )
+    mark = re.escape(MARK)
+    return isinstance(address, str) and bool(re.search(rf":/{{1,2}}{mark}@|={mark}(?=$|[&#;])", address))
 
 
 def completed(key: str, address: str, environment: Mapping[str, str] = os.environ) -> str:

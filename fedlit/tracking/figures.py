@@ -136,7 +136,6 @@ def _rows(
 
 
 def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]:
-    """Return the colour map of shares, and their normalisation."""
     ramp = LinearSegmentedColormap.from_list("prevalence", colormaps["Blues"](np.linspace(0.12, 1.0, 256)))
     most = np.nanmax(prevalence) if np.isfinite(prevalence).any() else 0.0
     # The square root separates rare findings, which would all be white on a linear scale.
@@ -146,7 +145,6 @@ def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]
 def _explain(
     figure: Figure, axes: list[Axes], shades: ScalarMappable, keys: list[Patch], width: float, prevalence: np.ndarray
 ) -> None:
-    """Draw the legend of the colours below the axes."""
     if (prevalence > 0).any():
         shrink = min(1.0, 2.2 / width)
         bar = figure.colorbar(shades, ax=axes, location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02)

@@ -30,9 +30,12 @@ def full_disk_explained(run: Path) -> Iterator[None]:
             shutil.rmtree(draft, ignore_errors=True)
         last, place = last_checkpoint(run), reason.filename or run
         onward = f"resume with --ckpt_path {run}; {last} is kept" if last else "start again; no checkpoint exists yet"
+        folder = next(path for path in (run, *run.absolute().parents) if path.exists())
+        usage = shutil.disk_usage(folder)
+        free = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {folder}"
         raise TrainingError(
-            f"{place}: cannot be written: {reason.strerror} ({_free(run)}). Free disk space or raise the "
-            f"quota, then {onward}",
+            f"{place}: cannot be written: {reason.strerror} ({free}). Free disk space or raise the quota, then "
+            f"{onward}",
             key="disk-full",
         ) from error
 
@@ -44,9 +47,3 @@ def _reason(error: BaseException | None) -> OSError | None:
             return error
         error = error.__cause__ or error.__context__
     return None
-
-
-def _free(run: Path) -> str:
-    folder = next(path for path in (run, *run.absolute().parents) if path.exists())
-    usage = shutil.disk_usage(folder)
-    return f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {folder}"

@@ -18,17 +18,12 @@ LOCK, HOLDER = ".running.lock", ".running.json"
 
 @dataclass(frozen=True)
 class LockHolder:
-    """The process that is using a run directory.
-
-    Attributes:
-        started: Date and time at which the process took the lock.
-        boot: Boot id of the machine; "" if it has none.
-    """
+    """The process that is using a run directory."""
 
     pid: int
     host: str
-    started: str
-    boot: str = ""
+    started: str  # Date and time at which the process took the lock.
+    boot: str = ""  # Boot id of the machine; "" if it has none.
 
     @classmethod
     def here(cls) -> "LockHolder":

@@ -142,15 +142,12 @@ class LightningTracker(Tracker):
                     fresh[key] = value
             if values := shown(fresh):
                 last_steps |= dict.fromkeys(fresh, step)
-                self._write(last_steps)  # first: a kill may lose a step, but must not log it twice
+                with _NOTING, whole(self._note) as draft:  # first: a kill may lose a step, but must not log it twice
+                    draft.write_text(json.dumps(_read(self._note) | {self._identity: last_steps}) + "\n")
                 self._guarded(lambda values=values, step=step: self.logger.log_metrics(values, step))
         if position > before:
             self._guarded(self.logger.save)
         return position
-
-    def _write(self, last_steps: Mapping[str, int]) -> None:
-        with _NOTING, whole(self._note) as draft:
-            draft.write_text(json.dumps(_read(self._note) | {self._identity: last_steps}) + "\n")
 
     @property
     def _identity(self) -> str:

@@ -1,10 +1,11 @@
 """A run directory, ``runs/<experiment>/<run>/``, and output to it and to the tracker."""
 
+import csv
 import json
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
-from fedlit.tracking.counts import write_counts
+from fedlit.tracking.names import COUNT
 
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
@@ -37,18 +38,12 @@ RESERVED = ".reserved"
 
 @dataclass(frozen=True)
 class Result:
-    """Result of a completed run, stored as ``result.json`` in its directory.
+    """Result of a completed run, stored as ``result.json`` in its directory."""
 
-    Attributes:
-        rounds: Requested number of rounds; patience may have ended the run earlier.
-        best_round: Number of completed rounds of the tested model.
-        seconds: Duration of the process that completed the run.
-        metrics: Values of ``test/...``; undefined values are NaN, and null in the file.
-    """
-
-    rounds: int
-    best_round: int
-    seconds: float
+    rounds: int  # Requested number of rounds; patience may have ended the run earlier.
+    best_round: int  # Number of completed rounds of the tested model.
+    seconds: float  # Duration of the process that completed the run.
+    # Values of `test/...`; undefined values are NaN, and null in the file.
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
 
@@ -194,6 +189,20 @@ class Run:
             self.artifact(self.directory / "counts.csv")
 
 
+def write_counts(metrics: Iterable[tuple[int, str, float]], path: Path) -> bool:
+    """Write a row per set and class with its positives and negatives; returns False if there are no counts."""
+    table: dict[tuple[str, str], dict[str, int]] = {}
+    for _, key, value in metrics:
+        if (match := COUNT.fullmatch(key)) and value == value:
+            table.setdefault((match["set"], match["class"]), {})[match["sign"]] = int(value)
+    if table:
+        with path.open("w", newline="") as file:
+            rows = csv.writer(file, lineterminator="\n")
+            rows.writerow(("set", "class", "positives", "negatives"))
+            rows.writerows((*names, counts.get("pos"), counts.get("neg")) for names, counts in table.items())
+    return bool(table)
+
+
 def new_directory(root: Path, experiment: str, name: str) -> Path:
     """Create or take a directory without a run, so that runs never overwrite each other.
 
@@ -220,9 +229,8 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
 
 def check_writable(root: Path, experiment: str) -> None:
     """Refuse, before training, a folder that cannot be created or is not writable."""
-    existing = next(
-        (path for path in (root / experiment, root, *root.absolute().parents) if os.path.lexists(path)), Path.cwd()
-    )
+    folders = (root / experiment, root, *root.absolute().parents)
+    existing = next((path for path in folders if os.path.lexists(path)), Path.cwd())
     if not existing.is_dir():
         raise ConfigError(
             f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder",

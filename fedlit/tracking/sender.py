@@ -113,16 +113,12 @@ class Sender(threading.Thread):
         except _OutOfTimeError:
             pass
         except _RunDeletedError:
-            self._warn(
-                "deleted",
-                f"The MLflow run {self.store.run_id} was deleted. The run continues; its metrics "
-                f"are in {self.metrics.path}.",
-            )
+            where = f"The run continues; its metrics are in {self.metrics.path}."
+            self._warn("deleted", f"The MLflow run {self.store.run_id} was deleted. {where}")
         except Exception:
             trace = hidden(traceback.format_exc(), self.store.uri)
-            logger.error(
-                "Logging to MLflow stopped; the run continues, metrics are in %s\n%s", self.metrics.path, trace
-            )
+            where = self.metrics.path
+            logger.error("Logging to MLflow stopped; the run continues, metrics are in %s\n%s", where, trace)
 
     def _send_until_closed(self) -> None:
         pause, next_try, closing = FIRST_PAUSE, 0.0, False
@@ -152,7 +148,6 @@ class Sender(threading.Thread):
                 self._deliver(kind, items[start : start + PARAMS_PER_REQUEST], send)
 
     def _send_metrics(self) -> None:
-        """Send the rows that are not acknowledged yet, one request after another."""
         while rows := list(islice(self.metrics.since(self._acknowledged), METRICS_PER_REQUEST)):
             timed = [(key, value, step, self._time_of(end)) for end, (step, key, value) in rows]
             values = [LoggedValue(shown_name(key), *rest) for key, *rest in timed if not is_count(key)]

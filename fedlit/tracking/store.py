@@ -209,9 +209,8 @@ class MLflowStore:
             for parent in self._client.search_runs([self.experiment_id], filter_string=wanted, max_results=1):
                 return {PARENT_ID: parent.info.run_id}
             tags = {IS_PARENT: "true", "mlflow.user": _user(), "mlflow.source.name": "fedlit"}
-            parent = self._client.create_run(
-                self.experiment_id, start_time=self.started_ms, run_name=name, tags=tags
-            ).info.run_id
+            options = {"start_time": self.started_ms, "run_name": name, "tags": tags}
+            parent = self._client.create_run(self.experiment_id, **options).info.run_id
             self._client.set_terminated(parent)
         return {PARENT_ID: parent}
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import timm
 
-from fedlit.reports.compare import report
+from fedlit.reports.compare import page
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 
@@ -20,7 +20,7 @@ def no_pretrained(monkeypatch):
 def _empty_pdfs():
     """Charts are drawn as SVG alone, in half the time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "save", lambda _, file: file.touch())
+        patch.setattr(page, "save", lambda _, file: file.touch())
         yield
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions import announcement, roots
+from fedlit.reports.reproductions import announcement, sources
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 CIFAR = {"data": {"class_path": "CIFAR10"}}
@@ -21,24 +21,24 @@ def holder(folder: Path, file: str) -> Path:
 def test_the_named_folder_is_used_if_it_holds_the_data(tmp_path: Path):
     holder(tmp_path, "cifar-10-batches-py/data_batch_1")
     holder(tmp_path / "copy", "train-00000.parquet")
-    assert roots.found_below(tmp_path, ".", CIFAR, "root") == tmp_path
+    assert sources.found_below(tmp_path, ".", CIFAR, "root") == tmp_path
 
 
 def test_the_only_folder_below_that_holds_them_is_used(tmp_path: Path):
     expected = holder(tmp_path / "pictures", "train-00000-of-00001.parquet")
     nih = holder(tmp_path / "nih-mini", "Data_Entry_2017_v2020.csv")
-    assert roots.found_below(tmp_path, ".", CIFAR, "root") == expected
-    assert roots.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == nih
-    assert roots.found_below(nih, "NIH", XRAYS, "sources.NIH.root") == nih
+    assert sources.found_below(tmp_path, ".", CIFAR, "root") == expected
+    assert sources.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == nih
+    assert sources.found_below(nih, "NIH", XRAYS, "sources.NIH.root") == nih
 
 
 def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
-    assert roots.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == tmp_path / "NIH"
-    assert roots.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
+    assert sources.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == tmp_path / "NIH"
+    assert sources.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
     for name in ("a", "b"):
         holder(tmp_path / name, "cifar-10-batches-py/data_batch_1")
     with pytest.raises(ConfigError, match=r"--root .*: expected one folder with CIFAR10, found .*a, .*b; name one"):
-        roots.found_below(tmp_path, ".", CIFAR, "root")
+        sources.found_below(tmp_path, ".", CIFAR, "root")
 
 
 def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
@@ -49,7 +49,7 @@ def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
 
 
 def test_every_class_of_the_list_exists():
-    assert [name for name in roots.HOLDS if not hasattr(roots.data, name)] == []
+    assert [name for name in sources.HOLDS if not hasattr(sources.data, name)] == []
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.5, False), (9.5, True)])

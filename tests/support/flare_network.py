@@ -1,5 +1,6 @@
 """A network of NVFlare on this machine: a server and sites, each with certificates, a folder and a process group."""
 
+import json
 import os
 import signal
 import socket
@@ -79,9 +80,10 @@ class Network:
     ) -> "Network":
         """Make the folders, with the rules that fedlit asks for, and with the lead's list of sites."""
         network = cls(provision(folder, sites, free_port(), people), tuple(sites))
-        rules.write(network.workspace(SERVER) / "local", rules.server_rules(network.workspace(SERVER) / "store"))
-        for site in sites:
-            rules.write(network.workspace(site) / "local", rules.site_rules())
+        written = {SERVER: rules.server_rules(network.workspace(SERVER) / "store")}
+        for name, files in (written | {site: rules.site_rules() for site in sites}).items():
+            for file, content in files.items():
+                (network.workspace(name) / "local" / file).write_text(json.dumps(content, indent=2) + "\n")
         if network.lead.exists():
             (network.lead / "local").mkdir(exist_ok=True)
             (network.lead / "local" / "fedlit-lead.yaml").write_text(yaml.safe_dump({"sites": list(sites)}))

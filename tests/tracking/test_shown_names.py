@@ -4,9 +4,8 @@ import pandas as pd
 import pytest
 
 from fedlit.tracking.base import MetricsFile, Tracker
-from fedlit.tracking.counts import write_counts
 from fedlit.tracking.names import is_count, key_of, shown, shown_name
-from fedlit.tracking.run import Run
+from fedlit.tracking.run import Run, write_counts
 
 IN_ORDER = [
     "val/auroc_macro", "val/auroc/Edema", "val/auroc/Support Devices",

@@ -79,16 +79,8 @@ def execute(args: Namespace, parser: Parser) -> int:
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
         runs, notes = load_runs(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
-        comparison = compare_runs(
-            runs,
-            notes,
-            args.baseline,
-            test_set=args.set,
-            metric=args.metric,
-            level=args.level,
-            draws=args.draws,
-            progress=status.update,
-        )
+        options = {"metric": args.metric, "level": args.level, "draws": args.draws, "progress": status.update}
+        comparison = compare_runs(runs, notes, args.baseline, test_set=args.set, **options)
         numbers = comparison.statistics
         if (args.margin is not None or args.power) and not (numbers and numbers.against):
             raise ConfigError(

@@ -35,7 +35,6 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 
 def _check(args: Namespace) -> int:
-    """Check folders of images, and compare them; return the exit code."""
     roots = [Path(root).expanduser() for root in args.roots]
     if absent := [str(root) for root in roots if not root.exists()]:
         complain(f"{', '.join(absent)}: no such folder")
@@ -109,7 +108,6 @@ def _cache_parser() -> Parser:
 
 
 def _cache(args: Namespace) -> int:
-    """List the cache, or remove entries; return the exit code."""
     from fedlit.cli.tables import cache_table, wide_console
     from fedlit.data.pictures import cached
     from fedlit.data.pictures.store import cache_folder

@@ -112,9 +112,8 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # mistakes are found here
         console = experiment.console
         config = to_json(experiment, None if weights is None else str(weights))
-        submission = Submission(
-            config, experiment.name or experiment.names.run, Resumed(args.experiment) if args.ckpt_path else None, fresh
-        )
+        resumed = Resumed(args.experiment) if args.ckpt_path else None
+        submission = Submission(config, experiment.name or experiment.names.run, resumed, fresh)
         if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
             console.print(f"the files of the server and of every site must list these classes: {line_to_add(needed)}")
     ending = Supervisor(lead, submission, console.print).run()

@@ -28,7 +28,8 @@ IMAGES = (
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options: the keys of a YAML, or a trained model and a folder of images."""
-    if _of_a_folder(argv):
+    words = [word for given in argv for word in given.split("=", 1)]
+    if any(flag == "--model" and names_a_model(word) for flag, word in pairwise(words)):  # a trained one, not a class
         return _folder_parser()
     options = experiment_parser(
         f"{COMMANDS['predict']} For the images of a folder see `fedlit predict --model runs:/ID --help`."
@@ -41,14 +42,7 @@ def parser(argv: Sequence[str]) -> Parser:
     return options
 
 
-def _of_a_folder(argv: Sequence[str]) -> bool:
-    """Return whether the value of --model is a trained model rather than a class."""
-    words = [word for given in argv for word in given.split("=", 1)]
-    return any(flag == "--model" and names_a_model(word) for flag, word in pairwise(words))
-
-
 def _folder_parser() -> Parser:
-    """Make the options for the images of a folder."""
     options = Parser(description=IMAGES)
     model = (
         "Trained model: runs:/ID (the best of an MLflow run), models:/NAME/VERSION, a folder or a .safetensors file."

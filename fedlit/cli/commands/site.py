@@ -18,99 +18,69 @@ from fedlit.sites.messages import printable
 from fedlit.sites.model_files import files_of_run
 from fedlit.sites.reaching import kit_of
 
+PATH = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
+
 
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of ``fedlit site``."""
     options = Parser(description=COMMANDS["site"])
-    options.nested = {
-        "init": _init_parser(),
-        "check": _check_parser(),
-        "ledger": _ledger_parser(),
-        "model": _model_parser(),
-    }
+    parsers = {"init": _init_parser, "check": _check_parser, "ledger": _ledger_parser, "model": _model_parser}
+    options.nested = {name: made() for name, made in parsers.items()}
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
     """Run a subcommand: write or check a folder, show a ledger, or copy a model; return the exit status."""
     commands = {"init": _init, "check": _check, "ledger": _ledger, "model": _model}
-    return commands[args.subcommand](args[args.subcommand])
-
-
-def _init(args: Namespace) -> int:
+    expected = (ConfigError, TrainingError if args.subcommand == "check" else OSError)
     try:
-        folder = MemberFolder(
-            path=args.folder,
-            name=args.name,
-            org=args.org,
-            role=args.role,
-            project=args.project,
-            port=args.port,
-            data=args.data,
-            share=args.share,
-            sites=args.sites,
-        )
-        written = folder.write()
-    except (ConfigError, OSError) as error:
+        commands[args.subcommand](args[args.subcommand])
+    except expected as error:
         complain(error)
         return 1
-    for file in written:
+    return 0
+
+
+def _init(args: Namespace) -> None:
+    options = dict(args.items())
+    folder = MemberFolder(path=options.pop("folder"), **options)
+    for file in folder.write():
         print(f"wrote {file}")
     print(f"the next steps are in {folder.path / 'STEPS.txt'}")
-    return 0
 
 
-def _check(args: Namespace) -> int:
+def _check(args: Namespace) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    try:
-        for line in _checks(args.path, args.config):
-            console.print(line)
-    except (ConfigError, TrainingError) as error:
-        complain(error)
-        return 1
-    return 0
+    for line in _checks(args.path, args.config):
+        console.print(line)
 
 
-def _ledger(args: Namespace) -> int:
+def _ledger(args: Namespace) -> None:
     from fedlit.cli.ledger_report import report, write_csv
 
-    try:
-        state = _state(args.path)
-        lines = list(read_ledger(state))
-        if args.csv is not None:
-            write_csv(lines, args.csv)
-        report(lines, state, wide_console())
-    except (ConfigError, OSError) as error:
-        complain(error)
-        return 1
-    return 0
+    state = _state(args.path)
+    lines = list(read_ledger(state))
+    if args.csv is not None:
+        write_csv(lines, args.csv)
+    report(lines, state, wide_console())
 
 
-def _model(args: Namespace) -> int:
+def _model(args: Namespace) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    try:
-        files = files_of_run(_state(args.path), args.run)
-        from fedlit.sites.models import bring  # with PyTorch, which takes seconds
+    files = files_of_run(_state(args.path), args.run)
+    from fedlit.sites.models import bring  # with PyTorch, which takes seconds
 
-        file, notes = bring(files, args.client, args.output)
-    except (ConfigError, OSError) as error:
-        complain(error)
-        return 1
+    file, notes = bring(files, args.client, args.output)
     whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
     console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)
     if unknown := [name for name, learned in pairs if not learned]:
         console.print(printable(f"ignore the scores of classes that the model has not learned: {', '.join(unknown)}"))
     console.print(f"to use it: fedlit predict --model {file} FOLDER")
-    return 0
 
 
 def _state(path: Path) -> Path:
-    """Return a site's folder of states: the path itself, or the one that the site's own file names.
-
-    Raises:
-        ConfigError: If the path is neither.
-    """
+    """Return a site's folder of states: the path itself, or the one that the site's own file names."""
     if (path / LINES).is_file():
         return path
     file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path
@@ -193,8 +163,7 @@ def _ledger_parser() -> Parser:
         "how many bytes. Check that no line of the ledger was changed or removed. Only --csv writes a file."
     )
     parser = Parser(description=description)
-    path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
-    parser.add_argument("path", metavar="PATH", type=Path, help=path)
+    parser.add_argument("path", metavar="PATH", type=Path, help=PATH)
     parser.add_argument("--csv", type=Path | None, default=None, help="File for a table with one row per message.")
     return parser
 
@@ -205,8 +174,7 @@ def _model_parser() -> Parser:
         "site's client keeps a part of the model, as with FedBN, the file contains the client's part."
     )
     parser = Parser(description=description)
-    path = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
-    parser.add_argument("path", metavar="PATH", type=Path, help=path)
+    parser.add_argument("path", metavar="PATH", type=Path, help=PATH)
     run = "The run, by the first characters of its id, as in `fedlit site ledger`. By default the newest with a model."
     parser.add_argument("run", metavar="RUN", type=str | None, nargs="?", default=None, help=run)
     client = "Client whose own model is copied, if several clients of the site keep a part of the model."

@@ -18,16 +18,21 @@ from fedlit.experiment.sweep import draws_of, load_sweep, next_steps, plan, run_
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a sweep."""
     options = Parser(description=COMMANDS["sweep"], epilog=SWEEP)
-    options.add_argument("-c", "--config", type=str, required=True, help="YAML of the sweep. See below.")
+    add_options(options, "sweep", "runs")
+    return options
+
+
+def add_options(options: Parser, kind: str, runs: str) -> None:
+    """Add the options of a command that starts many runs: a sweep, or a tuning."""
+    options.add_argument("-c", "--config", type=str, required=True, help=f"YAML of the {kind}. See below.")
     jobs = "Number of runs at a time. Each has its own federation.workers."
     options.add_argument("--jobs", type=int, default=1, help=jobs)
-    check = "Check the configurations and list the runs, without starting any."
+    check = f"Check the configurations and list the {runs}, without starting any."
     options.add_argument("--dry_run", type=bool, default=False, help=check)
     folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/. By default as in the YAML, or runs/."
     options.add_argument("--run_dir", type=str | None, default=None, help=folder)
     overrides = "Keys for all runs, which override those of the YAML: --set '{data.root: FOLDER}'."
     options.add_argument("--set", type=dict[str, Any], default={}, help=overrides)
-    return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:

@@ -80,17 +80,10 @@ def _restored(experiment: Experiment, session: Session, path: Path) -> tuple[Pat
 
 def print_results(metrics: Mapping[str, float], title: str, console: Console) -> None:
     """Print the AUROC per class of all clients together (or of the only test set), then that of the other test sets."""
-    first, *others = sorted(
-        (
-            key.split("/")[1]
-            for key in metrics
-            if key.startswith("test/") and key.endswith(("/auroc_macro", "/auroc_own_macro"))
-        ),
-        key=lambda name: name != "federation",
-    ) or [""]
+    means = [key for key in metrics if key.startswith("test/") and key.endswith(("/auroc_macro", "/auroc_own_macro"))]
+    first, *others = sorted((key.split("/")[1] for key in means), key=lambda name: name != "federation") or [""]
     if first:
-        table = auroc_table(metrics, f"test/{first}", f"AUROC on test set {first!r}, {title}", console.width)
-        console.print(table)
+        console.print(auroc_table(metrics, f"test/{first}", f"AUROC on test set {first!r}, {title}", console.width))
     if others:
         for table in sets_tables(metrics, others, f"AUROC by test set, {title}", console.width):
             console.print(table)

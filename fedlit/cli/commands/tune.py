@@ -4,12 +4,12 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
+from fedlit.cli.commands.sweep import add_options
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.helptexts import TUNE
 from fedlit.experiment.options import experiment_parser
@@ -20,17 +20,9 @@ from fedlit.experiment.tuning import load_tuning, run_tuning
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a tuning."""
     options = Parser(description=COMMANDS["tune"], epilog=TUNE)
-    options.add_argument("-c", "--config", type=str, required=True, help="YAML of the tuning. See below.")
-    jobs = "Number of runs at a time. Each has its own federation.workers."
-    options.add_argument("--jobs", type=int, default=1, help=jobs)
-    check = "Check the configurations and list the tries, without starting any."
-    options.add_argument("--dry_run", type=bool, default=False, help=check)
+    add_options(options, "tuning", "tries")
     report = "Folder for the report and its tables. By default tuning/EXPERIMENT/."
     options.add_argument("--output", type=Path | None, default=None, help=report)
-    folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/. By default as in the YAML, or runs/."
-    options.add_argument("--run_dir", type=str | None, default=None, help=folder)
-    overrides = "Keys for all runs, which override those of the YAML: --set '{data.root: FOLDER}'."
-    options.add_argument("--set", type=dict[str, Any], default={}, help=overrides)
     return options
 
 

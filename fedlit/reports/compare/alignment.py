@@ -210,8 +210,9 @@ def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[
         if all(index.is_unique for index in ids):
             return ids
     name, run = next((n, p) for n, p, joined in zip(names, predictions, ids, strict=True) if not joined.is_unique)
+    twice = pd.Series(run.images).mode()[0]
     raise ConfigError(
-        f"{name}: expected one name per test image, found {_repeated(run.images)!r} twice, so images cannot be paired "
+        f"{name}: expected one name per test image, found {twice!r} twice, so images cannot be paired "
         "between runs; leave the run out",
         key="image-name-twice",
     )
@@ -231,11 +232,6 @@ def _nothing_shared(names: Sequence[str], ids: Sequence[pd.Index]) -> str:
             images = f"one has {one[0]!r}, the other {theirs[0]!r}"
             return f"{name} and {other} share no image of the test set ({images}): {hint}"
     return f"no image of the test set is in all runs, although every two runs share some: {hint}"
-
-
-def _repeated(values: np.ndarray) -> str:
-    distinct, counts = np.unique(values, return_counts=True)
-    return str(distinct[counts.argmax()])
 
 
 def _joined(parts: Sequence[np.ndarray]) -> pd.Index:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Manifest, sha256
@@ -16,6 +15,7 @@ from fedlit.metrics.intervals import DRAWS, LEVEL, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share
 from fedlit.reports.compare.methods import grouped
+from fedlit.reports.compare.page import template
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import from_directory
 from fedlit.reports.compare.statistics import statistics
@@ -52,11 +52,8 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
             key="card-without-checkpoint",
         )
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
-    environment = Environment(
-        loader=PackageLoader(__package__, ""), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )  # Markdown, so nothing is escaped as HTML
-    environment.filters |= {"cell": _cell}
-    return environment.get_template("card.md.jinja").render(
+    sent, left_out = directory / "leaves_a_site.txt", _csv(directory / "left_out.csv")
+    return template("compare/card.md.jinja").render(
         run=run,
         result=result,
         level=f"{100 * level:g}%",
@@ -64,22 +61,20 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
         method=grouped([run])[0].name,
         version=Manifest.read(best).fedlit,
         best=checkpoint.best(best),
-        weights=_hashes(directory, best),
+        weights=[
+            (str(file.relative_to(directory)), sha256(file))
+            for file in (*sorted(best.glob("*.pt")), *sorted(directory.glob("model*.safetensors")))
+        ],
         settings={section: _settings(run, section) for section in SECTIONS},
         clients=_clients(directory),
         labels=_labels(directory),
         counts=_csv(directory / "counts.csv"),
-        left_out=_left_out(directory),
+        left_out=[] if left_out is None else list(left_out["reason"].value_counts().items()),
         groups=_groups(tests),
-        sent=_text(directory / "leaves_a_site.txt"),
+        sent=sent.read_text().strip() if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
         aurocs={name: _aurocs(run, name, table, level, draws) for name, table in tests.items()},
     )
-
-
-def _cell(value: object) -> str:
-    """Return a value as the text of a table's cell."""
-    return " ".join(str(value).split()).replace("|", r"\|")
 
 
 def _settings(run: PastRun, section: str) -> list[Row]:
@@ -87,12 +82,6 @@ def _settings(run: PastRun, section: str) -> list[Row]:
     rows = [(key.removeprefix(section).replace("init_args.", ""), value) for key, value in run.settings.items()
             if key.startswith(section) and value not in (None, [], {})]  # fmt: skip
     return [(key.replace(".class_path", "").replace("class_path", "class"), value) for key, value in rows]
-
-
-def _hashes(directory: Path, best: Path) -> list[tuple[str, str]]:
-    """Return the SHA-256 of the files that hold the tested model's weights."""
-    files = [*sorted(best.glob("*.pt")), *sorted(directory.glob("model*.safetensors"))]
-    return [(str(file.relative_to(directory)), sha256(file)) for file in files]
 
 
 def _clients(directory: Path) -> list[Row]:
@@ -114,12 +103,6 @@ def _labels(directory: Path) -> list[tuple[str, str]]:
         lambda row: row["class"] if row["class"] == row["label"] else f"{row['class']} (from {row['label']})", axis=1
     )
     return [(client, ", ".join(names)) for client, names in named.groupby(table["client"])]
-
-
-def _left_out(directory: Path) -> list[tuple[str, int]]:
-    """Return the reasons for which images were left out, with their number."""
-    table = _csv(directory / "left_out.csv")
-    return [] if table is None else list(table["reason"].value_counts().items())
 
 
 def _groups(tests: dict[str, Predictions]) -> list[Row]:
@@ -164,7 +147,3 @@ def _total(run: PastRun, key: str) -> str:
 def _csv(file: Path) -> pd.DataFrame | None:
     """Return a table of the run as text, or None if the run has none."""
     return pd.read_csv(file, dtype=str, keep_default_na=False) if file.is_file() else None
-
-
-def _text(file: Path) -> str:
-    return file.read_text().strip() if file.is_file() else ""

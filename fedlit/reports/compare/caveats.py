@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from fedlit.core.governing import governed
 from fedlit.experiment.choices import shipped
 from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
-from fedlit.reports.compare.methods import ABSENT, Method
+from fedlit.reports.compare.methods import ABSENT, Method, listed
 from fedlit.reports.compare.past_run import Notes
 from fedlit.tracking.names import BUDGET
 
 METHOD = "method"
-MOST = 4
-"""Largest number of settings that a note names per topic."""
 
 
 def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
@@ -32,10 +30,10 @@ def _confounded(method: Method, baseline: Method) -> Notes:
     others = {about: keys for about, keys in differing.items() if about != METHOD}
     notes = []
     if others and len(differing) > 1:
-        listed = "; ".join(f"{about}: {_first(keys)}" for about, keys in others.items())
+        topics = "; ".join(f"{about}: {listed(keys)}" for about, keys in others.items())
         notes.append(
             f"{method.name} and {baseline.name} differ in more than the method, which may explain a difference. "
-            f"{listed}."
+            f"{topics}."
         )
     if method.seeds != baseline.seeds:
         ours, theirs = (", ".join(map(str, each.seeds)) for each in (method, baseline))
@@ -43,7 +41,8 @@ def _confounded(method: Method, baseline: Method) -> Notes:
             f"{method.name} and {baseline.name} have different seeds ({ours} and {theirs}), so their partitions may "
             "differ."
         )
-    ours, theirs = (_budget(each) for each in (method, baseline))
+    budgets = [{run.tags.get(BUDGET, "not by `fedlit tune`") for run in each.runs} for each in (method, baseline)]
+    ours, theirs = (", ".join(sorted(each)) for each in budgets)
     if ours != theirs:
         notes.append(
             f"{method.name} and {baseline.name} were tuned with different budgets ({ours} and {theirs}), which may "
@@ -52,13 +51,7 @@ def _confounded(method: Method, baseline: Method) -> Notes:
     return notes
 
 
-def _budget(method: Method) -> str:
-    """Return the budget with which `fedlit tune` has chosen the settings of a method."""
-    return ", ".join(sorted({run.tags.get(BUDGET, "not by `fedlit tune`") for run in method.runs}))
-
-
 def _about(key: str) -> str:
-    """Return the topic of a setting."""
     if "aggregators" in key or "objective" in key:
         return METHOD
     if key.endswith("weights"):
@@ -70,12 +63,7 @@ def _about(key: str) -> str:
     return key.partition(".")[0]
 
 
-def _first(keys: Sequence[str]) -> str:
-    return ", ".join(keys[:MOST]) + (f" and {len(keys) - MOST} more" if len(keys) > MOST else "")
-
-
 def _adaptive(method: Method) -> Notes:
-    """Warn of control variates under an adaptive optimizer."""
     with_variates = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
     aggregators = [word for key, word in method.settings.items() if "aggregators" in key and word in with_variates]
     optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]

@@ -13,9 +13,8 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, baseline_method, grouped
-from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.compare.statistics import Statistics
+from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
 
 if TYPE_CHECKING:
     from fedlit.reports.compare.joining import Joining
@@ -150,7 +149,6 @@ def _tested(method: Method, predictions: Mapping[str, Predictions | None], name:
 
 
 def _advice(run: PastRun) -> str:
-    """Return what to do about a run without predictions of the test set."""
     if run.sets:
         return f"it has predictions of {', '.join(run.sets)}; see --set."
     folder = run.directory / "checkpoints"

@@ -59,23 +59,11 @@ def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figu
     A point is filled if the difference is claimed, else hollow; p (Holm) and its stars are printed next to it.
     """
     methods = [against.method.name for against in numbers.against]
-    across = 2 if len(methods) == 4 else min(len(methods), 3)
-    down = math.ceil(len(methods) / across)
     names = [*numbers.shared.classes, numbers.support.macro_name]
-    width = PAGE if across > 1 else 0.65 * PAGE
-    figure = blank_figure(width, 0.4 + down * (0.65 + 0.19 * len(names)))
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for number, (panel, against) in enumerate(zip(panels.flat, numbers.against, strict=False)):
-        _rows(panel, names, range(len(names)), len(names))
-        panel.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
-        panel.tick_params(labelbottom=number + across >= len(methods))
+    figure, panels = _panels(methods, names, 2 if len(methods) == 4 else min(len(methods), 3), 0.19)
+    for panel, against in zip(panels, numbers.against, strict=True):
         for row, difference in enumerate((*against.classes, against.macro)):
             _difference(panel, row, difference, styles[against.method.name])
-        title = wrapped(against.method.name, width / across - 1.2, TEXT)
-        panel.set_title(title, fontsize=TEXT, color=INK, loc="left", pad=12)
-        panel.annotate("p (Holm)", (1, 1), (16, 4), "axes fraction", "offset points", fontsize=SMALL, color=FAINT)
-    for panel in panels.flat[len(methods) :]:
-        panel.remove()
     figure.supxlabel(f"AUROC minus that of {printed(numbers.against[0].baseline.name)}", fontsize=8, color=INK)
     return figure
 
@@ -86,15 +74,9 @@ def gains_figure(joining: Joining, styles: Mapping[str, Style]) -> Figure:
     A point is filled if the gain is claimed. A grey bar below the summary is the prediction interval of a further site.
     """
     names = [*(gain.site for gain in joining.methods[0].home), "all sites"]
-    across = min(len(joining.methods), 2)
-    down = math.ceil(len(joining.methods) / across)
-    width = PAGE if across > 1 else 0.65 * PAGE
-    figure = blank_figure(width, 0.4 + down * (0.65 + 0.22 * len(names)))
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for number, (panel, gains) in enumerate(zip(panels.flat, joining.methods, strict=False)):
-        _rows(panel, names, range(len(names)), len(names))
-        panel.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
-        panel.tick_params(labelbottom=number + across >= len(joining.methods))
+    methods = [gains.method.name for gains in joining.methods]
+    figure, panels = _panels(methods, names, min(len(methods), 2), 0.22)
+    for panel, gains in zip(panels, joining.methods, strict=True):
         style, last = styles[gains.method.name], len(names) - 1
         for row, each in enumerate(gains.home):
             _difference(panel, row, each.gain, style)
@@ -104,19 +86,29 @@ def gains_figure(joining: Joining, styles: Mapping[str, Style]) -> Figure:
             ends = [min(max(end, -1), 1) for end in (summary.prediction.low, summary.prediction.high)]
             panel.plot(ends, [last + 0.3] * 2, color=FAINT, linewidth=2.2, solid_capstyle="butt")
             _difference(panel, last, summary.as_difference, style)
-        panel.set_title(
-            wrapped(gains.method.name, width / across - 1.2, TEXT), fontsize=TEXT, color=INK, loc="left", pad=12
-        )
-        panel.annotate("p (Holm)", (1, 1), (16, 4), "axes fraction", "offset points", fontsize=SMALL, color=FAINT)
-    for panel in panels.flat[len(joining.methods) :]:
-        panel.remove()
     entries = [entry for each in joining.methods for entry in (*(home.gain for home in each.home), each.summary)]
     shown = [end for entry in entries if entry for end in (entry.interval.low, entry.interval.high)]
     shown += [home.gain.value for each in joining.methods for home in each.home]
     low, high = min((end for end in shown if end < 0), default=0.0), max((end for end in shown if end > 0), default=0.0)
-    panels.flat[0].set_xlim(low - 0.06 * (high - low or 1), high + 0.06 * (high - low or 1))
+    panels[0].set_xlim(low - 0.06 * (high - low or 1), high + 0.06 * (high - low or 1))
     figure.supxlabel("gain in AUROC over the site's own model", fontsize=8, color=INK)
     return figure
+
+
+def _panels(methods: Sequence[str], names: Sequence[str], across: int, height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a panel for each method, whose rows of this height have the names."""
+    down, width = math.ceil(len(methods) / across), PAGE if across > 1 else 0.65 * PAGE
+    figure = blank_figure(width, 0.4 + down * (0.65 + height * len(names)))
+    panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
+    for number, (panel, method) in enumerate(zip(panels, methods, strict=False)):
+        _rows(panel, names, range(len(names)), len(names))
+        panel.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
+        panel.tick_params(labelbottom=number + across >= len(methods))
+        panel.set_title(wrapped(method, width / across - 1.2, TEXT), fontsize=TEXT, color=INK, loc="left", pad=12)
+        panel.annotate("p (Holm)", (1, 1), (16, 4), "axes fraction", "offset points", fontsize=SMALL, color=FAINT)
+    for panel in panels[len(methods) :]:
+        panel.remove()
+    return figure, panels[: len(methods)]
 
 
 def _rows(axes: Axes, names: Sequence[str], part: range, rows: int) -> None:

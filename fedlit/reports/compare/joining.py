@@ -22,10 +22,9 @@ from fedlit.reports.compare.alignment import image_ids
 from fedlit.reports.compare.difference import Difference, corrected, paired_by_seed
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped
-from fedlit.reports.compare.pairing import SET, numbers_of
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
-from fedlit.reports.compare.statistics import AurocEstimate, Statistics
+from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +69,8 @@ class GainSummary:
             claim = f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p}"
         further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
         return (
-            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains differ between "
-            f"sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
+            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains "
+            f"differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
             + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
         )
 
@@ -193,18 +192,14 @@ def _held(run: PastRun) -> Predictions | None:
 
 
 def _rows(predictions: Predictions, rows: np.ndarray) -> Predictions:
-    """Return some of the rows, without groups."""
     names = ("scores", "labels", *COLUMNS.values())
     return replace(predictions, groups={}, **{name: getattr(predictions, name)[rows] for name in names})
 
 
 def _parts(methods: Sequence[Method], scored: Mapping[str, Predictions], inside: bool) -> dict[str, Predictions]:
-    """Return each run's predictions of the images that the first method, an individual model, was tested on at home.
+    """Return each run's predictions of the images of which the first method, an individual model, holds the test set.
 
-    Args:
-        methods: The individual model, and the methods that are compared with it.
-        scored: Predictions by the place of a run.
-        inside: Whether these images are returned, or all others.
+    If not ``inside``, return those of all other images.
     """
     runs = [run for method in methods for run in method.runs]
     names = [method.name for method in methods for _ in method.runs]

@@ -52,13 +52,12 @@ def auroc_table(numbers: Statistics) -> str:
             cells.append(_bold(f"{short(estimate.value)}{_ends(estimate.interval)}", better))
         rows.append([escaped(name), *cells])
     seeds = "one seed" if numbers.spread is None else f"mean over {numbers.spread}"
-    caption = (
-        f"AUROC ({seeds}), {100 * numbers.level:g}% intervals under test-set noise. Bold: better than "
-        f"{numbers.against[0].baseline.name} beyond test-set and seed noise (Holm-corrected p below 0.05), or, for it, "
-        "better than all others."
-        if numbers.against
-        else f"AUROC ({seeds}), {100 * numbers.level:g}% intervals under test-set noise."
-    )
+    caption = f"AUROC ({seeds}), {100 * numbers.level:g}% intervals under test-set noise."
+    if numbers.against:
+        caption += (
+            f" Bold: better than {numbers.against[0].baseline.name} beyond test-set and seed noise (Holm-corrected p "
+            "below 0.05), or, for it, better than all others."
+        )
     return _table(caption, ["class", *(scored.method.name for scored in numbers.scored)], rows, apart=1)
 
 
@@ -71,10 +70,8 @@ def differences_table(numbers: Statistics) -> str:
         for each in numbers.against:
             change = (*each.classes, each.macro)[i]
             value = "--" if change.value != change.value else f"{change.value:+.3f}"
-            row += [
-                _bold(_signed(value) + _ends(change.interval, "+.3f"), change.claimed),
-                escaped(p_text(change.p_holm)),
-            ]
+            shown = _bold(_signed(value) + _ends(change.interval, "+.3f"), change.claimed)
+            row += [shown, escaped(p_text(change.p_holm))]
         rows.append(row)
     baseline = numbers.against[0].baseline.name
     noise = "test-set and seed noise" if any(each.several_seeds for each in numbers.against) else "test-set noise only"
@@ -82,9 +79,8 @@ def differences_table(numbers: Statistics) -> str:
         f"Difference in AUROC from {baseline}, with {100 * numbers.level:g}% intervals under {noise}, and p corrected "
         "by Holm. Bold: beyond noise (p below 0.05)."
     )
-    return _table(
-        caption, ["class", *(word for each in numbers.against for word in (each.method.name, "p"))], rows, apart=1
-    )
+    head = ["class", *(word for each in numbers.against for word in (each.method.name, "p"))]
+    return _table(caption, head, rows, apart=1)
 
 
 def gains_table(joining: Joining) -> str:
@@ -120,21 +116,10 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], apa
     body = [" & ".join(row) + r" \\" for row in rows]
     if apart:
         body.insert(len(body) - apart, r"\midrule")
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{escaped(caption)}}}",
-        rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
-        r"\toprule",
-        " & ".join(map(escaped, head)) + r" \\",
-        r"\midrule",
-        *body,
-        r"\bottomrule",
-        r"\end{tabular}",
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    columns = rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}"
+    lines = ["% needs \\usepackage{booktabs}", r"\begin{table}", r"\centering", rf"\caption{{{escaped(caption)}}}"]
+    lines += [columns, r"\toprule", " & ".join(map(escaped, head)) + r" \\", r"\midrule"]
+    return "\n".join([*lines, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
 def _gain(gain: SiteGain) -> str:

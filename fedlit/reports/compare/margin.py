@@ -28,25 +28,16 @@ LATER = (3, 5, 10)
 
 @dataclass(frozen=True)
 class MarginTest:
-    """Mean difference of a method from the baseline, against a margin.
+    """Mean difference of a method from the baseline, against a margin."""
 
-    Attributes:
-        method: Name of the method.
-        baseline: Name of the baseline.
-        difference: The difference of the mean over classes.
-        margin: The margin, above 0.
-        p_not_worse: One-sided p of the hypothesis that the method is worse by the margin or more; NaN for one seed.
-        p_worse: One-sided p of the hypothesis that it is not worse by more than the margin.
-        p_holm: Both, corrected by Holm over methods.
-    """
-
-    method: str
-    baseline: str
-    difference: Difference
-    margin: float
+    method: str  # Name of the method.
+    baseline: str  # Name of the baseline.
+    difference: Difference  # The difference of the mean over classes.
+    margin: float  # The margin, above 0.
+    # One-sided p of the hypothesis that the method is worse by the margin or more; NaN for one seed.
     p_not_worse: float
-    p_worse: float
-    p_holm: tuple[float, float] = (float("nan"), float("nan"))
+    p_worse: float  # One-sided p of the hypothesis that it is not worse by more than the margin.
+    p_holm: tuple[float, float] = (float("nan"), float("nan"))  # Both, corrected by Holm over methods.
 
     @property
     def conclusion(self) -> str:
@@ -133,29 +124,17 @@ def _one_sided(difference: Difference, bound: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Needed:
-    """Patients and seeds that find a difference of the mean over classes with 80% power.
+    """Patients and seeds that find a difference of the mean over classes with 80% power."""
 
-    Attributes:
-        method: Name of the method.
-        baseline: Name of the baseline.
-        size: The difference.
-        level: Level of the intervals; the test is two-sided at what it leaves out.
-        patients: Number of test patients of these runs, or of images if patients are unknown.
-        unit: ``patients`` or ``images``.
-        seeds: Number of seeds of each method, the smaller one.
-        seeds_needed: Seeds that are enough with these patients; None if no number is, or one seed is known.
-        patients_needed: Patients that are enough, by the number of seeds; None if no number is.
-    """
-
-    method: str
-    baseline: str
-    size: float
-    level: float
-    patients: int
-    unit: str
-    seeds: int
-    seeds_needed: int | None
-    patients_needed: dict[int, int | None]
+    method: str  # Name of the method.
+    baseline: str  # Name of the baseline.
+    size: float  # The difference.
+    level: float  # Level of the intervals; the test is two-sided at what it leaves out.
+    patients: int  # Number of test patients of these runs, or of images if patients are unknown.
+    unit: str  # `patients` or `images`.
+    seeds: int  # Number of seeds of each method, the smaller one.
+    seeds_needed: int | None  # Seeds that are enough with these patients; None if no number is, or one seed is known.
+    patients_needed: dict[int, int | None]  # Patients that are enough, by the number of seeds; None if no number is.
 
     @property
     def text(self) -> str:

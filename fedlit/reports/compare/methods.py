@@ -47,7 +47,11 @@ def grouped(runs: Sequence[PastRun]) -> list[Method]:
     for run in runs:
         groups.setdefault(tuple(sorted((k, str(v)) for k, v in run.settings.items())), []).append(run)
     members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
-    words = [_weighted(readable(group[0].settings | _drawn(group))) for group in members]
+    several_draws = [len({run.draw for run in group}) > 1 for group in members]
+    words = [
+        _weighted(readable(group[0].settings | {key: OF_THE_RUN if several else seed for key, seed in group[0].draw}))
+        for group, several in zip(members, several_draws, strict=True)
+    ]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
     return [Method(n, tuple(group), settings) for n, group, settings in zip(names, members, words, strict=True)]
 
@@ -72,12 +76,6 @@ def _weighted(words: dict[str, str]) -> dict[str, str]:
     stated += [cls.weights for cls in aggregators.values()]
     used = next((each for each in stated if each not in (None, ABSENT)), "examples")
     return words | {"federation.weights": used} if aggregators else words
-
-
-def _drawn(group: Sequence[PastRun]) -> dict[str, object]:
-    """Return the seeds of the data as settings."""
-    several_draws = len({run.draw for run in group}) > 1
-    return {key: OF_THE_RUN if several_draws else value for key, value in group[0].draw}
 
 
 def baseline_method(methods: Sequence[Method], name: str | None) -> Method:
@@ -152,6 +150,11 @@ def _word(key: str, words: Mapping[str, str]) -> str:
     if key.endswith("objective"):
         return "" if value == ABSENT else value
     return f"{key.rpartition('.')[2]}={value}"
+
+
+def listed(names: Sequence[str], most: int = 4) -> str:
+    """Return the first names and the number of all others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -1,26 +1,28 @@
 """Report page: one HTML file from one template and one style sheet, without scripts, network or fonts."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from xml.etree import ElementTree
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
-from matplotlib.path import Path
+from matplotlib.path import Path as Outline
 from matplotlib.transforms import Affine2D
 
 from fedlit import __version__
+from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import mean_cost
 from fedlit.reports.compare.methods import ABSENT, differences
 from fedlit.reports.compare.statistics import DELONG
-from fedlit.reports.compare.styles import LARGER, Style, svg
+from fedlit.reports.compare.styles import LARGER, Style, save, svg
 from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
 
 SVG = "http://www.w3.org/2000/svg"
@@ -56,23 +58,45 @@ def page(
         charts: Charts by the id of their section.
         partitions: Figures of partitions as PNG, each with the names of its runs.
     """
-    spaces = {"trim_blocks": True, "lstrip_blocks": True}
-    loader = PackageLoader(__package__, "")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, **spaces)
-    environment.filters |= {
-        "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
-        "cost_row": lambda runs: cost_row(mean_cost(runs)),
-        "marker": marker_path,
-        "number": number,
-        "p": p_text,
-        "short": short,
-        "inline": inline_svg,
-    }
-    return environment.get_template("report.html.jinja").render(
+    return template("compare/report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
         partitions=partitions, differing=differences(comparison.methods), interval=interval_text, delong=DELONG,
         absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST, furthest=LEFT,
     )  # fmt: skip
+
+
+def template(name: str) -> Template:
+    """Return a template of the reports by its path; values are escaped if it is a template of HTML."""
+    environment = Environment(
+        loader=PackageLoader("fedlit.reports", ""), autoescape=".html" in name, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.filters |= {
+        "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
+        "cell": lambda value: " ".join(str(value).split()).replace("|", r"\|"),
+        "cost_row": lambda runs: cost_row(mean_cost(runs)),
+        "marker": marker_path, "number": number, "p": p_text, "short": short, "inline": inline_svg,
+    }  # fmt: skip
+    return environment.get_template(name)
+
+
+def report_folder(folder: Path, charts: Iterable[Chart]) -> Path:
+    """Create the folder of a report, and write its charts as SVG and PDF; return the file of its page.
+
+    Raises:
+        ConfigError: The folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
+            key="report-folder-not-created",
+        ) from error
+    for chart in charts:
+        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
+        save(chart.figure, folder / f"{chart.name}.pdf")
+    return folder / "report.html"
 
 
 def inline_svg(document: str, prefix: str, alt: str) -> Markup:
@@ -107,8 +131,14 @@ def marker_path(marker: str) -> str:
     shape = MarkerStyle(marker)
     size = 7.5 * LARGER.get(marker, 1.0)
     outline = shape.get_path().transformed(shape.get_transform() + Affine2D().scale(size, -size).translate(18, 8))
-    letters = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C", Path.CLOSEPOLY: "Z"}
+    letters = {
+        Outline.MOVETO: "M",
+        Outline.LINETO: "L",
+        Outline.CURVE3: "Q",
+        Outline.CURVE4: "C",
+        Outline.CLOSEPOLY: "Z",
+    }
     return "".join(
-        letters[code] + ("" if code == Path.CLOSEPOLY else " ".join(f"{point:.4g}" for point in points))
+        letters[code] + ("" if code == Outline.CLOSEPOLY else " ".join(f"{point:.4g}" for point in points))
         for points, code in outline.iter_segments()
     )

@@ -9,25 +9,15 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class RandomEffects:
-    """Mean effect over sites, and how much sites differ.
+    """Mean effect over sites, and how much sites differ."""
 
-    Attributes:
-        sites: Number of sites K.
-        mean: Mean effect, with DerSimonian and Laird's weights.
-        error: Its standard error by Hartung and Knapp, with K - 1 degrees of freedom.
-        weights: ``[K]`` weights of the sites, which sum to 1.
-        tau2: Variance of the effect between sites.
-        i2: Share of the observed variance that is between sites, in [0, 1].
-        p_heterogeneity: p of Cochran's test that all sites have the same effect.
-    """
-
-    sites: int
-    mean: float
-    error: float
-    weights: np.ndarray
-    tau2: float
-    i2: float
-    p_heterogeneity: float
+    sites: int  # Number of sites K.
+    mean: float  # Mean effect, with DerSimonian and Laird's weights.
+    error: float  # Its standard error by Hartung and Knapp, with K - 1 degrees of freedom.
+    weights: np.ndarray  # `[K]` weights of the sites, which sum to 1.
+    tau2: float  # Variance of the effect between sites.
+    i2: float  # Share of the observed variance that is between sites, in [0, 1].
+    p_heterogeneity: float  # p of Cochran's test that all sites have the same effect.
 
 
 def random_effects(effects: Sequence[float], variances: Sequence[float]) -> RandomEffects:

@@ -3,17 +3,16 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
 from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import Method
-from fedlit.reports.compare.page import Chart, page
+from fedlit.reports.compare.page import Chart, page, report_folder
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
 from fedlit.reports.compare.statistics import Statistics
-from fedlit.reports.compare.styles import Style, save, styles
+from fedlit.reports.compare.styles import Style, styles
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -22,50 +21,33 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     Raises:
         ConfigError: If the folder cannot be created.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
-            key="report-folder-not-created",
-        ) from error
     looks = styles([method.name for method in comparison.methods])
     charts = {"progress": _progress(comparison, looks), "drift": _drift(comparison.methods, looks)}
     numbers = comparison.statistics
     if numbers is not None:
         charts |= _numbers(numbers, looks)
+    if comparison.joining is not None:
+        charts["joining"] = [_gains(comparison.joining)]
+    file = report_folder(folder, (chart for section in charts.values() for chart in section))
+    if numbers is not None:
         numbers.auroc_table().to_csv(folder / "auroc.csv", index=False)
         numbers.differences_table().to_csv(folder / "differences.csv", index=False)
     if comparison.joining is not None:
-        charts["joining"] = [_gains(comparison.joining)]
         comparison.joining.table().to_csv(folder / "gains.csv", index=False)
-    for chart in (chart for section in charts.values() for chart in section):
-        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
-        save(chart.figure, folder / f"{chart.name}.pdf")
-    file = folder / "report.html"
     file.write_text(page(comparison, looks, charts, _partitions(comparison.methods)), encoding="utf-8")
     return file
 
 
 def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[Chart]]:
-    """Return the figures of AUROC, of differences and of ROC curves."""
     level = f"{100 * numbers.level:g}% intervals"
     seeds = [len(scored.method.runs) for scored in numbers.scored]
     values = "AUROC of one seed" if max(seeds) == 1 else "Mean AUROC over seeds"
-    auroc = Chart(
-        "auroc",
-        intervals_figure(numbers, looks),
-        f"{values}, with {level} under test-set noise."
-        if numbers.has_intervals
-        else f"{values}; none has an interval.",
-        "AUROC of each class and method with its interval; the table has the numbers.",
-    )
-    roc = Chart(
-        "roc",
-        comparison_roc_figure(class_curves(numbers), numbers, looks),
-        _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients"),
-        "ROC curves by class.",
-    )
+    ends = f", with {level} under test-set noise." if numbers.has_intervals else "; none has an interval."
+    alt = "AUROC of each class and method with its interval; the table has the numbers."
+    auroc = Chart("auroc", intervals_figure(numbers, looks), f"{values}{ends}", alt)
+    caption = _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients")
+    drawn = comparison_roc_figure(class_curves(numbers), numbers, looks)
+    roc = Chart("roc", drawn, caption, "ROC curves by class.")
     charts = {"auroc": [auroc], "roc": [roc]}
     if numbers.against:
         baseline = numbers.against[0].baseline.name
@@ -73,11 +55,8 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
         noise = "both noises" if all(several) else "test-set noise"
         if any(several) and not all(several):
             noise = "both noises, or test-set noise only if a method has one seed"
-        points = (
-            "Filled points have p (Holm) below 0.05."
-            if any(several)
-            else "One seed supports no claim: no point is filled."
-        )
+        alone = "One seed supports no claim: no point is filled."
+        points = "Filled points have p (Holm) below 0.05." if any(several) else alone
         caption = f"Difference in AUROC from {baseline}, with {level} under {noise}. {points}"
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
@@ -85,7 +64,6 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
 
 
 def _gains(joining: Joining) -> Chart:
-    """Return the forest plot of sites."""
     caption = (
         f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
         f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05. The grey "
@@ -97,7 +75,6 @@ def _gains(joining: Joining) -> Chart:
 
 
 def _roc_caption(seeds: Sequence[int], units: str) -> str:
-    """Return the caption of the ROC curves of methods with so many seeds."""
     lines = "Curves of one seed" if max(seeds) == 1 else "Mean curves over seeds at each false positive rate"
     bands = []
     if max(seeds) > 2:
@@ -120,9 +97,8 @@ def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]
         ("steps", "local steps", "local steps, all clients", steps),
         ("bytes", "communicated bytes", "communicated, all clients", sent),
     ):
-        curves = {
-            m.name: [metric_against(run, key, x(run) if x else None) for run in m.runs] for m in comparison.methods
-        }
+        of_runs = {method.name: method.runs for method in comparison.methods}
+        curves = {n: [metric_against(run, key, x(run) if x else None) for run in runs] for n, runs in of_runs.items()}
         if any(len(series) for seeds in curves.values() for series in seeds):
             figure = curves_figure(curves, x_label, y_label, looks, in_bytes=name == "bytes")
             caption = f"{key} against {label}. {band_note(curves)}"

@@ -83,14 +83,10 @@ def class_curves(numbers: Statistics) -> dict[str, list[Band | None]]:
     draws, known = patient_draws(shared.units) if single else None, numbers.support.judged
     for scored in numbers.scored:
         scores, labels = zip(*(next(runs) for _ in scored.method.runs), strict=True)
-        curves[scored.method.name] = [
-            roc_curve(
-                [each[:, i] for each in scores],
-                [each[:, i] for each in labels],
-                draws if len(scores) == 1 and known[i] else None,
-            )
-            for i in range(len(shared.classes))
-        ]
+        of_classes = curves.setdefault(scored.method.name, [])
+        for i, enough in enumerate(known):
+            drawn = draws if len(scores) == 1 and enough else None
+            of_classes.append(roc_curve([each[:, i] for each in scores], [each[:, i] for each in labels], drawn))
     return curves
 
 
@@ -101,43 +97,57 @@ def comparison_roc_figure(
 
     The panel of a class without a curve gives the reason. With up to four methods, panels show their AUROC.
     """
-    classes = numbers.shared.classes
-    across = min(len(classes), ACROSS)
-    down = math.ceil(len(classes) / across)
-    panel = min(PAGE / across - 0.1, 2.2)
-    figure = method_figure({method: styles[method] for method in curves}, 0.4 + down * (panel + 0.3), "compressed")
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for i, (axes, name) in enumerate(zip(panels.flat, classes, strict=False)):
+    looks, rates = {method: styles[method] for method in curves}, ("false positive rate", "true positive rate")
+    figure, panels, panel = class_panels(numbers.shared.classes, looks, rates, (0.4, 0.3), pad=11, share=True)
+    for i, axes in enumerate(panels):
         roc_axes(axes)
-        axes.tick_params(labelbottom=i + across >= len(classes), labelsize=SMALL)
-        axes.set_title(wrapped(name, panel, TEXT), fontsize=TEXT, color=INK, pad=11)
-        axes.text(
-            0.5, 1.03, numbers.support.text(i), fontsize=SMALL, color=FAINT, ha="center", transform=axes.transAxes
-        )
+        axes.tick_params(labelbottom=i + ACROSS >= len(panels), labelsize=SMALL)
+        above = {"fontsize": SMALL, "color": FAINT, "ha": "center", "transform": axes.transAxes}
+        axes.text(0.5, 1.03, numbers.support.text(i), **above)
         drawn = {method: bands[i] for method, bands in curves.items() if bands[i] is not None}
         if not drawn:
             axes.set_facecolor("#f4f4f4")
             why = "no negatives" if numbers.support.n_pos[i] else "no positives"
             axes.text(0.5, 0.5, why, fontsize=TEXT, color=FAINT, style="italic", ha="center", va="center")
         for number, (method, band) in enumerate(drawn.items()):
-            _draw(axes, band, styles[method], (number + 0.5) / len(drawn))
+            style, every = styles[method], (0.12 + 0.4 * (number + 0.5) / len(drawn), 0.4)
+            axes.fill_between(band.x, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0)
+            curve, line = (np.append(0, band.x), np.append(0, band.mean)), style.drawn(3.2) | {"linewidth": 1.1}
+            axes.plot(*curve, markevery=every, zorder=3, **line)
         if drawn and len(curves) <= VALUES_FIT:
             values = [(styles[scored.method.name], scored.classes[i].value) for scored in numbers.scored]
             for line, (style, value) in enumerate(reversed(values)):
                 y = 0.06 + 0.1 / panel * line
                 axes.text(0.97, y, f"{value:.3f}", fontsize=SMALL, color=INK, ha="right", va="center_baseline")
                 axes.plot([0.97 - 0.38 / panel], [y], **style.drawn(3.2) | {"linestyle": "none"})
-    for axes in panels.flat[len(classes) :]:
-        axes.remove()
-    figure.supxlabel("false positive rate", fontsize=8, color=INK)
-    figure.supylabel("true positive rate", fontsize=8, color=INK)
     return figure
 
 
-def _draw(axes: Axes, band: Band, style: Style, phase: float) -> None:
-    axes.fill_between(band.x, band.low, band.high, color=style.colour, alpha=0.16, linewidth=0)
-    line = style.drawn(3.2) | {"linewidth": 1.1}
-    axes.plot(np.append(0, band.x), np.append(0, band.mean), markevery=(0.12 + 0.4 * phase, 0.4), zorder=3, **line)
+def class_panels(
+    classes: Sequence[str], looks: Mapping[str, Style], labels: Sequence[str], heights: Sequence[float], pad: float,
+    share: bool = False,
+) -> tuple[Figure, list[Axes], float]:  # fmt: skip
+    """Return a figure with a titled panel for each class, its panels, and their width in inches.
+
+    Args:
+        classes: Names of the classes.
+        looks: Looks of what is drawn, for the legend.
+        labels: Labels of x and y.
+        heights: Inches around all panels, and around each row of them.
+        pad: Points between a panel and its title.
+        share: Whether the panels share their axes.
+    """
+    across = min(len(classes), ACROSS)
+    down, panel = math.ceil(len(classes) / across), min(PAGE / across - 0.1, 2.2)
+    figure = method_figure(looks, heights[0] + down * (panel + heights[1]), "compressed")
+    panels = list(figure.subplots(down, across, sharex=share, sharey=share, squeeze=False).flat)
+    for axes, name in zip(panels, classes, strict=False):
+        axes.set_title(wrapped(name, panel, TEXT), fontsize=TEXT, color=INK, pad=pad)
+    for axes in panels[len(classes) :]:
+        axes.remove()
+    figure.supxlabel(labels[0], fontsize=8, color=INK)
+    figure.supylabel(labels[1], fontsize=8, color=INK)
+    return figure, panels[: len(classes)], panel
 
 
 def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None) -> np.ndarray | None:

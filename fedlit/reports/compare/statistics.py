@@ -12,28 +12,25 @@ Both need enough patients: a class with fewer than ten positive or ten negative 
 and no test. The same applies to a class without a positive training image in some run.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import (
-    DRAWS,
-    LEVEL,
-    Bootstrap,
-    Interval,
-    bootstrap,
-    delong,
-    logit_intervals,
-    paired_delong,
-)
+from fedlit.metrics import intervals
+from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, Interval
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
-from fedlit.reports.compare.alignment import Shared
+from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.alignment import Shared, share_by_draw
 from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
-from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.methods import Method, listed
+from fedlit.reports.compare.past_run import Notes
 from fedlit.reports.compare.support import Support
+
+SET = "federation"
+"""Test set of the clients, which is compared by default."""
 
 DELONG, RESAMPLED = "DeLong", "bootstrap"
 
@@ -99,7 +96,7 @@ class MethodDifferences:
         each = f"{_equation(macro.p_images)} for test images only, {_equation(macro.p_seeds)} for seeds only"
         better = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value > 0]
         worse = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value < 0]
-        parts = [f"{word} in {_listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
+        parts = [f"{word} in {listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
         by_class = f"By class, it is {' and '.join(parts)}" if parts else "No single class differs beyond noise"
         return f"{size}. This {noise} ({both}; {each}). {by_class}."
 
@@ -171,6 +168,50 @@ class Statistics:
         return (*self.shared.classes, self.support.macro_name)
 
 
+def numbers_of(
+    methods: Sequence[Method],
+    baseline: Method,
+    predictions: Mapping[str, Predictions],
+    notes: Notes,
+    level: float = LEVEL,
+    draws: int = DRAWS,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Statistics:
+    """Return the statistics of methods on the images, classes and draws of the data that all their runs share.
+
+    Args:
+        methods: Methods, all of whose runs have predictions.
+        baseline: One of them, which is subtracted from the others.
+        predictions: Predictions by the place of a run.
+        notes: List to which notes on what is left out are added.
+        level: Level of the intervals.
+        draws: Number of draws of the bootstrap.
+        progress: Function that shows a message about the current step.
+
+    Raises:
+        ConfigError: If the runs have nothing in common.
+    """
+    place, methods = methods.index(baseline), _of_common_draws(methods, notes)
+    several = {method.name: len(method.runs) > 1 for method in methods}
+    names = [f"{m.name} (seed {run.seed})" if several[m.name] else m.name for m in methods for run in m.runs]
+    same_draws = all(set(method.draws) == set(methods[place].draws) for method in methods)
+    drawn = [run.draw if same_draws else () for method in methods for run in method.runs]
+    shared = share_by_draw(names, [predictions[run.where] for method in methods for run in method.runs], drawn)
+    numbers = statistics(methods, methods[place], shared, level, draws, progress)
+    notes += shared.notes + numbers.support.notes
+    return numbers
+
+
+def _of_common_draws(methods: Sequence[Method], notes: Notes) -> list[Method]:
+    """Return the methods with only their runs on draws of the data that all have; all runs if there is no such draw."""
+    common = set.intersection(*(set(method.draws) for method in methods))
+    if not common or all(set(method.draws) == common for method in methods):
+        return list(methods)
+    left = [run.where for method in methods for run in method.runs if run.draw not in common]
+    notes.append(f"Left out, as not all methods have runs on their draws of the data: {', '.join(left)}.")
+    return [replace(m, runs=tuple(run for run in m.runs if run.draw in common)) for m in methods]
+
+
 def statistics(
     methods: Sequence[Method],
     baseline: Method,
@@ -210,15 +251,17 @@ def statistics(
     for number in range(len(shared.scores)):
         progress(f"bootstrap: run {number + 1} of {len(shared.scores)}")
         seed = parts.index(shared.rows[number].start) if parts else 0  # draws of the data are independent
-        boots.append(_with_macro(bootstrap(*shared.of_run(number), draws, seed), support.averaged))
+        boots.append(_with_macro(intervals.bootstrap(*shared.of_run(number), draws, seed), support.averaged))
     scored, means, slices = [], {}, {}
     for method in methods:
         start = sum(len(other.runs) for other in methods[: methods.index(method)])
         slices[method.name] = slice(start, start + len(method.runs))
-        means[method.name] = _mean(boots[slices[method.name]])
+        own = boots[slices[method.name]]
+        mean = (np.mean([getattr(boot, part) for boot in own], axis=0) for part in ("estimate", "draws"))
+        means[method.name] = Bootstrap(*mean, own[0].sample)
         single = shared.scores[start] if len(method.runs) == 1 else None
-        of_runs = (boots[slices[method.name]], means[method.name], single)
-        scored.append(_scored(method, *of_runs, shared, support, judged, level))
+        of_all = {"shared": shared, "support": support, "judged": judged, "level": level}
+        scored.append(_scored(method, own, means[method.name], single, **of_all))
     against = []
     theirs = slices[baseline.name]
     for method in (each for each in methods if each is not baseline):
@@ -239,11 +282,6 @@ def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
     return Bootstrap(np.append(boot.estimate, macro), np.column_stack([boot.draws, draws]), boot.sample)
 
 
-def _mean(boots: Sequence[Bootstrap]) -> Bootstrap:
-    estimate, draws = (np.mean([getattr(boot, part) for boot in boots], axis=0) for part in ("estimate", "draws"))
-    return Bootstrap(estimate, draws, boots[0].sample)
-
-
 def _scored(
     method: Method,
     boots: Sequence[Bootstrap],
@@ -260,7 +298,7 @@ def _scored(
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
     variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
     if single is not None and shared.patients is None:
-        variance, how = delong(single, shared.labels), DELONG
+        variance, how = intervals.delong(single, shared.labels), DELONG
     images, known = support.rarer, support.averaged
     if known.any():  # the mean over classes has the median class's patients, and the rarer images of all classes
         usual = np.median(fewest[known])
@@ -268,15 +306,11 @@ def _scored(
         variance = np.append(variance, _error(mean)[-1] ** 2 * usual / (usual - 1))
     else:
         fewest, images, variance = (np.append(each, np.nan) for each in (fewest, images, variance))
-    intervals = logit_intervals(mean.estimate, variance, fewest, images, level)
-    columns = (mean.estimate.tolist(), deviations.tolist(), _judged_only(judged, intervals, level))
+    ends = intervals.logit_intervals(mean.estimate, variance, fewest, images, level)
+    shown = [each if known else Interval(np.nan, np.nan, level) for each, known in zip(ends, judged, strict=True)]
+    columns = (mean.estimate.tolist(), deviations.tolist(), shown)
     estimates = [AurocEstimate(*numbers) for numbers in zip(*columns, strict=True)]
     return MethodAuroc(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
-
-
-def _judged_only(judged: np.ndarray, intervals: Sequence[Interval], level: float) -> list[Interval]:
-    undefined = Interval(float("nan"), float("nan"), level)
-    return [interval if known else undefined for interval, known in zip(intervals, judged, strict=True)]
 
 
 def _against(
@@ -294,7 +328,7 @@ def _against(
 ) -> MethodDifferences:
     error, how = _error(change), RESAMPLED
     if len(ours) == len(theirs) == 1 and not shared.clustered:
-        tested = paired_delong(our_scores[0], their_scores[0], shared.labels)
+        tested = intervals.paired_delong(our_scores[0], their_scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested), DELONG
     by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
     extra = extra_variance(shared) if paired_by_seed(method, baseline) else None
@@ -330,11 +364,6 @@ def _error(change: Bootstrap) -> np.ndarray:
     error, defined = np.full(len(change.estimate), np.nan), (~np.isnan(change.draws)).sum(0) > 1
     error[defined] = np.nanstd(change.draws[:, defined], axis=0, ddof=1)
     return error
-
-
-def _listed(names: Sequence[str], most: int = 4) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _equation(p: float) -> str:

@@ -90,21 +90,15 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
     yield Text(f"AUROC on test set {comparison.test_set!r}, {numbers.images}", "italic")
     if shared.patients is not None:
         yield Text("Counts for each class: images (patients)", "dim")
-    head = (
-        "mean",
-        "SD",
-        f"{100 * numbers.level:g}% int.",
-        *(("diff.", "p img", "p seed", "") if numbers.against else ()),
-    )
+    compared = ("diff.", "p img", "p seed", "") if numbers.against else ()
+    head = ("mean", "SD", f"{100 * numbers.level:g}% int.", *compared)
     widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
     yield Text(_line(("  method", *head), widths), "bold")
     changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
-    columns = range(len(shared.classes))
-    support = [
-        f": {numbers.support.positives(i, ' positive')}, {numbers.support.negatives(i, ' negative')}" for i in columns
-    ]
     for i, name in enumerate((*shared.classes, numbers.support.macro_name)):
-        yield Text.assemble((name, "bold"), (support[i] if i < len(support) else "", "dim"))
+        both = (numbers.support.positives, " positive"), (numbers.support.negatives, " negative")
+        support = ", ".join(of(i, sign) for of, sign in both) if i < len(shared.classes) else ""
+        yield Text.assemble((name, "bold"), (f": {support}" if support else "", "dim"))
         for scored in numbers.scored:
             estimate, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
             row = _row(estimate, change[i] if change else None, bool(numbers.against))
@@ -118,9 +112,8 @@ def _gains(joining: Joining) -> Iterator[Text]:
     widths = (max(map(len, ("site", *sites))), 5, 6, 28, STARS, 10)
     for gains in joining.methods:
         yield Text(gains.method.name, "bold")
-        yield Text(
-            _line(("  site", "alone", "joined", f"gain [{100 * joining.level:g}% interval]", "", "elsewhere"), widths)
-        )
+        head = ("  site", "alone", "joined", f"gain [{100 * joining.level:g}% interval]", "", "elsewhere")
+        yield Text(_line(head, widths))
         for home, away in zip(gains.home, gains.away, strict=True):
             elsewhere = "-" if away is None else f"{number(away.gain.value, '+.3f')} {away.gain.stars}"
             values = (short(home.own.value), short(home.joined.value), home.text, home.gain.stars, elsewhere)

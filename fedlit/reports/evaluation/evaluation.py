@@ -6,7 +6,7 @@ between groups are paired if they share patients.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -15,20 +15,10 @@ import pandas as pd
 from scipy.special import expit
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges
 from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, Interval, patient_codes, resampled
-from fedlit.metrics.measures import (
-    AT_THRESHOLD,
-    MEASURES,
-    SUPPORT,
-    TESTED,
-    Gap,
-    PatientCounts,
-    Sample,
-    compare_groups,
-    interval,
-    standard_error,
-)
+from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
 from fedlit.metrics.paired import holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
@@ -41,29 +31,21 @@ ALL = "all"
 CHUNK = 128
 """Draws at a time: their counts and sums stay in the processor's cache."""
 MOST_GROUPS = 12
+RATES = ("sensitivity", "specificity")
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """Options of an evaluation.
+    """Options of an evaluation."""
 
-    Attributes:
-        by: Kinds of groups; None for all that the files have.
-        test_set: Test set; None for all.
-        points: Operating points.
-        stated: Rates at which classes are judged.
-        prevalence: Share of positives for predictive values; None for that of the test set, of all groups together.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-    """
-
-    by: tuple[str, ...] | None = None
-    test_set: str | None = None
-    points: tuple[Point, ...] = ()
-    stated: Stated = field(default_factory=Stated)
+    by: tuple[str, ...] | None = None  # Kinds of groups; None for all that the files have.
+    test_set: str | None = None  # Test set; None for all.
+    points: tuple[Point, ...] = ()  # Operating points.
+    stated: Stated = field(default_factory=Stated)  # Rates at which classes are judged.
+    # Share of positives for predictive values; None for that of the test set, of all groups together.
     prevalence: float | None = None
-    level: float = LEVEL
-    draws: int = DRAWS
+    level: float = LEVEL  # Level of the intervals.
+    draws: int = DRAWS  # Number of draws of the bootstrap.
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +96,7 @@ def evaluate_runs(
             key="evaluate-several-methods",
         )
     method = methods[0]
-    objective = _objective(method)
+    objective = str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
     sets = test_images(method.runs, request.test_set, objective, notes)
     if objective in RANKING:
         notes.append(
@@ -160,15 +142,11 @@ def evaluate_images(
             "interval nor claim, as these would be wrong too often."
         )
     frames = {
-        "estimates": pd.DataFrame([row for cell in cells for row in _rows(cell, request)]),
+        "estimates": pd.DataFrame([_where(cell) | _estimate(cell, key, request) for cell in cells for key in MEASURES]),
         "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
         "gaps": _gaps(cells, kinds, request),
     }
     return Evaluation(method, request, tuple(sets), tuple(kinds), notes=notes, **frames)
-
-
-def _objective(method: Method) -> str:
-    return str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
 
 
 def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> tuple[str, ...]:
@@ -293,7 +271,7 @@ def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, obj
         ends = _of_specificity(cell, key, request)
     elif measure.scale is not None:
         error = standard_error(cell.draws[key], cell.support.patients(measure.side))
-        ends = interval(measure, float(by_run.mean()), error, cell.support, request.level)
+        ends = measures.interval(measure, float(by_run.mean()), error, cell.support, request.level)
     sd = float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
     return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
 
@@ -301,7 +279,9 @@ def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, obj
 def _of_specificity(cell: Cell, key: str, request: EvaluationOptions) -> Interval:
     """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
     error = standard_error(cell.draws["specificity"], cell.support.fewest)
-    ends = interval(MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level)
+    ends = measures.interval(
+        MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level
+    )
     both = predictive_values(request.stated.sensitivity, np.array([ends.low, ends.high]), cell.prevalence)
     return Interval(*both[key == "npv"].tolist(), request.level)
 
@@ -311,25 +291,17 @@ def _where(cell: Cell) -> dict[str, object]:
     return dict(zip(("set", "by", "group", "class"), cell.place, strict=True)) | counts
 
 
-def _rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
-    for key in MEASURES:
-        yield _where(cell) | _estimate(cell, key, request)
-
-
 def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, object]]:
     for number, threshold in enumerate(cell.thresholds):
-        chosen = {
-            "at": threshold.point.title,
-            "chosen_on": threshold.source,
-            "threshold": float(np.mean(threshold.values)),
-        }
+        chosen = {"at": threshold.point.title, "chosen_on": threshold.source}
+        chosen["threshold"] = float(np.mean(threshold.values))
         for name in AT_THRESHOLD:
             yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
 
 
 def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
     """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
-    found: list[tuple[dict[str, object], Gap]] = []
+    found: list[tuple[dict[str, object], measures.Gap]] = []
     references: dict[tuple[str, str, str], Cell] = {}
     for cell in cells:
         name, kind, group, label = cell.place
@@ -338,28 +310,18 @@ def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOption
         reference = references.setdefault((name, kind, label), cell)
         if reference is cell:
             continue
-        fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in AT_RATES]
-        for key in (*TESTED, *fixed):
-            gap = _gap(cell, reference, key, request.level)
+        fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in RATES]
+        for key in (*measures.TESTED, *fixed):
+            samples = [measures.Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
+            measure = (AT_THRESHOLD if "@" in key else MEASURES)[key.partition("@")[0]]
+            gap = measures.compare_groups(measure, *samples, request.level)
             at = cell.thresholds[int(key.partition("@")[2])].point.title if "@" in key else ""
             where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}
             found.append((where | {"measure": key.partition("@")[0], "at": at}, gap))
     corrected = holm([gap.p for _, gap in found]).tolist()
-    return pd.DataFrame(
-        [_gap_row(where, replace(gap, p_holm=p)) for (where, gap), p in zip(found, corrected, strict=True)]
-    )
-
-
-AT_RATES = ("sensitivity", "specificity")
-
-
-def _gap(cell: Cell, reference: Cell, key: str, level: float) -> Gap:
-    name, _, number = key.partition("@")
-    samples = [Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
-    return compare_groups((AT_THRESHOLD if number else MEASURES)[name], *samples, level)
-
-
-def _gap_row(where: Mapping[str, object], gap: Gap) -> dict[str, object]:
-    ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
-    tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": gap.p_holm}
-    return {**where, **ends, **tests, "beyond_noise": gap.claimed}
+    rows = []
+    for (where, gap), p in zip(found, corrected, strict=True):
+        ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
+        tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": p}
+        rows.append(where | ends | tests | {"beyond_noise": replace(gap, p_holm=p).claimed})
+    return pd.DataFrame(rows)

@@ -1,6 +1,5 @@
 """Figures of an evaluation, one panel per class: reliability diagram, ROC and PR curves by group, decision curve."""
 
-import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -12,11 +11,11 @@ from fedlit.metrics.calibration import Reliability, bin_edges, bin_of, net_benef
 from fedlit.metrics.intervals import MIN_PATIENTS, patient_codes
 from fedlit.metrics.thresholds import Ranking
 from fedlit.reports.compare.page import Chart
-from fedlit.reports.compare.roc import ACROSS, roc_curve
-from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, styles, tidy
+from fedlit.reports.compare.roc import class_panels, roc_curve
+from fedlit.reports.compare.styles import SMALL, TEXT, Style, styles, tidy
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.images import Images
-from fedlit.tracking.figures import FAINT, INK, roc_axes, wrapped
+from fedlit.tracking.figures import FAINT, roc_axes
 
 MODEL, EVERYONE, NOBODY = "model", "treat all", "treat none"
 RECALLS = np.linspace(0.01, 1, 100)
@@ -36,12 +35,10 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
         f"{level} intervals for other test patients. Above the diagonal, probabilities are too low.{seeds}",
         "Reliability diagrams by class.",
     )
-    looks = styles([MODEL, EVERYONE, NOBODY])
+    looks, labels = styles([MODEL, EVERYONE, NOBODY]), ("threshold probability", "net benefit")
     decision = Chart(
         "decision",
-        _figure(
-            images, looks, lambda axes, i: _decision(axes, images, i, looks), "threshold probability", "net benefit"
-        ),
+        _figure(images, looks, lambda axes, i: _decision(axes, images, i, looks), *labels),
         "Net benefit by threshold probability, from which a patient is treated: true positives minus false positives, "
         "per image, where a false positive counts as the odds of the threshold probability. The model is useful where "
         f"its line is the highest.{seeds}",
@@ -72,22 +69,12 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
 def _figure(
     images: Images, looks: Mapping[str, Style], draw: Draw, x: str = "mean probability", y: str = "share of positives"
 ) -> Figure:
-    """Return a figure with a panel per class."""
-    across = min(len(images.classes), ACROSS)
-    down = math.ceil(len(images.classes) / across)
-    panel = min(PAGE / across - 0.1, 2.2)
-    figure = method_figure(looks, 0.45 + down * (panel + 0.35), "compressed")
-    panels = figure.subplots(down, across, squeeze=False)
-    for column, (axes, name) in enumerate(zip(panels.flat, images.classes, strict=False)):
+    figure, panels, _ = class_panels(images.classes, looks, (x, y), (0.45, 0.35), pad=4)
+    for column, axes in enumerate(panels):
         tidy(axes, "both")
-        axes.set_title(wrapped(name, panel, TEXT), fontsize=TEXT, color=INK, pad=4)
         axes.set_box_aspect(1)
         draw(axes, column)
         axes.tick_params(labelsize=SMALL)
-    for axes in panels.flat[len(images.classes) :]:
-        axes.remove()
-    figure.supxlabel(x, fontsize=8, color=INK)
-    figure.supylabel(y, fontsize=8, color=INK)
     return figure
 
 
@@ -162,18 +149,12 @@ def _decision(axes: Axes, images: Images, column: int, looks: Mapping[str, Style
     curves = []
     for logits in images.logits:
         probability = expit(logits[rows, column])
-        counts = [
-            len(side) - np.searchsorted(np.sort(side), risks)
-            for side in (probability[positive], probability[~positive])
-        ]
+        sides = (probability[positive], probability[~positive])
+        counts = [len(side) - np.searchsorted(np.sort(side), risks) for side in sides]
         curves.append(net_benefit(*counts, len(rows), risks))
-    for number, (name, values) in enumerate(
-        {
-            MODEL: np.mean(curves, axis=0),
-            EVERYONE: net_benefit(positive.sum(), (~positive).sum(), len(rows), risks),
-            NOBODY: np.zeros(len(risks)),
-        }.items()
-    ):
+    everyone = net_benefit(positive.sum(), (~positive).sum(), len(rows), risks)
+    lines = {MODEL: np.mean(curves, axis=0), EVERYONE: everyone, NOBODY: np.zeros(len(risks))}
+    for number, (name, values) in enumerate(lines.items()):
         _line(axes, risks, values, looks[name], number, 3)
     axes.set(xlim=(0, most), ylim=(-0.15 * share, 1.1 * share))
 

@@ -63,9 +63,8 @@ class Point:
                 "validation images, because on the images that it is chosen on its rates are better than on others",
                 key="threshold-on-test-images",
             )
-        return cls(
-            matched[1], float(matched[2]), owner or FEDERATION, None if "class" not in keys else str(keys["class"])
-        )
+        name = str(keys["class"]) if "class" in keys else None
+        return cls(matched[1], float(matched[2]), owner or FEDERATION, name)
 
 
 @dataclass(frozen=True)
@@ -102,8 +101,10 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
         kind, absent, few = "positive" if point.rate == "sensitivity" else "negative", [], []
         for source in (FEDERATION, *clients) if point.on == EACH else (point.on,):
             for name in images.classes if point.name is None else (point.name,):
-                rows = np.flatnonzero(_known(images, name) & ((owner == source) | (source == FEDERATION)))
-                positive = images.labels[rows, images.classes.index(name)] == 1
+                column = images.classes.index(name)
+                known = ~np.isnan(images.labels[:, column])
+                rows = np.flatnonzero(known & ((owner == source) | (source == FEDERATION)))
+                positive = images.labels[rows, column] == 1
                 side = positive if point.rate == "sensitivity" else ~positive
                 patients = len(np.unique(images.units[rows][side]))
                 if not patients:
@@ -111,7 +112,9 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
                     continue
                 if patients < MIN_PATIENTS:
                     few.append((source, f"label/{name} ({patients})"))
-                chosen.append(_threshold(point, source, name, images, rows, positive))
+                scores = [expit(logits[rows, column]) for logits in images.logits]
+                values = (choose_threshold(score, positive, point.rate, point.value) for score in scores)
+                chosen.append(Threshold(point, source, name, tuple(values)))
         if absent:
             notes.append(f"{images.file}: no {kind} image, so no threshold for {point.title}: {by_owner(absent)}.")
         if few:
@@ -129,16 +132,3 @@ def by_owner(pairs: Sequence[tuple[str, str]]) -> str:
     for owner, entry in pairs:
         entries.setdefault(owner, []).append(entry)
     return "; ".join(f"{owner}: {', '.join(listed)}" for owner, listed in entries.items())
-
-
-def _known(images: Images, name: str) -> np.ndarray:
-    return ~np.isnan(images.labels[:, images.classes.index(name)])
-
-
-def _threshold(
-    point: Point, source: str, name: str, images: Images, rows: np.ndarray, positive: np.ndarray
-) -> Threshold:
-    """Choose the threshold of a class on some images, for each run."""
-    scores = [expit(logits[rows, images.classes.index(name)]) for logits in images.logits]
-    values = [choose_threshold(score, positive, point.rate, point.value) for score in scores]
-    return Threshold(point, source, name, tuple(values))

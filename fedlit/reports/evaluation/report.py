@@ -1,22 +1,18 @@
 """Files and terminal output of an evaluation: ``report.html``, figures as SVG and PDF, numbers as CSV."""
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from rich import box
 from rich.console import Console
 from rich.table import Table as Printed
 from rich.text import Text
 
 from fedlit import __version__
-from fedlit.core.errors import ConfigError
 from fedlit.metrics.calibration import BINS
 from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.measures import SUPPORT
-from fedlit.reports.compare.page import Chart, inline_svg
-from fedlit.reports.compare.styles import save
+from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.tables import TextTable, tables, verdict
 from fedlit.tracking.additions import add_files, noted_run
@@ -44,21 +40,17 @@ def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Seque
     Raises:
         ConfigError: The folder cannot be created.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
-            key="report-folder-not-created",
-        ) from error
-    for chart in (chart for section in drawn.values() for chart in section):
-        (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
-        save(chart.figure, folder / f"{chart.name}.pdf")
+    found = tables(evaluation)
+    file = report_folder(folder, (chart for section in drawn.values() for chart in section))
     for name in ("estimates", "gaps", "points"):
         if len(frame := getattr(evaluation, name)):
             frame.to_csv(folder / f"{name}.csv", index=False)
-    file = folder / "report.html"
-    file.write_text(_page(evaluation, drawn), encoding="utf-8")
+    page = template("evaluation/report.html.jinja").render(
+        evaluation=evaluation, verdict=verdict(evaluation), tables=found, charts=drawn, version=__version__,
+        sections={name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)},
+        support=SUPPORT, fewest=FEWEST, bins=BINS,
+    )  # fmt: skip
+    file.write_text(page, encoding="utf-8")
     return file
 
 
@@ -95,9 +87,8 @@ def add_to_mlflow(
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print the most important numbers of the first test set, the verdict and the notes."""
     for table in _shortened(evaluation):
-        printed = Printed(
-            box=box.SIMPLE_HEAD, show_edge=False, title=table.caption, title_justify="left", pad_edge=False
-        )
+        look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+        printed = Printed(title=table.caption, title_justify="left", **look)
         for place, name in enumerate(table.head):
             printed.add_column(name, justify="left" if place < table.names else "right", overflow="fold")
         for row in table.rows:
@@ -115,23 +106,8 @@ def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     for section, names in (("ranking", ("AUROC",)), ("calibration", ("calibration intercept", "calibration slope"))):
         table = sections[section][0]
         kept = [i for i, name in enumerate(table.head) if i < table.names or name in names]
-        yield TextTable(
-            table.caption, tuple(table.head[i] for i in kept), [tuple(row[i] for i in kept) for row in table.rows]
-        )
+        head, *rows = (tuple(row[i] for i in kept) for row in (table.head, *table.rows))
+        yield TextTable(table.caption, head, rows)
     for table in sections["points"][:1]:
         rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
         yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
-
-
-def _page(evaluation: Evaluation, drawn: Mapping[str, Sequence[Chart]]) -> str:
-    environment = Environment(
-        loader=PackageLoader("fedlit.reports", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    environment.filters |= {"base64": lambda text: base64.b64encode(text.encode()).decode(), "inline": inline_svg}
-    found = tables(evaluation)
-    present = {name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)}
-    return environment.get_template("evaluation/report.html.jinja").render(
-        evaluation=evaluation, verdict=verdict(evaluation), sections=present, tables=found, charts=drawn,
-        version=__version__, support=SUPPORT, fewest=FEWEST, bins=BINS,
-    )  # fmt: skip

@@ -81,14 +81,12 @@ def verdict(evaluation: Evaluation) -> str:
 
 
 def _what(row: pd.Series) -> str:
-    """Return the measure of a gap."""
     return f"{MEASURES[row['measure']].title}{', threshold for ' + row['at'] if row['at'] else ''}"
 
 
 def _measured(
     caption: str, frame: pd.DataFrame, names: tuple[str, ...], measures: Sequence[str], evaluation: Evaluation
 ) -> TextTable:
-    """Return a table with a row for each class or group."""
     rows = []
     for place, part in frame.groupby(list(names), sort=False):
         first, values = part.iloc[0], part.set_index("measure")
@@ -161,7 +159,6 @@ def _point_tables(evaluation: Evaluation) -> list[TextTable]:
 
 
 def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> TextTable:
-    """Return a table with a row for each threshold and group of test images."""
     rows = []
     for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
         values, tested = part.set_index("measure"), " ".join((place[0], *place[1:]))

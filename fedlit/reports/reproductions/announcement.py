@@ -45,16 +45,9 @@ def announced(
             caches[(cost.images, cost.picture)] = cost.cache
             known[cost.step] = estimate.given or estimate.measured[cost.step]
         clients = sorted({cost.clients for cost, _ in costs})
-        rows.append(
-            [
-                part.experiment,
-                str(len(costs)),
-                str(len(costs) - len(waiting)),
-                _span(clients),
-                "?" if None in steps else f"{sum(steps):,}",
-                "?" if None in steps else f"{sum(seconds) / 3600:,.2f}",
-            ]
-        )
+        span = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1]}"
+        takes = ["?", "?"] if None in steps else [f"{sum(steps):,}", f"{sum(seconds) / 3600:,.2f}"]
+        rows.append([part.experiment, str(len(costs)), str(len(costs) - len(waiting)), span, *takes])
     lines = [
         f"From {scale.data}.",
         "",
@@ -69,20 +62,18 @@ def announced(
         )
     if estimate.given is None and (busy := _busy()):
         lines.append(busy)
-    source = "as given" if estimate.given is not None else f"measured here, on {_device()}, fastest of two"
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the processor"
+    source = "as given" if estimate.given is not None else f"measured here, on {device}, fastest of two"
     lines += ["", f"Seconds of a local step, {source}:", ""]
     lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
     lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and the states of clients)"]
     if None not in caches.values() and caches:
         lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
-    lines += [f"- {line}" for line in _files(scale, folders)]
-    return "\n".join([*lines, ""])
-
-
-def _files(scale: Scale, folders: Sequence[Path]) -> list[str]:
     if scale.root is None:
-        return ["no data: they are built in"]
-    return [f"--root: {scale.root}", *(f"{path}: {'there' if path.exists() else 'not there'}" for path in folders)]
+        return "\n".join([*lines, "- no data: they are built in", ""])
+    lines.append(f"- --root: {scale.root}")
+    lines += [f"- {path}: {'there' if path.exists() else 'not there'}" for path in folders]
+    return "\n".join([*lines, ""])
 
 
 def _busy() -> str:
@@ -91,15 +82,6 @@ def _busy() -> str:
     if load <= cores() or torch.cuda.is_available():
         return ""
     return (
-        f"This machine is busy: a load of {load:.1f} on {cores()} cores. The steps were timed while other work "
-        "ran, so the hours may be many times too large. Repeat the command on an idle machine, or give "
-        "--seconds_per_step."
+        f"This machine is busy: a load of {load:.1f} on {cores()} cores. The steps were timed while other work ran, so "
+        "the hours may be many times too large. Repeat the command on an idle machine, or give --seconds_per_step."
     )
-
-
-def _span(numbers: Sequence[int]) -> str:
-    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
-
-
-def _device() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "the processor"

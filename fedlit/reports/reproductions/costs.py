@@ -118,14 +118,15 @@ class Estimate:
         algorithm = "+".join(type(a).__name__ for a in objects.federation.aggregators) or "FedAvg"
         fixed = Parts.of(objects.model).fixed_features is not None and not data.get("augment", True)
         examples = f"features of {said}" if fixed else said
-        step = (
-            f"{model_keys.get('backbone', type(objects.model).__name__)}, {algorithm}, {data['batch_size']} {examples}"
-        )
+        network = model_keys.get("backbone", type(objects.model).__name__)
+        step = f"{network}, {algorithm}, {data['batch_size']} {examples}"
         if self.given is None and step not in self.measured:
             with without_fetching():
                 fresh = self.parser.instantiate(self.parser.parse_string(run.config))
             fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
-            batch = _batch(data["batch_size"], example, len(fresh.model.classes))
+            generator, size = torch.Generator().manual_seed(0), data["batch_size"]
+            images = torch.rand(size, *example, generator=generator)
+            batch = images, torch.randint(2, (size, len(fresh.model.classes)), generator=generator).float()
             if fixed:  # they are computed once for all steps
                 with torch.no_grad():
                     batch = Parts.of(fresh.model).fixed_features.eval()(batch[0]), batch[1]
@@ -154,10 +155,8 @@ def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str,
             total += plan.window * len(clients) * share
         elif not all(clients.values()):
             return None
-        else:
-            training = (
-                data["split"][0] if data.get("split") else 1.0
-            )  # all images count if the data have a published split
+        else:  # all images count if the data have a published split
+            training = data["split"][0] if data.get("split") else 1.0
             epochs = (math.ceil(number * training / data["batch_size"]) for number in clients.values())
             total += plan.window * sum(epochs) * share
     return round(total)
@@ -204,12 +203,6 @@ def _example(data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[tuple[i
         return (model["features"],), f"rows of {model['features']} features"
     size, channels = data["image_size"], model.get("in_chans", 1)
     return (channels, size, size), f"images of {size}x{size}, {channels} channels"
-
-
-def _batch(size: int, example: tuple[int, ...], classes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    images = torch.rand(size, *example, generator=generator)
-    return images, torch.randint(2, (size, classes), generator=generator).float()
 
 
 def _seconds(local: LocalModel, federation: Federation, batch: tuple[torch.Tensor, torch.Tensor]) -> float:

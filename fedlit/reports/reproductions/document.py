@@ -5,16 +5,16 @@ differences.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.core.system.argument_types import check_arguments
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
+from fedlit.reports.reproductions.places import Place
 from fedlit.tracking.names import TEST
 
 HOME = Path(__file__).parent
@@ -23,8 +23,6 @@ SCALES = ("laptop", "paper")
 
 LINKED = "linked"
 """The scale of the code that a paper links, if it differs: its keys override those of the scale ``paper``."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -154,7 +152,7 @@ class Document:
     name: str  # Name on the command line.
     shows: str  # Description in one line.
     scales: dict[str, Scale]  # The scales: ``laptop``, ``paper`` or both, and ``linked`` if the paper's code differs.
-    place: "Place"  # Location of the document, for messages.
+    place: Place  # Location of the document, for messages.
     paper: str = ""  # Name of the file with the paper's tables, next to the document or in ``papers/``.
     tables: list[str] = field(default_factory=list)  # Tables of the paper that are printed below ours.
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds if the user names none.
@@ -178,83 +176,6 @@ class Document:
                 key="document-file-missing",
             )
         return file
-
-
-@dataclass(frozen=True)
-class Place:
-    """Location of keys in a document."""
-
-    layers: tuple[tuple[Path, dict], ...]  # Files and their content, the base first.
-    keys: tuple[str, ...] = ()  # Keys that lead to the location.
-
-    def below(self, *keys: str) -> "Place":
-        """Return a place below this one."""
-        return replace(self, keys=(*self.keys, *keys))
-
-    def __str__(self) -> str:
-        """Return the key and the last file that has it, in a scale or above the scales."""
-        above = self.keys[2:] if self.keys[:1] == ("scales",) else self.keys
-        places = [(file, keys) for file, layer in self.layers for keys in (above, self.keys) if _has(layer, keys)]
-        file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
-        return f"{file}: {'.'.join(map(str, keys)) or 'document'}"
-
-    def error(self, message: str, key: str) -> ConfigError:
-        """Return an error that names the place."""
-        return ConfigError(f"{self}: {message}", key=key)
-
-    def mapping(self, value: Any) -> dict:
-        """Return the value if it is a mapping, else raise a ConfigError."""
-        if not isinstance(value, dict):
-            raise self.error(f"expected keys and values, found {value!r}", key="document-not-a-mapping")
-        return value
-
-    def filled(self, text: str, labels: Mapping[str, Any]) -> str:
-        """Return a text with its labels in braces replaced.
-
-        Raises:
-            ConfigError: The text has another label, or braces without one.
-        """
-        try:
-            return text.format(**labels)
-        except KeyError as error:
-            found = f"found {error.args[0]!r}"
-        except (ValueError, IndexError, AttributeError, TypeError) as error:
-            found = f"found {text!r} ({error})"
-        raise self.error(
-            f"expected labels in braces among {', '.join(labels) or 'none'}, {found}", key="document-label-unknown"
-        )
-
-    def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
-        """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
-
-        A field with ``each`` in its metadata maps titles to dataclasses.
-
-        Raises:
-            ConfigError: A key is unknown or missing, or its value has another type than the field.
-        """
-        every = {each.name: each for each in fields(kind) if each.init}
-        for key in self.mapping(keys):
-            if key not in every:
-                hint = near(str(key), every) or f"; expected {', '.join(every)}"
-                raise self.below(key).error(f"there is no such key{hint}", key="document-field-unknown")
-            if key not in others:
-                check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
-        values = keys | others
-        optional = {n for n, each in every.items() if (each.default, each.default_factory) != (MISSING, MISSING)}
-        required = [name for name in every if name not in optional | others.keys()]
-        if missing := [name for name in required if name not in keys]:
-            found = " and no ".join(missing)
-            raise self.error(
-                f"expected the keys {', '.join(required)}, found no {found}; add the missing ones",
-                key="document-key-missing",
-            )
-        for name, each in every.items():
-            if of := each.metadata.get("each"):
-                inner = self.below(name).mapping(values[name])
-                values[name] = {
-                    title: self.below(name, title).checked(of, inner[title], title=title) for title in inner
-                }
-        return kind(**values)
 
 
 def find(name: str) -> Path:
@@ -348,14 +269,6 @@ def _layers(file: Path, derived: tuple[Path, ...]) -> tuple[tuple[Path, dict], .
             f"expected another document, found {base}, whose base this is; remove one", key="document-base-circular"
         )
     return (*_layers(base, derived), (file, layer))
-
-
-def _has(layer: Any, keys: tuple[str, ...]) -> bool:
-    for key in keys:
-        if not isinstance(layer, dict) or key not in layer:
-            return False
-        layer = layer[key]
-    return True
 
 
 def _scale(place: Place, keys: dict[str, Any]) -> Scale:

@@ -5,7 +5,7 @@ from itertools import groupby
 from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES
-from fedlit.reports.reproductions.document import Scale, find, read_document
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.published import read_paper
 
 
@@ -16,10 +16,7 @@ def list_reproductions(console: Console) -> None:
         before: dict[str, str] = {}
         for document in documents:
             console.print(f"  [bold]{document.name}[/]  {document.shows}", soft_wrap=True)
-            takes = "\n".join(f"    {name:<8}{_taken(scale)}" for name, scale in document.scales.items())
+            roots = {n: "no --root" if s.root is None else f"--root: {s.root}" for n, s in document.scales.items()}
+            takes = "\n".join(f"    {n:<8}{s.data}; {s.time}; {roots[n]}" for n, s in document.scales.items())
             first = before.setdefault(takes, document.name)
             console.print(takes if first == document.name else f"    as {first}", markup=False, soft_wrap=True)
-
-
-def _taken(scale: Scale) -> str:
-    return f"{scale.data}; {scale.time}; {'no --root' if scale.root is None else f'--root: {scale.root}'}"

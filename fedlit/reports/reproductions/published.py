@@ -49,8 +49,9 @@ def read_paper(name: str, *homes: Path) -> Paper:
     """
     file = next((file for folder in (*homes, PAPERS) if (file := folder / f"{name}.json").is_file()), None)
     if file is None:
+        shipped = ", ".join(sorted(each.stem for each in PAPERS.glob("*.json")))
         raise ConfigError(
-            f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {_shipped()}, found {name!r}",
+            f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {shipped}, found {name!r}",
             key="paper-unknown",
         )
     try:
@@ -60,10 +61,6 @@ def read_paper(name: str, *homes: Path) -> Paper:
         raise ConfigError(
             f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}", key="paper-file-invalid"
         ) from error
-
-
-def _shipped() -> str:
-    return ", ".join(sorted(file.stem for file in PAPERS.glob("*.json")))
 
 
 def _parsed(document: dict[str, Any]) -> Paper:

@@ -107,10 +107,8 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
     ranges = {"rate": rates.grid} | {name: axis.values for name, axis in rates.others.items()}
     for title, of_title in tried.groupby("title", sort=False):
         for value, settings in best(of_title, rates).items():
-            ends = [
-                n for n, number in settings.items() if len(ranges[n]) > 1 and number in (min(ranges[n]), max(ranges[n]))
-            ]
-            if ends:
+            wide = {n: number for n, number in settings.items() if len(ranges[n]) > 1}
+            if ends := [n for n, number in wide.items() if number in (min(ranges[n]), max(ranges[n]))]:
                 yield f"{title}, {value}: {', '.join(f'{name} {settings[name]:g}' for name in ends)}"
 
 
@@ -129,17 +127,15 @@ def _chosen(part: SweepPart, best: dict[Any, Settings], rates: Rates) -> SweepPa
 
 def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
     """Return the keys of the configuration for these settings; keys of an algorithm begin with its name."""
-    return dict(_pairs(settings, value, rates))
-
-
-def _pairs(settings: Settings, value: Any, rates: Rates) -> Iterator[tuple[str, Any]]:
+    keys = {}
     for name, number in settings.items():
         if name == "rate":
-            yield rates.key, rates.of(value, number)
+            keys[rates.key] = rates.of(value, number)
         else:
-            whole = float(number).is_integer() and all(isinstance(each, int) for each in rates.others[name].values)
-            yield rates.others[name].key, int(number) if whole else number
-            yield from rates.others[name].beside.get(number, {}).items()
+            axis = rates.others[name]
+            whole = float(number).is_integer() and all(isinstance(each, int) for each in axis.values)
+            keys |= {axis.key: int(number) if whole else number} | axis.beside.get(number, {})
+    return keys
 
 
 def _as_text(settings: Settings) -> str:

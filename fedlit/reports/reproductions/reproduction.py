@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import pandas as pd
 from rich.console import Console
@@ -18,38 +18,32 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import LINKED, Document, Place, Scale, SweepPart, find, read_document
+from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
 from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
+from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
-from fedlit.reports.reproductions.roots import found_below
 from fedlit.reports.reproductions.seeds import SeedsReport
+from fedlit.reports.reproductions.sources import found_below
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
 
-Reporter = (
-    SeedsReport
-    | ClassesReport
-    | SettingsReport
-    | RatiosReport
-    | BenchmarkReport
-    | CountsReport
-    | FrequenciesReport
-    | EmbeddingReport
-)
+
+class Reporter(Protocol):
+    """Kind of report: a dataclass whose fields a document fills."""
+
+    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+        """Make the report of the runs."""
+
+
 REPORTS: dict[str, type[Reporter]] = {
-    "seeds": SeedsReport,
-    "classes": ClassesReport,
-    "settings": SettingsReport,
-    "ratios": RatiosReport,
-    "benchmark": BenchmarkReport,
-    "counts": CountsReport,
-    "frequencies": FrequenciesReport,
+    "seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport, "ratios": RatiosReport,
+    "benchmark": BenchmarkReport, "counts": CountsReport, "frequencies": FrequenciesReport,
     "embedding": EmbeddingReport,
-}
+}  # fmt: skip
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
 Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
@@ -183,7 +177,6 @@ class Reproduction:
         )
 
     def _folders(self, part: SweepPart) -> dict[str, Path]:
-        """Return the folders of a part's data, by key of ``data``."""
         root, config = self.root or Path("ROOT"), documents.load_mapping(self.document.file(part.config))
         return {key: found_below(root, path, config, key) for key, path in part.roots.items()}
 
@@ -273,7 +266,6 @@ class Reproduction:
         )
 
     def _page(self, report: Report) -> str:
-        """Return our results and the paper's, under separate headings."""
         kept = all(self._one_draw(part) for part in self._all_parts())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
         seeds = ", ".join(map(str, self.seeds))
@@ -330,7 +322,6 @@ class Reproduction:
         return folder / LINKED if self.scale == LINKED else folder
 
     def _set_by_hand(self) -> list[str]:
-        """Return the lines of a page on settings of the user."""
         settings = [(runs, keys) for runs, keys in (("runs", self.set), ("bodies", self.set_body)) if keys]
         lines = [
             f"Set by hand for all {runs}: {', '.join(f'{k}: {v}' for k, v in keys.items())}." for runs, keys in settings
@@ -355,11 +346,7 @@ class Reproduction:
 
 
 def _reporter_of(path: str, place: Place) -> type[Reporter]:
-    """Import the kind of report of a user's own document.
-
-    Raises:
-        ConfigError: The path does not name a dataclass with a method ``make``.
-    """
+    """Import the kind of report of a user's own document."""
     try:
         reporter = resolve_name(path) if "." in path else None
     except (Exception, SystemExit) as error:  # the user's own module may fail in any way

@@ -10,9 +10,10 @@ from matplotlib.figure import Figure
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import Place, Scale
+from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.fdam.figure import draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw_steps
+from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured
 
@@ -95,9 +96,9 @@ class SeedsReport:
                 "the row, such as {title}",
                 key="report-row-twice",
             )
-        figures = (
-            {"figure": PICTURES[self.picture](self._drawn(runs, values, scale), self.curves)} if self.picture else {}
-        )
+        figures = {}
+        if self.picture:
+            figures["figure"] = PICTURES[self.picture](self._drawn(runs, values, scale), self.curves)
         if self.average:
             means = values.groupby(["row", "seed"], sort=False)["auroc"].agg(lambda each: each.mean(skipna=False))
             values = pd.concat([values, means.reset_index().assign(column="average")], ignore_index=True)
@@ -109,11 +110,7 @@ class SeedsReport:
         return Report(text, tables, figures)
 
     def _columns(self, run: dict[str, Any]) -> list[tuple[str, float]]:
-        """Return the columns of a run with their values.
-
-        Raises:
-            ConfigError: The run has no such metric, or none after a round.
-        """
+        """Return the columns of a run with their values."""
         directory = run["directory"]
         if self.rounds is not None:
             key, values = "rounds", dict(curve(directory, CURVES["test"]))
@@ -133,20 +130,16 @@ class SeedsReport:
         over seeds. A method without a run at the smallest window is compared with the other one there, because with
         I = 1 all methods are the same algorithm.
         """
-        means = (
-            runs.assign(auroc=list(values["auroc"]))
-            .groupby(["title", "method", self.window], sort=False)["auroc"]
-            .mean()
-        )
+        groups = runs.assign(auroc=list(values["auroc"])).groupby(["title", "method", self.window], sort=False)
+        means = groups["auroc"].mean()
         largest = []
         for title, of_title in means.groupby("title", sort=False):
             smallest = min(of_title.index.get_level_values(self.window))
             for method in dict.fromkeys(of_title.index.get_level_values("method")):
                 by_window = of_title.loc[title, method].sort_index()
                 start = by_window.get(smallest, of_title.xs(smallest, level=self.window).mean())
-                harmful = next(
-                    (window for window, auroc in by_window.items() if not start - auroc <= self.within), None
-                )
+                lost = (window for window, auroc in by_window.items() if not start - auroc <= self.within)
+                harmful = next(lost, None)
                 harmless = [window for window in by_window.index if harmful is None or window < harmful]
                 largest.append((title, method, max([smallest, *harmless]), harmful))
         return pd.DataFrame(largest, columns=["title", "method", "window", "harmful"]).astype({"harmful": "Int64"})
@@ -154,24 +147,19 @@ class SeedsReport:
     def _largest_text(self, largest: pd.DataFrame) -> str:
         other = self.against["method"]
         others = largest[largest["method"] == other].set_index("title")["window"]
-        rows = [
-            [
-                row.title,
-                row.method,
-                str(row.window),
-                "" if row.method == other or row.title not in others else f"{row.window / others[row.title]:g}",
-                "no window that was run" if pd.isna(row.harmful) else str(row.harmful),
-            ]
-            for row in largest.itertuples()
-        ]
+        rows = []
+        for row in largest.itertuples():
+            alone = row.method == other or row.title not in others
+            ratio = "" if alone else f"{row.window / others[row.title]:g}"
+            harmful = "no window that was run" if pd.isna(row.harmful) else str(row.harmful)
+            rows.append([row.title, row.method, str(row.window), ratio, harmful])
         said = (
             f"I_max is the largest window that, like all smaller ones, loses at most {self.within:g} compared with the "
             "smallest window of the same federation, in the mean over seeds. The paper names no threshold for it "
             '("does not degenerate too much"), and does not have the last column.'
         )
-        return "\n".join(
-            [*grid(["federation", "method", "I_max", f"ratio to {other}", "more is lost at"], rows), "", said, ""]
-        )
+        head = ["federation", "method", "I_max", f"ratio to {other}", "more is lost at"]
+        return "\n".join([*grid(head, rows), "", said, ""])
 
     def _drawn(self, runs: pd.DataFrame, values: pd.DataFrame, scale: Scale) -> pd.DataFrame:
         """Return the runs with the values of figures: their AUROC, and their curve of (local step, AUROC)."""

@@ -1,4 +1,4 @@
-"""Available data sets of a federation: labels without images, and the decoded images of some rows."""
+"""Data sets below ``--root``: their folders, labels without images, and the decoded images of some rows."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,19 @@ from fedlit.core.system import documents
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.xrays.base import ChestXrays
+
+HOLDS = {
+    "CIFAR10": ("cifar-10-batches-py", "train-*.parquet"),
+    "CIFAR100": ("cifar-100-python", "train-*.parquet"),
+    "STL10": ("stl10_binary",),
+    "FashionMNIST": ("FashionMNIST/raw",),
+    "ImageNet": ("train/n*",),
+    "CATvsDOG": ("train/cat.*.jpg", "PetImages/Cat"),
+    "Melanoma": ("ISIC_2020_Training_GroundTruth*.csv", "jpeg/train"),
+    "FedHeartDisease": ("processed.cleveland.data",),
+    "FedISIC2019": ("train_test_split",),
+}
+"""Patterns, one of which the folder of a data set matches. Readers of chest X-rays recognise their folders."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +71,13 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
     Raises:
         ConfigError: None of them exists, or the configuration has no sources.
     """
-    keys = organisations(config)
-    found = False
+    keys, found = organisations(config), root is None
     for name, written in (keys["sources"] | keys.get("external", {})).items():
         arguments = written.get("init_args", {})
         if root is None:
-            found = True
-            yield _built_in(name, arguments, keys["image_size"])
+            own = arguments | {"hospitals": [Hospital(**each) for each in arguments["hospitals"]]}
+            records = data.PhantomCXR(**own, image_size=keys["image_size"]).records()
+            yield Source(name, records.labels, records.classes, records.store.__getitem__)
             continue
         paths = {key: root / path for key, path in folders.get(name, {}).items()}
         if paths and all(path.exists() for path in paths.values()):
@@ -77,12 +90,6 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
         )
 
 
-def _built_in(name: str, arguments: Mapping[str, Any], image_size: int) -> Source:
-    hospitals = [Hospital(**each) for each in arguments["hospitals"]]
-    records = data.PhantomCXR(**{**arguments, "hospitals": hospitals}, image_size=image_size).records()
-    return Source(name, records.labels, records.classes, lambda rows: records.store[rows])
-
-
 def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
     reading = reader.read_within()
     records = reader.described(reading, reading.files)
@@ -92,3 +99,42 @@ def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
         return decode_images(files, image_size, depth=reader.depth)[range(len(files))]
 
     return Source(name, records.labels, records.classes, pictures, tuple(reading.notes))
+
+
+def found_below(root: Path, path: str, config: Mapping[str, Any], key: str) -> Path:
+    """Return the folder of a data set: ``root/path``, or else the only one that holds it among the root's folders.
+
+    Args:
+        root: The folder that the user names.
+        path: Path below it in the reproduction, ``.`` for the root itself.
+        config: The configuration of the runs.
+        key: Key of ``data`` whose value the folder is, such as ``root`` or ``sources.NIH.root``.
+
+    Raises:
+        ConfigError: Several folders hold the data set.
+    """
+    named, name = root / path, _class_of(config, key)
+    holds = _holds(name)
+    if not root.is_dir() or holds is None or (named.is_dir() and holds(named)):
+        return named
+    folders = [folder for folder in (root, *sorted(root.iterdir())) if folder.is_dir() and holds(folder)]
+    if len(folders) > 1:
+        listed = ", ".join(map(str, folders))
+        raise ConfigError(
+            f"--root {root}: expected one folder with {name}, found {listed}; name one of them", key="root-ambiguous"
+        )
+    return folders[0] if folders else named
+
+
+def _class_of(config: Mapping[str, Any], key: str) -> str:
+    """Return the name of the class of the data, or of the source, that has the key."""
+    section = config.get("data") or {}
+    for name in key.split(".")[:-1]:
+        section = (section.get("init_args", section) or {}).get(name) or {}
+    return str(section.get("class_path", "")).rpartition(".")[2] if isinstance(section, Mapping) else ""
+
+
+def _holds(name: str) -> Callable[[Path], bool] | None:
+    if patterns := HOLDS.get(name):
+        return lambda folder: any(any(folder.glob(pattern)) for pattern in patterns)
+    return getattr(getattr(data, name, None), "recognises", None)

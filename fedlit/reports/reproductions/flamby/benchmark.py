@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import class_auroc
-from fedlit.predictions.table import FOLDER, Predictions, read
+from fedlit.predictions.table import FOLDER, read
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid, read_paper
 from fedlit.reports.reproductions.report import Report
@@ -62,13 +62,9 @@ class BenchmarkReport:
         aurocs = ours[ours["what"] == "AUROC"].drop(columns="what")
         columns = [*tests[:-1], MEAN, tests[-1]]
         text = [*self._compared(values, published, columns), *self._paired(values, published, tests)]
-        text += [
-            "",
-            "AUROC of the same models, which the benchmark does not publish:",
-            "",
-            *_means(aurocs, columns),
-            "",
-        ]
+        means = [[method, *_cells(own[columns])] for method, own in aurocs.groupby("method", sort=False)]
+        text += ["", "AUROC of the same models, which the benchmark does not publish:", ""]
+        text += [*grid(["", *columns], means), ""]
         return Report("\n".join(text), {"values": values, "published": published, "auroc": aurocs})
 
     def _published(self) -> pd.DataFrame:
@@ -83,12 +79,16 @@ class BenchmarkReport:
         files = sorted((Path(run["directory"]) / FOLDER).glob("*.parquet"))
         sets = {each.name: each for each in map(read, files)}
         together = sets.pop(tests[-1], None)  # if the last test set has more than the rows of the others
-        parts = {site: _of_site(list(sets.values()), site) for site in tests[:-1]}
+        parts = {}
+        for site in tests[:-1]:
+            (one,) = (each for each in sets.values() if (each.sites == site).any())  # the test set with its rows
+            rows = (one.sites == site).nonzero()[0]
+            parts[site] = one.scores[rows], one.labels[rows]
         whole = tuple(torch.cat(each) for each in zip(*parts.values(), strict=True))
         parts[tests[-1]] = (together.scores, together.labels) if together is not None else whole
         start = str(run.get(self.paired, run["seed"]))
-        rows = []
-        for what, score in (*SCORES.items(), ("AUROC", _auroc)):
+        names, rows = [str(column) for column in range(whole[0].shape[1])], []
+        for what, score in (*SCORES.items(), ("AUROC", lambda scores, labels: class_auroc(scores, labels, names).mean)):
             scores = {test: score(*part) for test, part in parts.items()}
             scores[MEAN] = pd.Series(scores)[tests[:-1]].mean()
             rows.append({"method": run["method"], "seed": start, "run_seed": run["seed"], "what": what} | scores)
@@ -122,22 +122,6 @@ class BenchmarkReport:
             f"{int((away < 1e-4).sum())} of {len(away)} values, one per method, start and test set, equal the "
             f"published ones to four digits; the largest difference is {away.max():.4f}."
         ]
-
-
-def _auroc(scores: Tensor, labels: Tensor) -> float:
-    return class_auroc(scores, labels, [str(column) for column in range(scores.shape[1])]).mean
-
-
-def _of_site(sets: list[Predictions], site: str) -> tuple[Tensor, Tensor]:
-    """Return the scores and labels of a site's rows in the one test set that has them."""
-    (predictions,) = (each for each in sets if (each.sites == site).any())
-    rows = (predictions.sites == site).nonzero()[0]
-    return predictions.scores[rows], predictions.labels[rows]
-
-
-def _means(values: pd.DataFrame, columns: list[str]) -> list[str]:
-    rows = [[method, *_cells(own[columns])] for method, own in values.groupby("method", sort=False)]
-    return grid(["", *columns], rows)
 
 
 def _cells(values: pd.DataFrame) -> list[str]:

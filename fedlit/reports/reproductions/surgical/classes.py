@@ -55,7 +55,8 @@ class ClassesReport:
         texts, tables, figures = [], {}, {}
         for table in self.tables.values():
             classes = scale.parts[table.part].settings["data.classes"]
-            methods = self._methods(table.part, runs[runs["part"] == table.part])
+            rows, own = (row for row in self.rows.values() if row.part in ("", table.part)), runs["part"] == table.part
+            methods = [replace(row, measured=_means(runs[own], row.cases)) for row in rows]
             shown = values(methods, self._columns(table.by), classes, self.sites)
             tables[table.title.lower().replace(" ", "-")] = shown
             texts.append(markdown(f"{table.title}. {table.text}", shown, self.reference, self.ddof))
@@ -69,10 +70,6 @@ class ClassesReport:
             tables["dilution"], figures["dilution"] = curves, draw_dilution(curves)
             texts.append(dilution_markdown(curves))
         return Report("\n".join(texts), tables, figures)
-
-    def _methods(self, part: str, runs: pd.DataFrame) -> list[SurgicalMethod]:
-        rows = [row for row in self.rows.values() if row.part in ("", part)]
-        return [replace(row, measured=_means(runs, row.cases)) for row in rows]
 
     def _columns(self, by: str = "") -> list[Column]:
         columns = list(self.columns.values())

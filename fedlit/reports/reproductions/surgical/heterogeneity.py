@@ -14,7 +14,7 @@ from fedlit.reports.compare.styles import styles
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, light_axes
-from fedlit.reports.reproductions.sources import Source, sources_there
+from fedlit.reports.reproductions.sources import sources_there
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Statistics of ImageNet."""
@@ -43,13 +43,8 @@ class FrequenciesReport:
         table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
         shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
         names = [source.name for source in found]
-        shown = [
-            [
-                f"**{name}**" if name in shared else name,
-                *("" if np.isnan(share) else f"{share:.4f}" for share in shares.loc[name, names]),
-            ]
-            for name in classes
-        ]
+        cells = shares[names].map(lambda share: "" if np.isnan(share) else f"{share:.4f}")
+        shown = [[f"**{name}**" if name in shared else name, *cells.loc[name]] for name in classes]
         heads = [f"{source.name} ({len(source.labels):,} images)" for source in found]
         said = (
             "Share of positives among the images with a label; empty if a site does not label the class. Classes "
@@ -79,12 +74,15 @@ class EmbeddingReport:
 
         found, features, names = list(sources_there(self.config, self.folders, self.root)), [], []
         for number, source in enumerate(found):
-            features.append(self._features(source, np.random.default_rng(number)))
+            images, count = len(source.labels), min(self.images, len(source.labels))
+            rows = np.sort(np.random.default_rng(number).choice(images, count, replace=False))
+            features.append(self._embedded(source.pictures(rows).float() / 255).numpy())
             names += [source.name] * len(features[-1])
         every = np.concatenate(features)
         places = TSNE(perplexity=min(30, (len(every) - 1) / 3), random_state=0).fit_transform(every)
         points = pd.DataFrame({"source": names, "x": places[:, 0], "y": places[:, 1]})
-        lines = [f"{len(every)} images of {len(found)} data sets, {self.images} of each at most; {self._of()}."]
+        of = f"features of {self.backbone} with ImageNet's weights" if self.backbone else "their pixels"
+        lines = [f"{len(every)} images of {len(found)} data sets, {self.images} of each at most; {of}."]
         if len(found) > 1 and points["source"].value_counts().min() >= 5:
             guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
             right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
@@ -93,14 +91,6 @@ class EmbeddingReport:
                 f"predicting the largest: {most:.0%}). Distances are those of the features, not those in the figure."
             )
         return Report("\n".join([*lines, ""]), {"embedding": points}, {"figure": _scatter(points)})
-
-    def _of(self) -> str:
-        return f"features of {self.backbone} with ImageNet's weights" if self.backbone else "their pixels"
-
-    def _features(self, source: Source, random: np.random.Generator) -> np.ndarray:
-        count = min(self.images, len(source.labels))
-        pictures = source.pictures(np.sort(random.choice(len(source.labels), count, replace=False)))
-        return self._embedded(pictures.float() / 255).numpy()
 
     @torch.no_grad()
     def _embedded(self, pictures: Tensor) -> Tensor:
@@ -118,9 +108,8 @@ def _bars(shares: pd.DataFrame, shared: list[str]) -> Figure:
     ax = figure.subplots()
     height = 0.8 / shares.shape[1]
     for number, (name, style) in enumerate(styles(list(shares)).items()):
-        ax.barh(
-            np.arange(len(shares)) + (number + 0.5) * height - 0.4, shares[name], height, color=style.colour, label=name
-        )
+        rows = np.arange(len(shares)) + (number + 0.5) * height - 0.4
+        ax.barh(rows, shares[name], height, color=style.colour, label=name)
     ax.set_yticks(range(len(shares)), list(shares.index))
     for label in ax.get_yticklabels():
         label.set_fontweight("bold" if label.get_text() in shared else "normal")
@@ -137,9 +126,8 @@ def _scatter(points: pd.DataFrame) -> Figure:
     ax = figure.subplots()
     for name, style in styles(list(dict.fromkeys(points["source"]))).items():
         own = points[points["source"] == name]
-        ax.scatter(
-            own["x"], own["y"], s=14, color=style.colour, marker=style.marker, alpha=0.7, linewidths=0, label=name
-        )
+        look = {"color": style.colour, "marker": style.marker, "alpha": 0.7, "linewidths": 0}
+        ax.scatter(own["x"], own["y"], s=14, label=name, **look)
     ax.set(xlabel="t-SNE 1", ylabel="t-SNE 2")
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")
