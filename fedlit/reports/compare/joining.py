@@ -70,7 +70,8 @@ class GainSummary:
         further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
         return (
             f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains "
-            f"differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
+            f"differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, "
+            f"I\u00b2 {100 * effects.i2:.0f}%"
             + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
         )
 
