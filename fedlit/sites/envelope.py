@@ -22,7 +22,7 @@ from fedlit.core.system.typed import Mistyped, built, made
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Number of the protocol; a server and a site with different numbers refuse each other's messages."""
 
 LARGEST_HEADER = 2**16

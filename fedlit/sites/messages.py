@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
+from fedlit.core.errors import KEY
 from fedlit.core.system.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
@@ -19,6 +20,9 @@ SOON = timedelta(days=30)
 
 LASTING = ("refused", "unfit", "state")
 """Kinds of failures that asking again does not fix."""
+
+LONGEST_KEY = 60
+"""Largest length of the key of a site's error."""
 
 RUN = re.compile(r"[0-9a-f]{32}")
 """The id of a run, which becomes the name of folders at the sites."""
@@ -328,10 +332,17 @@ class Failure:
         kind: ``refused`` by its policy, ``unfit`` (another version, other classes, another layout), ``state`` (a file
             is missing), ``unprepared`` (the process is new), ``damaged`` (an invalid message), or ``failed``.
         reason: Readable reason.
+        key: Key of the site's own error; None if it has none, or if its text does not leave the site.
     """
 
     kind: str
     reason: str
+    key: str | None = None
+
+    @property
+    def known_key(self) -> str | None:
+        """The key, if it has the form of one; a site may send anything."""
+        return self.key if self.key and len(self.key) <= LONGEST_KEY and KEY.fullmatch(self.key) else None
 
 
 @dataclass

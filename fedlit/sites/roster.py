@@ -281,7 +281,8 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
     if isinstance(answer, Lost):
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
-        raise InvalidMessageError(answer.message(Failure).reason, key="hello-refused")
+        failure = answer.message(Failure)
+        raise InvalidMessageError(failure.reason, key=failure.known_key or "hello-refused")
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(told.classes for told in presence.clients)):

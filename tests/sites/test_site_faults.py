@@ -80,9 +80,9 @@ def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit
 def test_stop_ends_at_the_first_failure(fedlit_cli, sites, tmp_path):
     sites.between = failing("site-2", 1, 1, with_nan)
     options = f"{OPTIONS} --federation.on_site_error stop"
-    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
-    assert code == 1
-    assert "its 'w' is not finite; fix it and resume from the last checkpoint" in err
+    fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3").refused(
+        "sites-failed", "[reply-vector-not-finite]; fix it and resume from the last checkpoint"
+    )
 
 
 @pytest.mark.parametrize("fault", but("its process dies"))

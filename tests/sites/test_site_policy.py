@@ -76,7 +76,9 @@ def test_an_approved_configuration_is_taken(fedlit_cli, sites, tmp_path):
     assert run.is_dir()
     sites.rules["site-1"] = OWN | {"configs": [digest]}
     for changed in ("--data.batch_size 5", "--federation.schedule.window 3", "--model.lr 0.2", "--seed 1"):
-        fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}").refused("sites-failed", "not approved")
+        fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}").refused(
+            "sites-failed", "not approved", "[config-not-approved]"
+        )
 
 
 @pytest.mark.parametrize(
