@@ -24,13 +24,13 @@ from fedlit.sites.data import AtSites
 from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.messages import Presence, Told, Train
+from fedlit.sites.messages import ClientInfo, Presence, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Refused
-from fedlit.sites.recipe import Plan
+from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.roster import gather
 from fedlit.sites.settings import SiteSettings
-from fedlit.sites.site import Site
+from fedlit.sites.site import ResidentSite
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 BATCH = 32
@@ -61,14 +61,14 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="fedlit-site-") as folder:
         seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
-        OwnData(trial).told()  # raises the data's own error if they cannot be read
+        OwnData(trial).infos()  # raises the data's own error if they cannot be read
         carrier = SitesInProcess({settings.name: partial(_made, trial)})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
         data = AtSites(gathered.presences)
-        for told in data.told.values():
-            yield _client(told, presence.classes)
+        for info in data.infos.values():
+            yield _client(info, presence.classes)
         yield from data.notes
         yield _rules(settings)
         whole = _settings(config) if config else _small(settings.data.in_chans)
@@ -130,7 +130,7 @@ def _check_classes(whole: dict, presence: Presence) -> None:
 
 
 def _made_of(
-    plan: Plan, presence: Presence, table: Table, settings: SiteSettings, config: Path | None
+    plan: PhasePlan, presence: Presence, table: Table, settings: SiteSettings, config: Path | None
 ) -> recipe.Recipe:
     try:
         return recipe.read(asdict(plan), presence.classes, table, settings.policy.limits.parameters)
@@ -143,14 +143,14 @@ def _made_of(
         raise ConfigError(f"{error}{advice}", key=error.key) from error
 
 
-def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
+def _plan(settings: dict, presence: Presence, own: SiteSettings) -> PhasePlan:
     """Return the plan of a configuration's main part, as a server would send it."""
     part, federation = recipe.parts_of(settings)[""], settings["federation"]
     rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
     options = (settings.get("data") or {}).get("init_args") or {}
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
-    return Plan(
+    return PhasePlan(
         model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
         rounds=rounds or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
@@ -164,13 +164,13 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
     )  # fmt: skip
 
 
-def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
+def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest.
 
     Raises:
         Refused: If a round is below a floor.
     """
-    floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
+    floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
     found = []
     for name, size in sizes.items():
@@ -204,7 +204,7 @@ def _steps(window: int) -> dict:
 
 
 def _made(settings: SiteSettings) -> Callable[[bytes], bytes]:
-    return Site(settings).answer_bytes
+    return ResidentSite(settings).answer_bytes
 
 
 def _folder(folder: Path) -> str:
@@ -221,21 +221,21 @@ def _folder(folder: Path) -> str:
     return f"state: {folder}, {decimal(shutil.disk_usage(there).free)} free"
 
 
-def _client(told: Told, classes: list[str]) -> str:
+def _client(info: ClientInfo, classes: list[str]) -> str:
     parts = [
         f"{size:,} {part}"
-        for part, size in (("training", told.train), ("validation", told.val), ("test", told.test))
+        for part, size in (("training", info.train), ("validation", info.val), ("test", info.test))
         if size
     ]
-    counts = told.counts.get("train")
+    counts = info.counts.get("train")
     shown = []
     for name, positives, negatives in zip(classes, *counts, strict=True) if counts else ():
-        if name in told.classes:
+        if name in info.classes:
             shown.append(f"{name} {_number(positives)}/{_number(negatives)}")
     labelled = f"; training positives/negatives as they are reported: {', '.join(shown)}" if shown else ""
-    groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in told.groups.items())
+    groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in info.groups.items())
     grouped = f"; groups of test images that leave: {groups}" if groups else ""
-    return f"client {told.name!r}: {', '.join(parts)} images{labelled}{grouped}"
+    return f"client {info.name!r}: {', '.join(parts)} images{labelled}{grouped}"
 
 
 def _number(count: int | None) -> str:

@@ -50,7 +50,7 @@ def printable(text: str, most: int = 2000) -> str:
 
 
 @dataclass
-class Told:
+class ClientInfo:
     """A site's report about one of its clients.
 
     Attributes:
@@ -126,7 +126,7 @@ class Presence:
     device: str
     time: float
     classes: list[str]
-    clients: list[Told]
+    clients: list[ClientInfo]
     scores: bool
     whole: bool
     examples: int
@@ -155,7 +155,7 @@ class Prepare:
     Attributes:
         run: Id of the run.
         phase: Name of the phase; "" for the main part.
-        config: Plan of the phase, see :class:`fedlit.sites.recipe.Plan`.
+        config: Plan of the phase, see :class:`fedlit.sites.recipe.PhasePlan`.
         fingerprint: Fingerprint of the server's layout.
         clients: The site's clients, with their weights in the federation.
     """

@@ -23,7 +23,7 @@ from fedlit.sites.messages import Member, Prepare, Task
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.payloads import module_state
 from fedlit.sites.policy import Refused
-from fedlit.sites.recipe import Plan, Recipe
+from fedlit.sites.recipe import PhasePlan, Recipe
 from fedlit.sites.states import SiteStates
 
 
@@ -51,7 +51,7 @@ class PreparedPhase:
         return self.worker.local.layout
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> PhasePlan:
         """The plan of the phase."""
         return self.recipe.plan
 
@@ -165,7 +165,7 @@ class PreparedPhase:
         local.flat.own.load({})
 
 
-def members(data: OwnData, asked: Sequence[Member], plan: Plan) -> dict[str, Client]:
+def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str, Client]:
     """Return the site's clients that take part, by name.
 
     Raises:

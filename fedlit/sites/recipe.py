@@ -23,7 +23,7 @@ STARTS = ("pretrained", "weights")
 
 
 @dataclass(frozen=True)
-class Plan:
+class PhasePlan:
     """A phase in the form that a site approves: only the weights of rounds are not in it.
 
     Attributes:
@@ -97,7 +97,7 @@ class Recipe:
         phase: What the phase changes, its algorithms and its schedule.
     """
 
-    plan: Plan
+    plan: PhasePlan
     model: LightningModule
     phase: Phase
 
@@ -141,7 +141,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
         ConfigError: If they cannot be built here, or would load weights from a file or a hub.
     """
     try:
-        plan = made(Plan, config, "")
+        plan = made(PhasePlan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
             raise Mistyped(
                 f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out",

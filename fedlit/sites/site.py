@@ -54,7 +54,7 @@ from fedlit.sites.states import SiteStates
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 
-class Site:
+class ResidentSite:
     """A site that answers the server's messages, as far as its policy allows.
 
     Args:
@@ -140,7 +140,7 @@ class Site:
             device=str(make_fabric(self.settings.accelerator).device),
             time=self._now(),
             classes=list(self._data.module.classes),
-            clients=self._data.told(),
+            clients=self._data.infos(),
             scores=policy.leaves.scores,
             whole=bool(floors and floors.whole),
             examples=floors.examples if floors else 1,
@@ -211,7 +211,7 @@ class Site:
             ready.states.keep(client.name, task.asked.index + 1, after)
             payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, at=task.asked.index, examples=report.examples, steps=report.steps)
-        sent = Sent(payload.weight, RoundReport(**_told(report)), self._data.fingerprint(client.name), whole)
+        sent = Sent(payload.weight, RoundReport(**_report(report)), self._data.fingerprint(client.name), whole)
         return entry, Envelope.of(REPLY, sent, payload_tensors(payload.cpu()))
 
     def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
@@ -342,11 +342,11 @@ class Site:
         return Envelope.of(FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors))
 
 
-def _told(report: ClientReport) -> dict[str, Any]:
+def _report(report: ClientReport) -> dict[str, Any]:
     """Return what may leave of a client's report: everything but the metric objects, which hold examples."""
-    told = asdict(replace(report, metrics={}))
-    del told["metrics"]
-    return told
+    fields = asdict(replace(report, metrics={}))
+    del fields["metrics"]
+    return fields
 
 
 def _checked(message: Any) -> Any:

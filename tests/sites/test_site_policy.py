@@ -127,7 +127,7 @@ def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
     policy = read_settings(file).policy
     assert not policy.leaves.scores
     labels = torch.tensor([[1.0, 1.0, torch.nan]] * 9 + [[0.0, 1.0, torch.nan]] * 10 + [[0.0, 0.0, torch.nan]] * 10)
-    assert policy.told(labels) == [[None, 19, 0], [None, 10, 0]]  # of a hidden class neither, as N is known
+    assert policy.visible_counts(labels) == [[None, 19, 0], [None, 10, 0]]  # of a hidden class neither, as N is known
 
 
 def test_the_file_that_the_document_shows_is_one(tmp_path):

@@ -19,7 +19,7 @@ from fedlit.sites.carrier import Lost
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.failures import failure_of
 from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.messages import FAILED, REPLY, End, Evaluated, Failure, Told, new_run
+from fedlit.sites.messages import FAILED, REPLY, ClientInfo, End, Evaluated, Failure, new_run
 from fedlit.sites.own_data import Unreadable
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
@@ -291,11 +291,11 @@ def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
 CLASSES = ("Edema", "Mass")
 SCORES = torch.tensor([[3.0, -1.0], [1.0, 2.0], [-2.0, 0.5], [0.1, -3.0]])
 LABELS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, torch.nan]])
-TOLD = Told("north", list(CLASSES), None, 4, 4, None, False, {"val": [[2, 2], [2, 1]]}, {}, "d")
+TOLD = ClientInfo("north", list(CLASSES), None, 4, 4, None, False, {"val": [[2, 2], [2, 1]]}, {}, "d")
 VIEW = View("north", "north", "val")
 
 
-def evaluated(kind: str, tensors: dict, told: Told = TOLD, may_score: bool = True):
+def evaluated(kind: str, tensors: dict, told: ClientInfo = TOLD, may_score: bool = True):
     answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d"), tensors)
     return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
 
