@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import pytest
 import torch
@@ -249,19 +248,16 @@ def narrow() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "names"),
     [
-        (lambda: ToyNet().double(), "expected dtype torch.float64, as in the config, found torch.float32"),
-        (
-            lambda: ToyNet(("Edema", "Effusion")),
-            f"expected classes ['Edema', 'Effusion'], as in the config, found {list(CLASSES)}",
-        ),
-        (narrow, "head.bias: [3] there, absent here"),
+        (lambda: ToyNet().double(), ("dtype torch.float64", "found torch.float32")),
+        (lambda: ToyNet(("Edema", "Effusion")), ("['Edema', 'Effusion']", f"found {list(CLASSES)}")),
+        (narrow, ("head.bias: [3] there, absent here",)),
     ],
 )
-def test_another_model_is_refused_saying_what_differs(tmp_path, make, words):
+def test_another_model_is_refused_saying_what_differs(tmp_path, make, names):
     save(checkpoints(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=re.escape(words)):
+    with refused("checkpoint-of-other-model", *names):
         checkpoint.load(tmp_path / "round-000001", FlatModel(make()).layout, KINDS)
 
 
