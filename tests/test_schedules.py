@@ -170,11 +170,12 @@ def test_codasca_refuses_a_stage_of_one_round_with_reset(reset):
         Federation([CODASCA(reset=reset)], schedule=schedule)
 
 
-def test_codasca_warns_of_short_stages_with_reset():
-    with pytest.warns(UserWarning, match="a stage of 4 rounds"):
-        Federation([CODASCA()], schedule=StageSchedule([Stage(9), Stage(4), Stage(5)]))
-    with pytest.warns(UserWarning, match="a stage of 3 rounds"):
-        Federation([CODASCA(reset="always")], schedule=PracticeSchedule(32, 320, 100))
+@pytest.mark.parametrize(
+    ("schedule", "rounds"), [(StageSchedule([Stage(9), Stage(4), Stage(5)]), 4), (PracticeSchedule(32, 320, 100), 3)]
+)
+def test_codasca_warns_of_short_stages_with_reset(schedule, rounds):
+    with pytest.warns(UserWarning, match=f"a stage of {rounds} rounds"):
+        Federation([CODASCA(reset="always")], schedule=schedule)
 
 
 def test_codasca_is_silent_where_control_variates_live_on_or_have_time():

@@ -64,7 +64,7 @@ def test_one_seed_gives_no_conclusion():
 
 @pytest.mark.parametrize("margin", [0.0, -0.01, 1.0, float("nan")])
 def test_a_margin_is_above_0(margin: float):
-    with refused("margin-out-of-range", "--margin", margin):
+    with refused("margin-out-of-range", "--margin"):
         margin_tests(numbers(1.0, images=200), margin)
 
 

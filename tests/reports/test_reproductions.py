@@ -244,10 +244,7 @@ class TestDocument:
                 ("document-field-unknown", "parts.fdam-fig1-phantom.configs"),
             ),
             ({"report": {"rows": "x"}}, ("document-field-unknown", "report.rows: ", "did you mean row")),
-            (
-                {"report": {"kind": "seed"}},
-                ("report-kind-not-a-dataclass", "report", "seeds, classes, settings", "embedding"),
-            ),
+            ({"report": {"kind": "seed"}}, ("report-kind-not-a-dataclass", "report", "seeds, classes, settings")),
             ({"shows": None}, ("document-key-missing", "found no shows")),
             ({"scales": {"paper": 3}}, ("document-not-a-mapping", "scales.paper: ", "found 3")),
             (

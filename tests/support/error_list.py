@@ -56,7 +56,7 @@ def _of_file(name: str, tree: ast.Module, classes: set[str]) -> Iterator[Entry]:
         if not isinstance(node, ast.Call):
             continue
         kind, given = ast.unparse(node.func), {each.arg: each.value for each in node.keywords}
-        kind = "ConfigError" if kind == "Problem" else kind
+        kind = "ConfigError" if kind == "KeyedProblem" else kind
         if kind in classes or (node in raised and "key" in given):
             text = _text(node.args[0]) if node.args else ""
             yield Entry(_key(given.get("key")), kind, text, f"{name}:{node.lineno}")

@@ -8,7 +8,7 @@ from fedlit.core.errors import ConfigError
 Subject = TypeVar("Subject")
 
 
-class Problem(str):
+class KeyedProblem(str):
     """Error message with its own key, for a mistake whose fix is not the check's advice.
 
     Args:
@@ -18,7 +18,7 @@ class Problem(str):
 
     key: str
 
-    def __new__(cls, text: str, key: str) -> "Problem":
+    def __new__(cls, text: str, key: str) -> "KeyedProblem":
         """Make a text with a key."""
         problem = super().__new__(cls, text)
         problem.key = key
@@ -38,7 +38,7 @@ class Examination(Generic[Subject]):
 
     @property
     def key(self) -> str:
-        """Key of the errors, such as ``check-shared-memory``, except for those of a :class:`Problem`."""
+        """Key of the errors, such as ``check-shared-memory``, except for those of a :class:`KeyedProblem`."""
         return f"check-{self.name.replace(' ', '-')}"
 
     def problem(self, subject: Subject) -> str:
