@@ -172,7 +172,7 @@ def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: 
     """
     floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
-    found = []
+    ratios = []
     for name, size in sizes.items():
         for index in (0, plan.rounds - 1):
             rnd = plan.round(Train(index, [name], True), made.schedule)
@@ -182,11 +182,11 @@ def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: 
             settings.policy.check_steps(steps, seen, size)
             if floors is not None:
                 least = min(floors.examples, size)
-                found.append(
+                ratios.append(
                     (seen / least, f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}")
                 )
                 least = min(floors.batch_size, size)
-                found.append(
+                ratios.append(
                     (
                         plan.batch_size / least,
                         f"a batch has {plan.batch_size} examples, floors.batch_size requires {least}",
@@ -194,9 +194,11 @@ def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: 
                 )
     if settings.policy.rounds is not None:
         most = settings.policy.rounds
-        found.append((most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days"))
-    if found:
-        yield f"the nearest floor: {min(found)[1]}"
+        ratios.append(
+            (most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days")
+        )
+    if ratios:
+        yield f"the nearest floor: {min(ratios)[1]}"
 
 
 def _steps(window: int) -> dict:

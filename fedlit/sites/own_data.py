@@ -67,15 +67,15 @@ class OwnData:
             if isinstance(error, Unreadable):
                 raise
             raise Unreadable(str(error), key=key_of(error, "site-data-unreadable")) from error
-        own = self.settings.own(list(whole.clients))
-        if not own:
+        names = self.settings.own(list(whole.clients))
+        if not names:
             raise ConfigError(
                 f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
                 f"another share",
                 key="share-without-clients",
             )
         data = copy.copy(whole)
-        data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}
+        data.clients, data.test_sets = {name: whole.clients[name] for name in names}, {}
         return data
 
     def infos(self) -> list[ClientInfo]:
@@ -84,14 +84,14 @@ class OwnData:
 
     def organisations(self) -> State:
         """Return the index of the organisation of each image, see :attr:`ClientInfo.organisations`."""
-        found = {}
+        indices = {}
         for name, client in self.module.clients.items() if self.policy.leaves.scores else ():
             for part, data in parts_of(client):
                 if (sites := getattr(data, "sites", None)) is not None:
-                    found[f"organisation/{name}/{part}"] = torch.from_numpy(
+                    indices[f"organisation/{name}/{part}"] = torch.from_numpy(
                         np.unique(sites, return_inverse=True)[1]
                     ).int()
-        return found
+        return indices
 
     def groups(self, client: str) -> dict[str, np.ndarray]:
         """Return the groups of a client's test images as far as they may leave, see :attr:`ClientInfo.groups`.
@@ -110,13 +110,13 @@ class OwnData:
 
     def group_indices(self) -> State:
         """Return the index of the group of each test image, see :attr:`ClientInfo.groups`."""
-        found = {}
+        by_name = {}
         for client in self.module.clients:
             for name, groups in self.groups(client).items():
                 values = np.unique(groups[groups != ""])
                 indices = np.where(groups == "", -1, np.searchsorted(values, groups))
-                found[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
-        return found
+                by_name[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
+        return by_name
 
     def hidden(self, client: str, part: str) -> list[str]:
         """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""

@@ -296,11 +296,11 @@ class Policy:
         Raises:
             Refused: If there are such vectors; names them.
         """
-        kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
-        if kept:
+        withheld = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
+        if withheld:
             raise Refused(
                 f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
-                f"{', '.join(map(repr, kept))}",
+                f"{', '.join(map(repr, withheld))}",
                 key="vectors-not-allowed",
             )
 

@@ -125,8 +125,8 @@ class PreparedPhase:
         """
         module = self.worker.local.module
         objective = objective_of(module)
-        own = [] if objective is None else list(objective.parameters())
-        variables = {name for name, p in module.named_parameters() if any(p is each for each in own)}
+        of_objective = [] if objective is None else list(objective.parameters())
+        variables = {name for name, p in module.named_parameters() if any(p is each for each in of_objective)}
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
                 raise Refused(
@@ -182,9 +182,9 @@ def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str
                 f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}",
                 key="client-weight-out-of-range",
             )
-        own, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
+        held, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
         hidden = tuple(data.stand_ins(member.name).items())
-        clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
+        clients[member.name] = Client(member.name, held.classes, len(held.train), member.weight, factor, hidden)
     return clients
 
 

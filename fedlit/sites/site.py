@@ -186,8 +186,8 @@ class ResidentSite:
         down, held = ready.down(envelope), [(client.name, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         begun = list(parts.states({client.name: client}, local.module, server, aggregators, held))
-        for name, own in begun:
-            ready.states.keep(name, 0, own, accepted=True)
+        for name, started in begun:
+            ready.states.keep(name, 0, started, accepted=True)
         return entry, Envelope.of(REPLY, Started(bool(begun)))
 
     def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:

@@ -186,10 +186,10 @@ class Supervisor:
         """Return the ids of this lead's jobs that have not ended, the newest first."""
         while (jobs := self._link.ask(lambda session: session.list_jobs(detailed=True, reverse=True))) is None:
             time.sleep(LOOK)
-        own = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
+        of_lead = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
         return [
             job[JobMetaKey.JOB_ID.value]
-            for job in own
+            for job in of_lead
             if job.get(JobMetaKey.JOB_NAME.value) == JOB and job.get(JobMetaKey.STATUS.value) not in ENDED
         ]
 
