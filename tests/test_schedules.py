@@ -10,7 +10,6 @@ from hypothesis import strategies as some
 from refusals import refused
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus
-from fedlit.core.errors import ConfigError
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule, CosineSchedule, PracticeSchedule, Stage, StageSchedule, TheorySchedule
 
@@ -89,10 +88,14 @@ def test_cosine_is_torchs_scheduler_stepped_once_a_round(warm_up):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"), [((3, 3), "warm_up: expected 0 to 2"), ((3, 0, 1.5), "final: expected")]
+    ("arguments", "mistake"),
+    [
+        ((3, 3), ("warm-up-out-of-range", "CosineSchedule.warm_up", "0 to 2")),
+        ((3, 0, 1.5), ("final-rate-out-of-range", "CosineSchedule.final", "1.5")),
+    ],
 )
-def test_a_cosine_outside_of_its_range_is_refused(arguments, said):
-    with pytest.raises(ConfigError, match=rf"CosineSchedule\.{said}"):
+def test_a_cosine_outside_of_its_range_is_refused(arguments, mistake):
+    with refused(*mistake):
         CosineSchedule(*arguments)
 
 
@@ -167,11 +170,12 @@ def test_codasca_refuses_a_stage_of_one_round_with_reset(reset):
         Federation([CODASCA(reset=reset)], schedule=schedule)
 
 
-def test_codasca_warns_of_short_stages_with_reset():
-    with pytest.warns(UserWarning, match="a stage of 4 rounds"):
-        Federation([CODASCA()], schedule=StageSchedule([Stage(9), Stage(4), Stage(5)]))
-    with pytest.warns(UserWarning, match="a stage of 3 rounds"):
-        Federation([CODASCA(reset="always")], schedule=PracticeSchedule(32, 320, 100))
+@pytest.mark.parametrize(
+    ("schedule", "rounds"), [(StageSchedule([Stage(9), Stage(4), Stage(5)]), 4), (PracticeSchedule(32, 320, 100), 3)]
+)
+def test_codasca_warns_of_short_stages_with_reset(schedule, rounds):
+    with pytest.warns(UserWarning, match=f"a stage of {rounds} rounds"):
+        Federation([CODASCA(reset="always")], schedule=schedule)
 
 
 def test_codasca_is_silent_where_control_variates_live_on_or_have_time():

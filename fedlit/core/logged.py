@@ -11,7 +11,7 @@ Key = str | tuple[str, float]
 """A name, with the weight of its values if the module gave one (``batch_size``)."""
 
 
-def key_of(
+def logged_key(
     module: str, name: str, on_step: bool | None, on_epoch: bool | None, reduce_fx: Any, weight: Any
 ) -> Key | None:
     """Return the key under which a value is collected, or None if Lightning would not keep it.

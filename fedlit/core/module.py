@@ -21,7 +21,7 @@ from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.logged import key_of
+from fedlit.core.logged import logged_key
 
 NUMBERS = (int, float, np.floating, np.integer, np.bool_)
 """Types of logged numbers, besides tensors."""
@@ -102,7 +102,7 @@ def collect_logs(module: LightningModule, fabric: FederationFabric) -> None:
         **more: Any,
     ) -> None:
         for name, value in values.items() if logger is not False else ():
-            key = key_of(name_of_class, name, on_step, on_epoch, reduce_fx, batch_size)
+            key = logged_key(name_of_class, name, on_step, on_epoch, reduce_fx, batch_size)
             if isinstance(value, Metric) and key is not None:
                 fabric.metrics[name] = value
             elif key is not None:

@@ -153,10 +153,10 @@ class Fitted:
             aggregator.configure_model(model)
         model = self._session.fabric.strategy.precision.convert_module(model)
         with torch.no_grad():
-            for own, other in zip(model.modules(), trained.modules(), strict=True):
+            for part, other in zip(model.modules(), trained.modules(), strict=True):
                 for name, value in other._parameters.items():
                     if value is not None:
-                        own._parameters[name].copy_(value)
+                        part._parameters[name].copy_(value)
                 for name, value in other._buffers.items():
-                    own._buffers[name] = None if value is None else value.detach().clone()
+                    part._buffers[name] = None if value is None else value.detach().clone()
         return model.cpu().eval()

@@ -131,13 +131,13 @@ class Tuning:
         """
         ranges = {}
         for case, keys in self.cases.items():
-            own = keys.get("ranges") or {}
-            if not isinstance(own, Mapping):
+            of_case = keys.get("ranges") or {}
+            if not isinstance(of_case, Mapping):
                 raise ConfigError(
-                    f"{self._where('ranges', case)}: expected ranges by key, found {as_option(own)}",
+                    f"{self._where('ranges', case)}: expected ranges by key, found {as_option(of_case)}",
                     key="tune-ranges-form",
                 )
-            merged = {key: value for key, value in {**self.ranges, **own}.items() if value is not None}
+            merged = {key: value for key, value in {**self.ranges, **of_case}.items() if value is not None}
             if not merged:
                 raise ConfigError(
                     f"cases.{case}: expected at least one range, found none; add ranges", key="tune-case-without-range"

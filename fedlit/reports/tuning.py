@@ -86,7 +86,7 @@ def edges(tuned: Tuned) -> dict[str, str]:
     return {key: end for key, end in ends.items() if end is not None}
 
 
-def write_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, folder: Path) -> str:
+def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, folder: Path) -> str:
     """Write ``report.md`` and its tables as CSV; return the text of the report."""
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}

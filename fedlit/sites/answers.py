@@ -15,7 +15,7 @@ from fedlit.core.messages import Client, ClientReport, Mask, Payload, State
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import Evaluated, RoundReport, Sent, Told, printable
+from fedlit.sites.messages import ClientInfo, Evaluated, RoundReport, Sent, printable
 from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
@@ -76,8 +76,8 @@ class Expected:
         if missing and missing != of_scores:
             raise InvalidMessageError(f"{min(missing)!r} is missing", key="reply-vector-missing")
         self._check_report(sent.report)
-        told = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
-        return payload, ClientReport(**asdict(sent.report) | told), sent.data
+        checked = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
+        return payload, ClientReport(**asdict(sent.report) | checked), sent.data
 
     def _check(self, name: str, vector: Tensor) -> None:
         known, layout = self.sizes, self.layout
@@ -171,14 +171,14 @@ class Norms:
 
 
 def read_scores(
-    view: View, answer: Envelope, told: Told, classes: Sequence[str], examples: int, may_score: bool
+    view: View, answer: Envelope, info: ClientInfo, classes: Sequence[str], examples: int, may_score: bool
 ) -> tuple[Scores, str]:
     """Read an evaluation, and the fingerprint of the client's data.
 
     Args:
         view: What was asked.
         answer: The answer.
-        told: What the site has reported about the client.
+        info: What the site has reported about the client.
         classes: Classes of the model.
         examples: Number of examples of the view.
         may_score: Whether the site sends scores of single images.
@@ -197,8 +197,8 @@ def read_scores(
         raise InvalidMessageError(
             f"an evaluation of {scored.examples} images, expected {examples}", key="reply-evaluation-examples"
         )
-    size = getattr(told, view.part)
-    counts = told.counts.get(view.part) if examples == size else None
+    size = getattr(info, view.part)
+    counts = info.counts.get(view.part) if examples == size else None
     made = Scores(view, scored.examples, None, None, scored.logged)
     if scored.kind == "tally":
         made.tally = _tally(tensors, classes, counts, examples)
@@ -234,10 +234,10 @@ def _tally(tensors: State, classes: Sequence[str], counts: list[list[int | None]
     return tally
 
 
-def _agree(counts: list[list[int | None]] | None, found: list[list[int]]) -> None:
+def _agree(counts: list[list[int | None]] | None, received: list[list[int]]) -> None:
     """Compare positives and negatives of each class with the site's reported counts; a hidden class has none."""
-    for told, seen in zip(counts or (), found, strict=False):
-        if any(count is not None and count != number for count, number in zip(told, seen, strict=True)):
+    for reported, sent in zip(counts or (), received, strict=False):
+        if any(count is not None and count != number for count, number in zip(reported, sent, strict=True)):
             raise InvalidMessageError(
                 "its numbers of positives and negatives contradict those that it reported at hello",
                 key="reply-counts-contradiction",

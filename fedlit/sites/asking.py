@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import TrainingError, key_of
 from fedlit.core.messages import State
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
@@ -18,6 +18,16 @@ PREPARING = 60
 """Least number of seconds that a site has to prepare itself: it imports modules and reads its data."""
 
 OnError = Literal["repeat", "skip", "stop"]
+
+
+class SitesError(TrainingError):
+    """Error of a run whose sites have failed.
+
+    Attributes:
+        sites: The sites that failed, each with the key of its own error; None if there is none.
+    """
+
+    sites: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,9 @@ class NoAnswer:
     """Reason for a missing answer."""
 
     kind: str  # Kind of the failure.
-    message: str  # Site, client and reason, readable.
+    message: str  # Site, client, reason and key, readable.
+    site: str  # The site.
+    key: str | None = None  # Key of the site's own error; None if there is none.
 
 
 @dataclass
@@ -74,7 +86,7 @@ class Asking:
             on_error: What happens when a site fails, if it differs from the setting.
 
         Raises:
-            TrainingError: If a site has failed and the federation does not continue without it; names the site and the
+            SitesError: If a site has failed and the federation does not continue without it; names the site and the
                 reason.
         """
         on_error, position, self.failed = on_error or self.on_error, 0, False
@@ -101,9 +113,11 @@ class Asking:
         if failures:
             reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if not enough:
-                raise TrainingError(
+                error = SitesError(
                     f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}", key="sites-failed"
                 )
+                error.sites = tuple(dict.fromkeys((failure.site, failure.key) for failure in failures.values()))
+                raise error
             warnings.warn(f"{what}: {reasons}; continuing with {came} of {len(requests)}", stacklevel=2)
         for number in sorted(answers):
             yield requests[number], answers[number]
@@ -183,10 +197,11 @@ def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, En
             return read(request, answer)
         failure = answer.message(Failure)
     except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        return _failed(request, "damaged", f"its answer cannot be used: {error}")
-    return _failed(request, failure.kind, failure.reason)
+        return _failed(request, "damaged", f"its answer cannot be used: {error}", key_of(error))
+    return _failed(request, failure.kind, failure.reason, failure.known_key)
 
 
-def _failed(request: Request, kind: str, reason: str) -> NoAnswer:
-    client = f", client {request.client!r}" if request.client else ""
-    return NoAnswer(kind, f"site {request.site!r}{client} ({request.verb}): {printable(reason)}")
+def _failed(request: Request, kind: str, reason: str, key: str | None = None) -> NoAnswer:
+    client, looked_up = f", client {request.client!r}" if request.client else "", f" [{key}]" if key else ""
+    message = f"site {request.site!r}{client} ({request.verb}): {printable(reason)}{looked_up}"
+    return NoAnswer(kind, message, request.site, key)

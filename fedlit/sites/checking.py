@@ -22,13 +22,13 @@ from fedlit.sites.data import AtSites
 from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.messages import Presence, Told, Train
+from fedlit.sites.messages import ClientInfo, Presence, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Refused
-from fedlit.sites.recipe import Plan
+from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.roster import gather
 from fedlit.sites.settings import SiteSettings
-from fedlit.sites.site import Site
+from fedlit.sites.site import ResidentSite
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 BATCH = 32
@@ -59,14 +59,14 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="fedlit-site-") as folder:
         seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
-        OwnData(trial).told()  # raises the data's own error if they cannot be read
-        carrier = SitesInProcess({settings.name: lambda: Site(trial).answer_bytes})
+        OwnData(trial).infos()  # raises the data's own error if they cannot be read
+        carrier = SitesInProcess({settings.name: lambda: ResidentSite(trial).answer_bytes})
         gathered = gather(carrier, ())
         (presence,) = gathered.presences
         yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
         data = AtSites(gathered.presences)
-        for told in data.told.values():
-            yield _client(told, presence.classes)
+        for info in data.infos.values():
+            yield _client(info, presence.classes)
         yield from data.notes
         yield _rules(settings)
         if config:
@@ -130,14 +130,14 @@ def _check_classes(whole: dict, presence: Presence) -> None:
     )
 
 
-def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
+def _plan(settings: dict, presence: Presence, own: SiteSettings) -> PhasePlan:
     """Return the plan of a configuration's main part, as a server would send it."""
     part, federation = recipe.parts_of(settings)[""], settings["federation"]
     rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
     options = (settings.get("data") or {}).get("init_args") or {}
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
-    return Plan(
+    return PhasePlan(
         model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
         rounds=rounds or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
@@ -151,11 +151,11 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> Plan:
     )  # fmt: skip
 
 
-def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
+def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
-    floors, sizes = settings.policy.floors, {told.name: told.train for told in data.told.values()}
+    floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
-    found = []
+    ratios = []
     for name, size in sizes.items():
         for index in (0, plan.rounds - 1):
             rnd = plan.round(Train(index, [name], True), made.schedule)
@@ -166,14 +166,16 @@ def _floors(settings: SiteSettings, plan: Plan, made: recipe.Recipe, data: AtSit
             if floors is not None:
                 least, fewest, batch = min(floors.examples, size), min(floors.batch_size, size), plan.batch_size
                 what = f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}"
-                found.append((seen / least, what))
+                ratios.append((seen / least, what))
                 what = f"a batch has {batch} examples, floors.batch_size requires {fewest}"
-                found.append((batch / fewest, what))
+                ratios.append((batch / fewest, what))
     if settings.policy.rounds is not None:
         most = settings.policy.rounds
-        found.append((most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days"))
-    if found:
-        yield f"the nearest floor: {min(found)[1]}"
+        ratios.append(
+            (most / plan.rounds, f"{plan.rounds} rounds; rounds allows {most} in {settings.policy.days} days")
+        )
+    if ratios:
+        yield f"the nearest floor: {min(ratios)[1]}"
 
 
 def _folder(folder: Path) -> str:
@@ -190,17 +192,17 @@ def _folder(folder: Path) -> str:
     return f"state: {folder}, {decimal(shutil.disk_usage(there).free)} free"
 
 
-def _client(told: Told, classes: list[str]) -> str:
-    sizes = {"training": told.train, "validation": told.val, "test": told.test}
+def _client(info: ClientInfo, classes: list[str]) -> str:
+    sizes = {"training": info.train, "validation": info.val, "test": info.test}
     parts = [f"{size:,} {part}" for part, size in sizes.items() if size]
-    shown, counts = [], told.counts.get("train") or [[], []]
+    shown, counts = [], info.counts.get("train") or [[], []]
     for name, *both in zip(classes, *counts, strict=bool(counts[0])):
-        if name in told.classes:
+        if name in info.classes:
             shown.append(f"{name} {'/'.join('few' if count is None else f'{count:,}' for count in both)}")
     labelled = f"; training positives/negatives as they are reported: {', '.join(shown)}" if shown else ""
-    groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in told.groups.items())
+    groups = ", ".join(f"{name} ({', '.join(values)})" for name, values in info.groups.items())
     grouped = f"; groups of test images that leave: {groups}" if groups else ""
-    return f"client {told.name!r}: {', '.join(parts)} images{labelled}{grouped}"
+    return f"client {info.name!r}: {', '.join(parts)} images{labelled}{grouped}"
 
 
 def _rules(settings: SiteSettings) -> str:

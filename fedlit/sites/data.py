@@ -12,7 +12,7 @@ from fedlit.core.messages import ClientData, State
 from fedlit.data.clients import distinct_names
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.records import SPLITS
-from fedlit.sites.messages import Presence, Told
+from fedlit.sites.messages import ClientInfo, Presence
 
 LARGE = 0.9
 """A client with more than this share of all training images is named."""
@@ -76,23 +76,23 @@ class AtSites(FederatedDataModule):
     ) -> None:
         super().__init__(None, batch_size=batch_size, eval_batch_size=eval_batch_size)
         self.classes = tuple(sites[0].classes)
-        rows = zip_longest(*([(site.name, told) for told in site.clients] for site in sites))
-        self.told: dict[str, Told] = {}
+        rows = zip_longest(*([(site.name, info) for info in site.clients] for site in sites))
+        self.infos: dict[str, ClientInfo] = {}
         self.site_of: dict[str, str] = {}
-        for site, told in filter(None, chain.from_iterable(rows)):
-            if told.name in self.site_of:
+        for site, info in filter(None, chain.from_iterable(rows)):
+            if info.name in self.site_of:
                 raise ConfigError(
-                    f"sites {self.site_of[told.name]!r} and {site!r} both have a client {told.name!r}; expected "
+                    f"sites {self.site_of[info.name]!r} and {site!r} both have a client {info.name!r}; expected "
                     "different names. With ImageTable, clients have the names in the column that `site` names: write "
                     "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file",
                     key="client-at-two-sites",
                 )
-            self.told[told.name], self.site_of[told.name] = told, site
-        distinct_names(self.told)
+            self.infos[info.name], self.site_of[info.name] = info, site
+        distinct_names(self.infos)
         self.clients = {
-            name: _without_images(told, (arrays or {}).get(self.site_of[name], {})) for name, told in self.told.items()
+            name: _without_images(info, (arrays or {}).get(self.site_of[name], {})) for name, info in self.infos.items()
         }
-        self.schemes = {name: tuple(told.scheme) for name, told in self.told.items() if told.scheme is not None}
+        self.schemes = {name: tuple(info.scheme) for name, info in self.infos.items() if info.scheme is not None}
         self.test_sets = dict(test_sets or {})
         if silent := [site.name for site in sites if not site.scores]:
             self.notes.append(
@@ -101,7 +101,7 @@ class AtSites(FederatedDataModule):
             )
         for site in sites:
             if not site.scores:
-                self.notes += _untold(site)
+                self.notes += _hidden_classes(site)
         self.notes += [*self._large(), *self._unranked()]
 
     def prepare_data(self) -> None:
@@ -112,19 +112,19 @@ class AtSites(FederatedDataModule):
 
     def _large(self) -> Iterator[str]:
         """Yield a note about a client that outweighs all others: a site may claim any number of images."""
-        total = sum(told.train for told in self.told.values())
-        for name, told in self.told.items():
-            if len(self.told) > 1 and told.train > LARGE * total:
+        total = sum(info.train for info in self.infos.values())
+        for name, info in self.infos.items():
+            if len(self.infos) > 1 and info.train > LARGE * total:
                 yield (
-                    f"client {name!r} of {self.site_of[name]} reports {told.train:,} of the {total:,} training "
+                    f"client {name!r} of {self.site_of[name]} reports {info.train:,} of the {total:,} training "
                     "images; with federation.weights: uniform each client counts the same"
                 )
 
     def _unranked(self) -> Iterator[str]:
         """Yield a note if no class has a validation AUROC, because each site hides its own counts."""
-        told = [counts for each in self.told.values() if (counts := each.counts.get("val"))]
-        if told and all(
-            None in pair for counts in told for pair in zip(*counts, strict=True) if any(n != 0 for n in pair)
+        validation = [counts for each in self.infos.values() if (counts := each.counts.get("val"))]
+        if validation and all(
+            None in pair for counts in validation for pair in zip(*counts, strict=True) if any(n != 0 for n in pair)
         ):
             yield (
                 "no site reports the AUROC of any class in validation, so val/auroc_macro is NaN and the model of "
@@ -134,54 +134,54 @@ class AtSites(FederatedDataModule):
     def counts(self) -> pd.DataFrame:
         """Return the sites' reported numbers, in the columns of any data; hidden numbers are NaN."""
         rows = []
-        for name, told in self.told.items():
+        for name, info in self.infos.items():
             for split in SPLITS:
-                size = getattr(told, split)
+                size = getattr(info, split)
                 if size is None:
                     continue
-                counts = told.counts.get(split) or [[None] * len(self.classes)] * 2
+                counts = info.counts.get(split) or [[None] * len(self.classes)] * 2
                 for label, *both in zip(self.classes, *counts, strict=True):
                     numbers = [np.nan if number is None else number for number in both]
-                    rows.append((name, split, label, size, *numbers, label in told.classes))
+                    rows.append((name, split, label, size, *numbers, label in info.classes))
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
         return pd.DataFrame(rows, columns=columns)
 
 
-def _without_images(told: Told, arrays: State) -> ClientData:
+def _without_images(info: ClientInfo, arrays: State) -> ClientData:
     parts = []
-    for part, size in zip(SPLITS, (told.train, told.val, told.test), strict=True):
-        groups = _groups(told, arrays) if part == "test" else None
-        augmented, sites = told.augmented and part == "train", _sites(told, part, arrays)
-        parts.append(None if size is None else Elsewhere(told.name, size, augmented, sites, groups))
-    return ClientData(told.name, tuple(told.classes), *parts)
+    for part, size in zip(SPLITS, (info.train, info.val, info.test), strict=True):
+        groups = _groups(info, arrays) if part == "test" else None
+        augmented, sites = info.augmented and part == "train", _sites(info, part, arrays)
+        parts.append(None if size is None else Elsewhere(info.name, size, augmented, sites, groups))
+    return ClientData(info.name, tuple(info.classes), *parts)
 
 
-def _sites(told: Told, part: str, arrays: State) -> Sequence[str]:
+def _sites(info: ClientInfo, part: str, arrays: State) -> Sequence[str]:
     """Return the organisation of each image of a part; () if they are not reported or do not fit."""
-    numbers, names = arrays.get(f"organisation/{told.name}/{part}"), told.organisations.get(part, [])
-    if numbers is None or len(numbers) != getattr(told, part) or not all(0 <= n < len(names) for n in numbers.unique()):
+    numbers, names = arrays.get(f"organisation/{info.name}/{part}"), info.organisations.get(part, [])
+    if numbers is None or len(numbers) != getattr(info, part) or not all(0 <= n < len(names) for n in numbers.unique()):
         return ()
     return np.asarray(names)[numbers.numpy()]
 
 
-def _groups(told: Told, arrays: State) -> dict[str, np.ndarray]:
+def _groups(info: ClientInfo, arrays: State) -> dict[str, np.ndarray]:
     """Return the groups of a client's test images; a group that does not fit them is left out."""
     groups = {}
-    for name, values in told.groups.items():
-        indices = arrays.get(f"group/{told.name}/{name}")
-        if indices is not None and len(indices) == told.test and all(-1 <= n < len(values) for n in indices.unique()):
+    for name, values in info.groups.items():
+        indices = arrays.get(f"group/{info.name}/{name}")
+        if indices is not None and len(indices) == info.test and all(-1 <= n < len(values) for n in indices.unique()):
             groups[name] = np.asarray([*values, ""])[indices.numpy()]
     return groups
 
 
-def _untold(site: Presence) -> Iterator[str]:
+def _hidden_classes(site: Presence) -> Iterator[str]:
     """Yield notes about classes whose AUROC a site hides because few images are positive or negative."""
     for split in ("val", "test"):
         few = {
             name
-            for told in site.clients
-            for name, *numbers in zip(site.classes, *told.counts.get(split, ((), ())), strict=False)
-            if None in numbers and name in told.classes
+            for info in site.clients
+            for name, *numbers in zip(site.classes, *info.counts.get(split, ((), ())), strict=False)
+            if None in numbers and name in info.classes
         }
         if few:
             named = ", ".join(name for name in site.classes if name in few)

@@ -22,7 +22,7 @@ from fedlit.core.system.typed import Mistyped, built, made
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Number of the protocol; a server and a site with different numbers refuse each other's messages."""
 
 LARGEST_HEADER = 2**16
@@ -63,11 +63,11 @@ class Header:
             InvalidMessageError: If it is not a valid header.
         """
         try:
-            told = strict_json(header)
-            shapes = built(dict[str, tuple[int, ...]], told["shapes"], "shapes")
-            listed = built(list[tuple[str, Literal[DTYPES], int]], told["vectors"], "vectors")
-            content = _numbers(built(dict[str, Any], told["content"], "content"))
-            words = [built(str, told[key], key) for key in ("verb", "sha256", "ledger")]
+            entries = strict_json(header)
+            shapes = built(dict[str, tuple[int, ...]], entries["shapes"], "shapes")
+            listed = built(list[tuple[str, Literal[DTYPES], int]], entries["vectors"], "vectors")
+            content = _numbers(built(dict[str, Any], entries["content"], "content"))
+            words = [built(str, entries[key], key) for key in ("verb", "sha256", "ledger")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidMessageError(
                 f"the header of a message cannot be read: {type(error).__name__} {error}",
@@ -179,7 +179,7 @@ class Envelope:
         Raises:
             ValueError: If it is larger than 64 kB.
         """
-        told = {
+        entries = {
             "verb": self.verb,
             "content": _plain(self.content),
             "vectors": [[name, vector.dtype.name, vector.size] for name, vector in self.vectors.items()],
@@ -187,7 +187,7 @@ class Envelope:
             "sha256": self.digest,
             "ledger": self.ledger,
         }
-        text = json.dumps(told, allow_nan=False, separators=(",", ":")).encode()
+        text = json.dumps(entries, allow_nan=False, separators=(",", ":")).encode()
         if len(text) > LARGEST_HEADER:
             raise ValueError(
                 f"the header of a message {self.verb!r} has {len(text):,} bytes, more than {LARGEST_HEADER:,}: use "

@@ -67,12 +67,12 @@ class Rounds(Controller):
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._carrier = FlareCarrier(self, sites)
-        own = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
+        server_file = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
         meta = fl_ctx.get_prop(FLContextKey.JOB_META)
         # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
-        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, own, lead), self._carrier)
+        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, server_file, lead), self._carrier)
         fl_ctx.get_engine().register_app_command(
             TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
         )

@@ -21,7 +21,7 @@ from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Processes
 from fedlit.sites.messages import Done, new_run
 from fedlit.sites.payloads import module_tensors
-from fedlit.sites.recipe import Plan
+from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.roster import Ledgers, gather
 from fedlit.sites.table import lacking
 
@@ -100,7 +100,7 @@ def with_sites(
     return joined
 
 
-def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[str, Plan]:
+def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[str, PhasePlan]:
     """Return the plan of each phase: everything that is known before it begins."""
     plans = {}
     for number, part in enumerate(experiment.parts):
@@ -110,7 +110,7 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
             options = {"window": federation.schedule.window, "unit": federation.schedule.unit}
             phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
         start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
-        plans[name] = Plan(
+        plans[name] = PhasePlan(
             model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed,
             weights="" if number else start,
             lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state,

@@ -95,8 +95,8 @@ def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
 
 
 def _next(before: str, held: dict) -> str:
-    told = json.dumps(held, sort_keys=True)
-    return hashlib.sha256(f"{before}\n{told}".encode()).hexdigest()
+    text = json.dumps(held, sort_keys=True)
+    return hashlib.sha256(f"{before}\n{text}".encode()).hexdigest()
 
 
 class Ledger:

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
+from fedlit.core.errors import KEY
 from fedlit.core.system.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
@@ -19,6 +20,9 @@ SOON = timedelta(days=30)
 
 LASTING = ("refused", "unfit", "state")
 """Kinds of failures that asking again does not fix."""
+
+LONGEST_KEY = 60
+"""Largest length of the key of a site's error."""
 
 RUN = re.compile(r"[0-9a-f]{32}")
 """The id of a run, which becomes the name of folders at the sites."""
@@ -46,7 +50,7 @@ def printable(text: str, most: int = 2000) -> str:
 
 
 @dataclass
-class Told:
+class ClientInfo:
     """A site's report about one of its clients."""
 
     name: str  # The client.
@@ -93,7 +97,7 @@ class Presence:
     device: str  # The device on which it trains.
     time: float  # Seconds since 1970 by its clock.
     classes: list[str]  # The classes of its data, in their order.
-    clients: list[Told]  # Its clients.
+    clients: list[ClientInfo]  # Its clients.
     scores: bool  # Whether scores of single images leave it.
     whole: bool  # Whether it evaluates only whole views.
     examples: int  # Least number of examples of a client's round.
@@ -116,7 +120,7 @@ class Prepare:
 
     run: str  # Id of the run.
     phase: str  # Name of the phase; "" for the main part.
-    config: dict[str, Any]  # Plan of the phase, see :class:`fedlit.sites.recipe.Plan`.
+    config: dict[str, Any]  # PhasePlan of the phase, see :class:`fedlit.sites.recipe.PhasePlan`.
     fingerprint: str  # Fingerprint of the server's layout.
     clients: list[Member]  # The site's clients, with their weights in the federation.
 
@@ -240,6 +244,12 @@ class Failure:
     # `unprepared` (the process is new), `damaged` (an invalid message), or `failed`.
     kind: str
     reason: str  # Readable reason.
+    key: str | None = None  # Key of the site's own error; None if it has none, or if its text does not leave the site.
+
+    @property
+    def known_key(self) -> str | None:
+        """The key, if it has the form of one; a site may send anything."""
+        return self.key if self.key and len(self.key) <= LONGEST_KEY and KEY.fullmatch(self.key) else None
 
 
 @dataclass

@@ -16,12 +16,18 @@ from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
 from fedlit.sites.model_files import FOLDER, SUFFIX, model_files, run_of
 from fedlit.sites.policy import Refused
-from fedlit.sites.recipe import Plan
+from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.states import NotKept, folder_name
 
 
 def keep(
-    folder: Path, run: str, client: str | None, most: int, module: LightningModule, plan: Plan, notes: Mapping[str, Any]
+    folder: Path,
+    run: str,
+    client: str | None,
+    most: int,
+    module: LightningModule,
+    plan: PhasePlan,
+    notes: Mapping[str, Any],
 ) -> None:
     """Write the model of a run to the site's folder.
 

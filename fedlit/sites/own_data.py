@@ -23,7 +23,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.experiment.custom import named_errors
 from fedlit.federation.examinations import examine_clients
-from fedlit.sites.messages import Told
+from fedlit.sites.messages import ClientInfo
 from fedlit.sites.settings import SiteSettings
 
 KEY = "key"
@@ -67,33 +67,33 @@ class OwnData:
             if isinstance(error, Unreadable):
                 raise
             raise Unreadable(str(error), key=key_of(error, "site-data-unreadable")) from error
-        own = self.settings.own(list(whole.clients))
-        if not own:
+        names = self.settings.own(list(whole.clients))
+        if not names:
             raise ConfigError(
                 f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
                 f"another share",
                 key="share-without-clients",
             )
         data = copy.copy(whole)
-        data.clients, data.test_sets = {name: whole.clients[name] for name in own}, {}
+        data.clients, data.test_sets = {name: whole.clients[name] for name in names}, {}
         return data
 
-    def told(self) -> list[Told]:
+    def infos(self) -> list[ClientInfo]:
         """Return a report about each client, as far as the policy allows."""
-        return [self._told(name) for name in self.module.clients]
+        return [self._info(name) for name in self.module.clients]
 
     def organisations(self) -> State:
-        """Return the index of the organisation of each image, see :attr:`Told.organisations`."""
-        found = {}
+        """Return the index of the organisation of each image, see :attr:`ClientInfo.organisations`."""
+        indices = {}
         for name, client in self.module.clients.items() if self.policy.leaves.scores else ():
             for part, data in parts_of(client):
                 if (sites := getattr(data, "sites", None)) is not None:
-                    indices = np.unique(sites, return_inverse=True)[1]
-                    found[f"organisation/{name}/{part}"] = torch.from_numpy(indices).int()
-        return found
+                    places = np.unique(sites, return_inverse=True)[1]
+                    indices[f"organisation/{name}/{part}"] = torch.from_numpy(places).int()
+        return indices
 
     def groups(self, client: str) -> dict[str, np.ndarray]:
-        """Return the groups of a client's test images as far as they may leave, see :attr:`Told.groups`.
+        """Return the groups of a client's test images as far as they may leave, see :attr:`ClientInfo.groups`.
 
         They leave only with scores of single images, for the table of predictions; a group that is hidden from all
         images is left out.
@@ -104,18 +104,18 @@ class OwnData:
         patients = np.asarray(getattr(data, "patients", ())).astype(str)
         if len(patients) != len(data) or not (patients != "").all():
             patients = np.arange(len(data))
-        told = {name: self.policy.told_groups(np.asarray(of), patients) for name, of in groups_of(data).items()}
-        return {name: groups for name, groups in told.items() if (groups != "").any()}
+        visible = {name: self.policy.visible_groups(np.asarray(of), patients) for name, of in groups_of(data).items()}
+        return {name: groups for name, groups in visible.items() if (groups != "").any()}
 
     def group_indices(self) -> State:
-        """Return the index of the group of each test image, see :attr:`Told.groups`."""
-        found = {}
+        """Return the index of the group of each test image, see :attr:`ClientInfo.groups`."""
+        by_name = {}
         for client in self.module.clients:
             for name, groups in self.groups(client).items():
                 values = np.unique(groups[groups != ""])
                 indices = np.where(groups == "", -1, np.searchsorted(values, groups))
-                found[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
-        return found
+                by_name[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
+        return by_name
 
     def hidden(self, client: str, part: str) -> list[str]:
         """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""
@@ -161,12 +161,12 @@ class OwnData:
                 key="site-fingerprint-not-written",
             ) from error
 
-    def _told(self, name: str) -> Told:
+    def _info(self, name: str) -> ClientInfo:
         data, client = self.module, self.module.clients[name]
         parts = dict(parts_of(client))
         labelled = {part: labels for part, d in parts.items() if (labels := getattr(d, "labels", None)) is not None}
         sites = {part: d.sites for part, d in parts.items() if hasattr(d, "sites") and self.policy.leaves.scores}
-        return Told(
+        return ClientInfo(
             name=name,
             classes=list(client.classes),
             scheme=list(data.schemes[name]) if name in data.schemes else None,
@@ -174,7 +174,7 @@ class OwnData:
             val=len(parts["val"]) if "val" in parts else None,
             test=len(parts["test"]) if "test" in parts else None,
             augmented=getattr(client.train, "augment", None) is not None,
-            counts={part: self.policy.told(labels) for part, labels in labelled.items()},
+            counts={part: self.policy.visible_counts(labels) for part, labels in labelled.items()},
             groups={name: np.unique(of[of != ""]).tolist() for name, of in self.groups(name).items()},
             organisations={part: np.unique(found).astype(str).tolist() for part, found in sites.items()},
             data=self.fingerprint(name),

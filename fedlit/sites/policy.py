@@ -295,11 +295,11 @@ class Policy:
         Raises:
             Refused: If there are such vectors; names them.
         """
-        kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
-        if kept:
+        withheld = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
+        if withheld:
             raise Refused(
                 f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
-                f"{', '.join(map(repr, kept))}",
+                f"{', '.join(map(repr, withheld))}",
                 key="vectors-not-allowed",
             )
 
@@ -309,7 +309,7 @@ class Policy:
         few = np.minimum(positives, negatives) < self.leaves.counts_below
         return (few & (positives + negatives > 0)).tolist()
 
-    def told_groups(self, groups: np.ndarray, patients: np.ndarray) -> np.ndarray:
+    def visible_groups(self, groups: np.ndarray, patients: np.ndarray) -> np.ndarray:
         """Return groups [n] of images in which those that may not leave are "", as unknown ones are.
 
         A group of fewer patients than the limit is hidden. Hidden images must not stand out as what the others leave:
@@ -323,15 +323,15 @@ class Policy:
         def people(mask: np.ndarray) -> int:
             return len(np.unique(patients[mask]))
 
-        limit, told = self.leaves.counts_below, groups.copy()
+        limit, visible = self.leaves.counts_below, groups.copy()
         size = {name: people(groups == name) for name in np.unique(groups[groups != ""])}
         for name in sorted(size, key=size.get):
-            is_small, stands_out = size[name] < limit, people(told == "") < limit and (told != groups).any()
+            is_small, stands_out = size[name] < limit, people(visible == "") < limit and (visible != groups).any()
             if is_small or stands_out:
-                told[groups == name] = ""
-        return told
+                visible[groups == name] = ""
+        return visible
 
-    def told(self, labels: Any) -> list[list[int | None]]:
+    def visible_counts(self, labels: Any) -> list[list[int | None]]:
         """Count positives and negatives of each class in labels [n, C]; None for both if the class is hidden."""
         hidden = self.hidden(labels)
         counts = [np.asarray(labels == value).sum(0) for value in (1, 0)]

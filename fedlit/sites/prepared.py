@@ -23,7 +23,7 @@ from fedlit.sites.messages import Member, Prepare, Task
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.payloads import module_state
 from fedlit.sites.policy import Refused
-from fedlit.sites.recipe import Plan, Recipe
+from fedlit.sites.recipe import PhasePlan, Recipe
 from fedlit.sites.states import SiteStates
 
 
@@ -43,7 +43,7 @@ class PreparedPhase:
         return self.worker.local.layout
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> PhasePlan:
         """The plan of the phase."""
         return self.recipe.plan
 
@@ -117,8 +117,8 @@ class PreparedPhase:
         """
         module = self.worker.local.module
         objective = objective_of(module)
-        own = [] if objective is None else list(objective.parameters())
-        variables = {name for name, p in module.named_parameters() if any(p is each for each in own)}
+        of_objective = [] if objective is None else list(objective.parameters())
+        variables = {name for name, p in module.named_parameters() if any(p is each for each in of_objective)}
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
                 raise Refused(
@@ -157,7 +157,7 @@ class PreparedPhase:
         local.flat.own.load({})
 
 
-def members(data: OwnData, asked: Sequence[Member], plan: Plan) -> dict[str, Client]:
+def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str, Client]:
     """Return the site's clients that take part, by name.
 
     Raises:
@@ -174,9 +174,9 @@ def members(data: OwnData, asked: Sequence[Member], plan: Plan) -> dict[str, Cli
                 f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}",
                 key="client-weight-out-of-range",
             )
-        own, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
+        held, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
         hidden = tuple(data.stand_ins(member.name).items())
-        clients[member.name] = Client(member.name, own.classes, len(own.train), member.weight, factor, hidden)
+        clients[member.name] = Client(member.name, held.classes, len(held.train), member.weight, factor, hidden)
     return clients
 
 

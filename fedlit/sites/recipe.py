@@ -23,7 +23,7 @@ STARTS = ("pretrained", "weights")
 
 
 @dataclass(frozen=True)
-class Plan:
+class PhasePlan:
     """A phase in the form that a site approves: only the weights of rounds are not in it."""
 
     model: dict[str, Any]  # The model of the main part: `class_path` and `init_args`.
@@ -73,7 +73,7 @@ class Plan:
 class Recipe:
     """Objects of a plan."""
 
-    plan: Plan  # The plan.
+    plan: PhasePlan  # The plan.
     model: LightningModule  # The model of the main part.
     phase: Phase  # What the phase changes, its algorithms and its schedule.
 
@@ -117,7 +117,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
         ConfigError: If they cannot be built here, or would load weights from a file or a hub.
     """
     try:
-        plan = made(Plan, config, "")
+        plan = made(PhasePlan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
             raise Mistyped(
                 f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out",

@@ -33,7 +33,7 @@ class Replies:
     def __init__(self, program: Program, presences: Sequence[Presence], layout: Layout) -> None:
         self._program, self._layout = program, layout
         self._masks = {name: client_mask(program.aggregators, layout, c) for name, c in program.clients.items()}
-        self._told = {told.name: told for site in presences for told in site.clients}
+        self._infos = {info.name: info for site in presences for info in site.clients}
         self.sites = {site.name: site for site in presences}
 
     def prepared(self, request: Request, reply: Envelope) -> None:
@@ -64,13 +64,13 @@ class Replies:
         Raises:
             InvalidMessageError: If it is not of this view, or contradicts what the site has reported.
         """
-        told, site, look = self._told[view.holder], self.sites[request.site], request.message.asked
-        examples, batches = getattr(told, view.part), self._program.limit_eval_batches
+        info, site, look = self._infos[view.holder], self.sites[request.site], request.message.asked
+        examples, batches = getattr(info, view.part), self._program.limit_eval_batches
         if look.limit is not None:
             examples = min(examples, look.limit)
         if batches is not None:
             examples = min(examples, batches * self._program.eval_batch_size)
-        scores, data = read_scores(view, reply, told, self._layout.classes, examples, site.scores)
+        scores, data = read_scores(view, reply, info, self._layout.classes, examples, site.scores)
         self._check_data(request, data, what)
         return scores
 
@@ -103,9 +103,9 @@ class Replies:
         return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
-        told = self._told[request.client]
-        if data != told.data:
-            told.data = data
+        info = self._infos[request.client]
+        if data != info.data:
+            info.data = data
             warnings.warn(
                 f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its "
                 "results are for other images or labels",

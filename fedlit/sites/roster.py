@@ -18,7 +18,7 @@ from fedlit.core.messages import State
 from fedlit.core.system.files import whole
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, SOON, Failure, Hello, Presence, Told, check_run, new_run, printable
+from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, Presence, check_run, new_run, printable
 
 FILE = "sites.json"
 """File of a run's directory: the run's id, by which sites identify it, and the sites of its clients."""
@@ -56,7 +56,7 @@ class Roster:
     @property
     def site_of(self) -> dict[str, str]:
         """The site of each client, by the client's name."""
-        return {told.name: presence.name for presence in self.presences for told in presence.clients}
+        return {info.name: presence.name for presence in self.presences for info in presence.clients}
 
     @property
     def whole(self) -> bool:
@@ -93,8 +93,8 @@ class Roster:
                 )
             self._write(file, {})
         try:
-            told = json.loads(file.read_text())
-            self.run, before = str(told["run"]), dict(told.get("clients", {}))
+            content = json.loads(file.read_text())
+            self.run, before = str(content["run"]), dict(content.get("clients", {}))
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
@@ -114,9 +114,9 @@ class Roster:
 
     def _write(self, file: Path, before: Mapping[str, str]) -> None:
         """Write the run's id, the sites, and where each client is or was."""
-        told = {"run": self.run, "sites": [presence.name for presence in self.presences]}
+        content = {"run": self.run, "sites": [presence.name for presence in self.presences]}
         with whole(file, durable=True) as draft:
-            draft.write_text(json.dumps(told | {"clients": {**before, **self.site_of}}) + "\n")
+            draft.write_text(json.dumps(content | {"clients": {**before, **self.site_of}}) + "\n")
 
 
 def run_with(folder: Path, run: str) -> Path | None:
@@ -212,14 +212,14 @@ def gather(
         sent |= dict.fromkeys(missing, time.time())
         tickets = [carrier.send(site, envelope, wait) for site, envelope in zip(missing, asked, strict=True)]
         answers |= {ticket.site: answer for ticket, answer in carrier.collect(tickets)}
-    problems, found, arrays = [], {}, {}
+    problems, presences, arrays = [], {}, {}
     for site, answer in answers.items():
         try:
-            found[site] = _presence(site, answer)
-            arrays[found[site].name] = answer.tensors()
+            presences[site] = _presence(site, answer)
+            arrays[presences[site].name] = answer.tensors()
         except InvalidMessageError as error:
             problems.append(f"site {site!r}: {printable(str(error))}")
-    for site, presence in found.items():
+    for site, presence in presences.items():
         _warn(presence, sent[site])
         ledgers.compare(site, presence)
         if classes and list(presence.classes) != list(classes):
@@ -229,17 +229,17 @@ def gather(
                 "classes, in their order, as classes of the site's data, and those that it does not label also as "
                 "unlabelled"
             )
-    problems += _misnamed(found)
+    problems += _misnamed(presences)
     if problems:
         raise ConfigError("--sites: " + "; ".join(problems), key="sites-not-ready")
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
-    return Gathered([found[site] for site in sorted(found)], arrays)
+    return Gathered([presences[site] for site in sorted(presences)], arrays)
 
 
-def _misnamed(found: Mapping[str, Presence]) -> list[str]:
+def _misnamed(presences: Mapping[str, Presence]) -> list[str]:
     """Return messages about wrong names in the sites' files."""
     by_name: dict[str, list[str]] = {}
-    for address, presence in found.items():
+    for address, presence in presences.items():
         by_name.setdefault(presence.name, []).append(address)
     twice = [
         f"sites {' and '.join(map(repr, addresses))} both call themselves {name!r}: give each a different name"
@@ -258,17 +258,18 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
     if isinstance(answer, Lost):
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
-        raise InvalidMessageError(answer.message(Failure).reason, key="hello-refused")
+        failure = answer.message(Failure)
+        raise InvalidMessageError(failure.reason, key=failure.known_key or "hello-refused")
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
-    if odd or (not presence.classes and any(told.classes for told in presence.clients)):
+    if odd or (not presence.classes and any(info.classes for info in presence.clients)):
         raise InvalidMessageError(
             f"expected a printable name of the site and of each class, found "
             f"{printable(odd[0], 60) if odd else 'none'!r}",
             key="hello-names-not-printable",
         )
-    for told in presence.clients:
-        _check_told(told, presence.classes)
+    for info in presence.clients:
+        _check_info(info, presence.classes)
     if presence.fedlit != __version__:
         raise InvalidMessageError(
             f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version",
@@ -277,42 +278,42 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
     return presence
 
 
-def _check_told(told: Told, classes: Sequence[str]) -> None:
+def _check_info(info: ClientInfo, classes: Sequence[str]) -> None:
     """Check a site's report about a client."""
-    if not told.name or printable(told.name, 200) != told.name or told.name != told.name.strip():
+    if not info.name or printable(info.name, 200) != info.name or info.name != info.name.strip():
         raise InvalidMessageError(
-            f"a client's name {printable(told.name, 60)!r}: expected at most 200 printable characters",
+            f"a client's name {printable(info.name, 60)!r}: expected at most 200 printable characters",
             key="hello-client-name",
         )
-    if unknown := [name for name in told.classes if name not in classes]:
+    if unknown := [name for name in info.classes if name not in classes]:
         raise InvalidMessageError(
-            f"client {told.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes",
+            f"client {info.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes",
             key="hello-client-class-unknown",
         )
     for part in PARTS:
-        size = getattr(told, part)
+        size = getattr(info, part)
         if size is not None and not 0 <= size < 2**40:
             raise InvalidMessageError(
-                f"client {told.name!r}: expected a possible number of images in {part}, found {size}",
+                f"client {info.name!r}: expected a possible number of images in {part}, found {size}",
                 key="hello-image-count",
             )
-    texts = [*told.groups, *(value for values in told.groups.values() for value in values)]
+    texts = [*info.groups, *(value for values in info.groups.values() for value in values)]
     if odd := [text for text in texts if not text or printable(text, 200) != text]:
         raise InvalidMessageError(
-            f"client {told.name!r}: expected printable names and values of groups, found {printable(odd[0], 60)!r}",
+            f"client {info.name!r}: expected printable names and values of groups, found {printable(odd[0], 60)!r}",
             key="hello-groups-unprintable",
         )
-    for part, counts in told.counts.items():
-        size = getattr(told, part) if part in PARTS else None
+    for part, counts in info.counts.items():
+        size = getattr(info, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):
             raise InvalidMessageError(
-                f"client {told.name!r}: counts of {printable(part, 20)!r} that do not fit its classes",
+                f"client {info.name!r}: counts of {printable(part, 20)!r} that do not fit its classes",
                 key="hello-counts-misfit",
             )
         for positives, negatives in zip(*counts, strict=True):
             if (positives is None) != (negatives is None) or not 0 <= (positives or 0) + (negatives or 0) <= size:
                 raise InvalidMessageError(
-                    f"client {told.name!r}: {positives} positives and {negatives} negatives of {size} images",
+                    f"client {info.name!r}: {positives} positives and {negatives} negatives of {size} images",
                     key="hello-positives-contradiction",
                 )
 

@@ -78,15 +78,15 @@ def site_rules() -> dict[str, dict[str, Any]]:
 def authorization() -> dict[str, Any]:
     """Return the rights of each role: leads submit jobs; nobody sends code or reads a site's files."""
     never = {right: "none" for right in ("byoc", "shell_commands", "server-predeployed-flwr")}
-    own = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
+    own_jobs = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
     view = {"view": "any"}
     rights = {
         "project_admin": {"submit_job": "none", "manage_job": "any", "download_job": "any", "clone_job": "none"}
         | {"operate": "any", "app_command": "any"},
         "org_admin": {"submit_job": "none", "operate": "o:site"}
-        | own
+        | own_jobs
         | {"manage_job": "o:submitter", "app_command": "none"},
-        "lead": {"submit_job": "any", "operate": "o:site"} | own,
+        "lead": {"submit_job": "any", "operate": "o:site"} | own_jobs,
         "member": {},
     }
     return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}

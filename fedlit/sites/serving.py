@@ -20,7 +20,7 @@ from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
 from fedlit.sites.retention import forget_jobs
 from fedlit.sites.settings import SiteSettings, read_settings
-from fedlit.sites.site import Site
+from fedlit.sites.site import ResidentSite
 
 LOCK = ".lock"
 """Lock file in the folder of states, so that only one process uses it."""
@@ -49,7 +49,7 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         settings = read_settings(file)
         if own_process:
             _confine(settings.policy.limits)
-        site = Site(settings, until=until, lead=lead)
+        site = ResidentSite(settings, until=until, lead=lead)
         if kit and (days := settings.state_days) is not None:
             for job in forget_jobs(kit.folder.parent, days, time.time()):
                 print(f"removed the folder of job {job} after {days:g} days (state_days)", file=sys.stderr)
@@ -63,7 +63,7 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
 class _Held:
     """A site that holds the lock of its folder of states."""
 
-    def __init__(self, settings: SiteSettings, site: Site, own_process: bool) -> None:
+    def __init__(self, settings: SiteSettings, site: ResidentSite, own_process: bool) -> None:
         self._settings, self._site, self._own_process = settings, site, own_process
         self._lock = FileLock(settings.folder / LOCK, mode=0o600, is_singleton=True)
 

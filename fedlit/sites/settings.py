@@ -55,10 +55,10 @@ class SiteSettings:
                 f"state_days: expected a number of days above 0, or null, found {self.state_days}",
                 key="state-days-not-positive",
             )
-        found = SHARE.fullmatch(self.share or "1 of 1")
-        if found is None or int(found[1]) > int(found[2]):
+        match = SHARE.fullmatch(self.share or "1 of 1")
+        if match is None or int(match[1]) > int(match[2]):
             raise ConfigError(f"share: expected a share such as 2 of 3, found {self.share!r}", key="share-invalid")
-        self.position, self.sites = int(found[1]) - 1, int(found[2])
+        self.position, self.sites = int(match[1]) - 1, int(match[2])
 
     @property
     def folder(self) -> Path:

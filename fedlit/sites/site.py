@@ -33,7 +33,7 @@ from fedlit.sites.states import SiteStates
 from fedlit.sites.table import lacking, line_to_add, table_of
 
 
-class Site:
+class ResidentSite:
     """A site that answers the server's messages, as far as its policy allows.
 
     Args:
@@ -107,7 +107,7 @@ class Site:
         presence = messages.Presence(
             name=self.name, fedlit=__version__, torch=torch.__version__, python=platform.python_version(),
             device=str(make_fabric(self.settings.accelerator).device), time=self._now(),
-            classes=list(self._data.module.classes), clients=self._data.told(), scores=policy.leaves.scores,
+            classes=list(self._data.module.classes), clients=self._data.infos(), scores=policy.leaves.scores,
             whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
             hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
         )  # fmt: skip
@@ -151,8 +151,8 @@ class Site:
         down, held = ready.down(envelope), [(client.name, state)] if state else []
         server = ServerState(ready.layout, down.w, down.stats, [])
         begun = list(parts.states({client.name: client}, local.module, server, aggregators, held))
-        for name, own in begun:
-            ready.states.keep(name, 0, own, accepted=True)
+        for name, started in begun:
+            ready.states.keep(name, 0, started, accepted=True)
         return entry, Envelope.of(messages.REPLY, messages.Started(bool(begun)))
 
     def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
@@ -176,9 +176,9 @@ class Site:
             ready.states.keep(client.name, task.asked.index + 1, after)
             payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
         entry = replace(entry, at=task.asked.index, examples=report.examples, steps=report.steps)
-        told = asdict(replace(report, metrics={}))
-        del told["metrics"]  # metric objects hold examples
-        sent = messages.Sent(payload.weight, messages.RoundReport(**told), self._data.fingerprint(client.name), whole)
+        fields = asdict(replace(report, metrics={}))
+        del fields["metrics"]  # metric objects hold examples
+        sent = messages.Sent(payload.weight, messages.RoundReport(**fields), self._data.fingerprint(client.name), whole)
         return entry, Envelope.of(messages.REPLY, sent, payload_tensors(payload.cpu()))
 
     def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:

@@ -83,9 +83,9 @@ class SiteStates:
         """
         self._find(client, accepted, fresh)
         for number in {accepted, *durable} - {None}:
-            file, own = self._file(client, "pending", number), self._file(client, "round", number)
-            if file.exists() and not own.exists():
-                file.replace(own)
+            file, committed = self._file(client, "pending", number), self._file(client, "round", number)
+            if file.exists() and not committed.exists():
+                file.replace(committed)
                 sync(file.parent)
         for kind, number, other in self._files(client):
             if kind == "pending" or (number != accepted and number not in durable):
@@ -136,8 +136,8 @@ class SiteStates:
 
     def _files(self, client: str) -> list[tuple[str, int, Path]]:
         folder = self._file(client, "round", 0).parent
-        found = [(FILE.fullmatch(path.name), path) for path in sorted(folder.glob("*.pt"))]
-        return [(match[1], int(match[2]), path) for match, path in found if match]
+        named = [(FILE.fullmatch(path.name), path) for path in sorted(folder.glob("*.pt"))]
+        return [(match[1], int(match[2]), path) for match, path in named if match]
 
     def _file(self, client: str, kind: str, number: int) -> Path:
         check_run(self.run)

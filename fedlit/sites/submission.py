@@ -59,29 +59,29 @@ class Lead:
         Raises:
             ConfigError: If it is not the folder of a lead, or does not name the sites.
         """
-        admin, own = folder / ADMIN_FILE, folder / LEAD_FILE
+        admin, sites_file = folder / ADMIN_FILE, folder / LEAD_FILE
         if not admin.exists():
             raise ConfigError(
                 f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, "
                 "found no such file",
                 key="lead-folder-missing",
             )
-        if not own.exists():
+        if not sites_file.exists():
             raise ConfigError(
-                f"--sites {folder}: write {own} with the names of the sites, such as: sites: [north, south]",
+                f"--sites {folder}: write {sites_file} with the names of the sites, such as: sites: [north, south]",
                 key="lead-file-missing",
             )
-        values = documents.load(own)
+        values = documents.load(sites_file)
         sites = values.get("sites") if isinstance(values, dict) and values.keys() == {"sites"} else None
         if not isinstance(sites, list) or not sites or not all(isinstance(name, str) for name in sites):
             raise ConfigError(
-                f"{own}: expected sites: and a list of their names, such as: sites: [north, south]",
+                f"{sites_file}: expected sites: and a list of their names, such as: sites: [north, south]",
                 key="lead-file-without-sites",
             )
         if len(set(sites)) < len(sites):
-            raise ConfigError(f"{own}: sites: a name appears twice; remove one", key="lead-file-site-twice")
-        own = json.loads(admin.read_text())["admin"]
-        return cls(folder.absolute(), str(own["username"]), tuple(sites), str(own.get("host", cls.server)))
+            raise ConfigError(f"{sites_file}: sites: a name appears twice; remove one", key="lead-file-site-twice")
+        user = json.loads(admin.read_text())["admin"]
+        return cls(folder.absolute(), str(user["username"]), tuple(sites), str(user.get("host", cls.server)))
 
     def reaching(self, summary: str) -> str:
         """Replace the server's local addresses by those that others can reach.

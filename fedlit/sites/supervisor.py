@@ -56,7 +56,7 @@ class Watched:
     id: str  # NVFlare's id.
     began: float = field(default_factory=time.monotonic)  # When it was submitted.
     seen: int = 0  # Number of its lines that were shown.
-    told: dict[str, Any] = field(default_factory=dict)  # Its last progress report.
+    report: dict[str, Any] = field(default_factory=dict)  # Its last progress report.
     gone: float | None = None  # Since when the server answers that it does not run.
     without: dict[str, int] = field(default_factory=dict)  # How often in a row each connected site was seen without it.
     stopping: float | None = None  # When it was asked to end after its round.
@@ -128,8 +128,8 @@ class Supervisor:
                     "the job was aborted with NVFlare's own commands; to resume, use --ckpt_path last",
                     key="job-aborted-by-command",
                 )
-            self._run = job.told.get("run") or self._run
-            progress = int(job.told.get("kept", 0))
+            self._run = job.report.get("run") or self._run
+            progress = int(job.report.get("kept", 0))
             kept, fruitless = max(kept, progress), 0 if progress > kept else fruitless + 1
             if fruitless > ATTEMPTS:
                 reason = ending.reason if ending else "see the logs of the server and of the sites"
@@ -146,14 +146,14 @@ class Supervisor:
             return None
         asked = {"since": 0, "means": asdict(self._submission.resumes)}
         for job in map(Watched, self._at_work()):
-            while (told := self._command(job, asked)) is None or told["means"] is None:
+            while (report := self._command(job, asked)) is None or report["means"] is None:
                 status = self._status(job)
                 died = status == RunStatus.RUNNING.value and job.gone and time.monotonic() - job.gone > STARTING
-                if status in ENDED or died or (told and told["ended"]):
+                if status in ENDED or died or (report and report["ended"]):
                     break
                 time.sleep(LOOK)
-            if told and told["means"]:
-                if not self._hold(told["run"]):
+            if report and report["means"]:
+                if not self._hold(report["run"]):
                     raise ConfigError(
                         f"--sites {self._lead.folder}: another command is watching this run; wait until it ends, or "
                         f"end it",
@@ -169,10 +169,10 @@ class Supervisor:
         """Return the ids of this lead's jobs that have not ended, the newest first."""
         while (jobs := self._link.ask(lambda session: session.list_jobs(detailed=True, reverse=True))) is None:
             time.sleep(LOOK)
-        own = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
+        of_lead = [job for job in jobs if job.get(JobMetaKey.SUBMITTER_NAME.value) == self._lead.user]
         return [
             job[JobMetaKey.JOB_ID.value]
-            for job in own
+            for job in of_lead
             if job.get(JobMetaKey.JOB_NAME.value) == JOB and job.get(JobMetaKey.STATUS.value) not in ENDED
         ]
 
@@ -237,7 +237,7 @@ class Supervisor:
         """Watch a job to its end; return None if it died without a report."""
         while True:
             try:
-                if (ending := self._told(job)) is not None:
+                if (ending := self._follow(job)) is not None:
                     return ending
                 status = self._status(job)
                 if status in ENDED:
@@ -254,38 +254,38 @@ class Supervisor:
                 self._say("stopping after this round; Ctrl-C again aborts it")
                 self._stop(job)
 
-    def _told(self, job: Watched) -> Ending | None:
+    def _follow(self, job: Watched) -> Ending | None:
         """Show what a job has printed; return how its run ended, or None while it runs."""
         asked = {"since": job.seen} | ({"stop": True, "lost": job.lost} if job.stopping is not None else {})
-        told = self._command(job, asked)
-        if told is None:
+        report = self._command(job, asked)
+        if report is None:
             return None
-        for line in told["lines"]:
+        for line in report["lines"]:
             self._say(line)
-        job.seen += len(told["lines"])
-        job.told = told
-        if told["run"]:
-            self._hold(told["run"])
-        if told["ended"] is None:
+        job.seen += len(report["lines"])
+        job.report = report
+        if report["run"]:
+            self._hold(report["run"])
+        if report["ended"] is None:
             return None
         self._command(job, {"since": job.seen, "heard": True})
-        if told["ended"]["kind"] == "away":
-            self._say(told["ended"]["reason"])
-        return Ending(**told["ended"])
+        if report["ended"]["kind"] == "away":
+            self._say(report["ended"]["reason"])
+        return Ending(**report["ended"])
 
     def _command(self, job: Watched, asked: dict[str, Any]) -> dict[str, Any] | None:
         """Send a command to the job; return None if it does not run, or has not answered."""
 
         def ask(session: Session) -> dict[str, Any] | None:
             try:
-                told = session.do_app_command(job.id, TOPIC, asked)
+                report = session.do_app_command(job.id, TOPIC, asked)
             except (api_spec.JobNotRunning, api_spec.JobNotFound):
                 job.gone = job.gone or time.monotonic()
                 return None
             except (api_spec.NoReply, api_spec.InternalError, RuntimeError):  # the job is starting or busy
                 return None
             job.gone = None
-            return told
+            return report
 
         return self._link.ask(ask)
 
@@ -308,10 +308,10 @@ class Supervisor:
             return False
         running = status == RunStatus.RUNNING.value
         job.gone = job.gone if running else None
-        if job.told and job.gone is not None and now - job.gone > GONE:
+        if job.report and job.gone is not None and now - job.gone > GONE:
             self._say(f"the server no longer runs the job ({status})")
             return True
-        if not job.told:
+        if not job.report:
             if now - job.began <= (LOADING if running else STARTING):
                 return False
             self._say(f"the job does not start ({status})")

@@ -49,7 +49,7 @@ def table_of(allow: Sequence[str] = ()) -> Table:
     Raises:
         ConfigError: If one of them cannot be imported, or is not a class of an accepted type.
     """
-    own = {}
+    allowed = {}
     for path in allow:
         module, _, name = path.rpartition(".")
         try:
@@ -65,8 +65,8 @@ def table_of(allow: Sequence[str] = ()) -> Table:
                 f"found {path}",
                 key="allowed-class-of-other-base",
             )
-        own |= dict.fromkeys((path, _path(cls)), cls)
-    return Table(shipped_classes() | own, BASES)
+        allowed |= dict.fromkeys((path, _path(cls)), cls)
+    return Table(shipped_classes() | allowed, BASES)
 
 
 def lacking(config: Any, table: Table | None = None) -> list[str]:

@@ -13,7 +13,6 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
-from fedlit.core.errors import TrainingError
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
@@ -290,13 +289,11 @@ class Attention(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("layer", "said"),
-    [(Squares(), "Doubled has no second derivative"), (Attention(), r"attention\w*_backward has no second derivative")],
-    ids=["custom", "native"],
+    ("layer", "said"), [(Squares(), "Doubled has no"), (Attention(), "_backward has no")], ids=["custom", "native"]
 )
 def test_an_operation_without_second_derivative_is_named(layer, said):
     module = seeded(nn.Linear(4, 4), layer)
-    with pytest.raises(TrainingError, match=f"{said}.*first_order: true"):
+    with refused("scgdam-no-second-derivative", said, "first_order: true"):
         run([LocalSCGDAM()], module, Sites(), rounds=1)
     assert torch.isfinite(run([LocalSCGDAM(first_order=True)], module, Sites(), rounds=1).server.w).all()
 

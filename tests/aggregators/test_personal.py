@@ -4,12 +4,12 @@ import pytest
 import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
 from quadratics import Problems
+from refusals import refused
 from simulation import simulate
 from torch import nn
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, PersonalHeads, Scaffold
-from fedlit.core.errors import ConfigError
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -152,20 +152,14 @@ def test_control_variates_act_on_the_part_that_steps():
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
+    ("aggregators", "mistake"),
     [
-        (lambda: FedRep(0), r"FedRep\.head: expected at least 1, found 0"),
-        (
-            lambda: Federation([FedRep(3)], schedule=ConstantSchedule(3, "steps")),
-            r"FedRep\.head: expected fewer steps than the schedule's window of 3, found 3",
-        ),
-        (
-            lambda: Federation([FedRep(), PersonalHeads()], schedule=ConstantSchedule(3, "steps")),
-            "how the head is shared",
-        ),
-        (lambda: Federation([LocalOnly(), FedBN()]), "how the norm is shared"),
+        (lambda: [FedRep(0)], ("fedrep-head-below-one", "FedRep.head", "found 0")),
+        (lambda: [FedRep(3)], ("fedrep-head-too-long", "FedRep.head", "window of 3, found 3")),
+        (lambda: [FedRep(), PersonalHeads()], ("aggregators-govern-twice", "FedRep and PersonalHeads", "head")),
+        (lambda: [LocalOnly(), FedBN()], ("aggregators-govern-twice", "LocalOnly and FedBN", "norm")),
     ],
 )
-def test_bad_values_are_refused(make, message):
-    with pytest.raises(ConfigError, match=message):
-        make()
+def test_bad_values_are_refused(aggregators, mistake):
+    with refused(*mistake):
+        Federation(aggregators(), schedule=ConstantSchedule(3, "steps"))

@@ -371,7 +371,7 @@ MUTANTS = (
            "if any(count is not None and count != number", "if any(False", "sites/attacks/test_lying_sites.py"),
     Mutant("text of a site is not escaped", "sites/messages.py",
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
-    Mutant("changed data are not reported", "sites/replies.py", "if data != told.data:", "if False:",
+    Mutant("changed data are not reported", "sites/replies.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
     # Evaluations.
     Mutant("a threshold is chosen on test images", "reports/evaluation/points.py", 'if part != "val":', "if False:",

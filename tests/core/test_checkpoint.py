@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 
 import pytest
 import torch
@@ -249,19 +248,16 @@ def narrow() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("make", "words"),
+    ("make", "names"),
     [
-        (lambda: ToyNet().double(), "expected dtype torch.float64, as in the config, found torch.float32"),
-        (
-            lambda: ToyNet(("Edema", "Effusion")),
-            f"expected classes ['Edema', 'Effusion'], as in the config, found {list(CLASSES)}",
-        ),
-        (narrow, "head.bias: [3] there, absent here"),
+        (lambda: ToyNet().double(), ("dtype torch.float64", "found torch.float32")),
+        (lambda: ToyNet(("Edema", "Effusion")), ("['Edema', 'Effusion']", f"found {list(CLASSES)}")),
+        (narrow, ("head.bias: [3] there, absent here",)),
     ],
 )
-def test_another_model_is_refused_saying_what_differs(tmp_path, make, words):
+def test_another_model_is_refused_saying_what_differs(tmp_path, make, names):
     save(checkpoints(tmp_path), 1)
-    with pytest.raises(CheckpointError, match=re.escape(words)):
+    with refused("checkpoint-of-other-model", *names):
         checkpoint.load(tmp_path / "round-000001", FlatModel(make()).layout, KINDS)
 
 
@@ -291,13 +287,10 @@ def test_torn_and_strange_files_are_checkpoint_errors(tmp_path):
         whole = file.read_bytes()
         cuts = torch.randint(1, len(whole) - 1, (15,), generator=generator).tolist()
         damages = [whole[:cut] for cut in (0, 1, *cuts)] + [b"garbage" * 9, b"\x80\x02N.", b"[]", b"{}", b"\xff\xfe"]
-        for damage in damages:
-            file.write_bytes(damage)
+        for damage in (*damages, None):
+            file.unlink() if damage is None else file.write_bytes(damage)
             with pytest.raises(CheckpointError, match="round-000001"):
                 checkpoint.load(path, LAYOUT, KINDS)
-        file.unlink()
-        with pytest.raises(CheckpointError, match="round-000001"):
-            checkpoint.load(path, LAYOUT, KINDS)
         file.write_bytes(whole)
     torch.save({"w": "not a tensor"}, path / "server.pt")
     with refused("checkpoint-file-damaged", "round-000001"):

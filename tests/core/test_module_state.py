@@ -102,20 +102,21 @@ def test_a_step_knows_how_many_its_client_has_taken(tmp_path: Path):
     assert seen == [(6, 3, 6), (7, 3, 7)] * 3
 
 
-@pytest.mark.filterwarnings("error::UserWarning")
-def test_a_list_that_only_grows_is_named_and_trained(tmp_path: Path):
-    keeping = stepping(lambda m, loss, batch: m.losses.append(loss) or loss, lambda m: setattr(m, "losses", []))
-    with pytest.raises(UserWarning, match=r"Strange.losses grows with every step and is never emptied"):
-        fit(seeded(keeping), tmp_path / "run")
+KEEPING = stepping(lambda m, loss, batch: m.losses.append(loss) or loss, lambda m: setattr(m, "losses", []))
+SILENT = type(
+    "Silent", (Named,), {"validation_step": lambda module, batch, batch_idx: {"logits": module.net(batch[0])}}
+)
 
 
 @pytest.mark.filterwarnings("error::UserWarning")
-def test_classes_without_scores_are_named(tmp_path: Path):
-    silent = type(
-        "Silent", (Named,), {"validation_step": lambda module, batch, batch_idx: {"logits": module.net(batch[0])}}
-    )
-    with pytest.raises(UserWarning, match=r"Silent.validation_step: expected scores of shape \(examples, 4\)"):
-        fit(seeded(silent), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [(KEEPING, r"Strange.losses grows"), (SILENT, r"Silent.validation_step: expected scores of shape \(examples, 4\)")],
+    ids=["a list that only grows", "classes without scores"],
+)
+def test_it_is_named_in_a_warning(tmp_path: Path, module: type, said: str):
+    with pytest.raises(UserWarning, match=said):
+        fit(seeded(module), tmp_path / "run")
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

@@ -78,30 +78,23 @@ class TestCopies:
         assert done.stdout == "42 0 True\n", done.stderr
 
     @pytest.mark.parametrize(
-        ("before", "alike"),
+        ("before", "alike", "printed"),
         [
-            ("", False),
-            ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True),
+            ("", False, 1),
+            ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True, 1),
+            ("threading.Thread(target=threading.Event().wait, daemon=True, name=processes.WATCH).start()", True, 42),
             ("from types import SimpleNamespace as Has\n            "
-             "sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True),
+             "sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True, 1),
         ],
-        ids=["who uses threads", "a thread", "a GPU"],
+        ids=["who uses threads", "a thread", "the watch of a job", "a GPU"],
     )  # fmt: skip
-    def test_what_a_copy_would_lack_is_started_from_nothing(self, before, alike):
+    def test_what_a_copy_would_lack_is_started_from_nothing(self, before, alike, printed):
         done = ran(f"""
             {before}
             sys.answer = 42
             print(ran({ANSWER!r}, alike={alike}))
             """)
-        assert done.stdout == "1\n", done.stderr
-
-    def test_the_watch_of_a_job_is_no_hindrance(self):
-        done = ran(f"""
-            threading.Thread(target=threading.Event().wait, daemon=True, name=processes.WATCH).start()
-            sys.answer = 42
-            print(ran({ANSWER!r}))
-            """)
-        assert done.stdout == "42\n", done.stderr
+        assert done.stdout == f"{printed}\n", done.stderr
 
     def test_a_copy_computes_after_a_convolution_with_two_threads(self, tmp_path: Path):
         """Like a worker, with one thread."""

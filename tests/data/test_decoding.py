@@ -166,11 +166,9 @@ def table(root: Path, **options) -> ImageTable:
 
 def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
     data = table(tmp_path, missing="drop", damaged="drop")
-    with (
-        pytest.warns(UserWarning, match="1 of 24 images of t are missing and left out"),
-        pytest.warns(UserWarning, match="1 of 23 images of t are damaged and left out; the first are '005.png'"),
-    ):
+    with pytest.warns(UserWarning, match="left out") as warned:
         data.setup()
+    assert "the first are '005.png'" in str(warned[-1].message)
     assert data.notes[1:] == [
         "1 of 24 images of t are missing and left out",
         "1 of 23 images of t are damaged and left out",
@@ -199,7 +197,7 @@ def test_organisations_list_what_their_sources_dropped(tmp_path):
 
 @pytest.mark.parametrize(("option", "value"), [("damaged", "keep"), ("missing", "keep"), ("depth", 8), ("depth", 17)])
 def test_other_words_are_refused(tmp_path, option, value):
-    with pytest.raises(ValueError, match=rf"{option}: expected .*, found '?{value}"):
+    with refusals.refused("depth-out-of-range" if option == "depth" else "argument-type", option, value):
         table(tmp_path, **{option: value})
 
 
@@ -252,11 +250,11 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     files = write(tmp_path / "png")
 
     def lacking(file, *rest):
-        raise ConfigError("pip install it")
+        raise ConfigError("pip install it", key="package-missing")
 
     with monkeypatch.context() as patch:
         patch.setattr(pixels, "read_image", lacking)
-        with pytest.raises(ConfigError, match="pip install it"):
+        with refusals.refused("package-missing"):
             decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert decode(files, 16, cache_dir=tmp_path / "cache").damaged == {}
 

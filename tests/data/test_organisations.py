@@ -217,7 +217,7 @@ def test_external_test_sets_keep_all_their_images(roots):
 def test_pictures_of_two_organisations_are_refused_or_allowed_with_a_warning(roots):
     message = r"40 images of 'A' are in 'B' too, the first are 'hospital-01-000000 and hospital-01-000000', .*RSNA"
     twice = {"A": small_phantom(), "B": small_phantom()}
-    with pytest.raises(ValueError, match=message + ".* Remove one of each, or set data.duplicates to allow"):
+    with refused("duplicate-images", "40 images of 'A' are in 'B' too"):
         ready(both(roots, twice))
     with pytest.warns(UserWarning, match=message):
         data = ready(both(roots, twice, duplicates="allow"))

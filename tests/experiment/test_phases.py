@@ -10,11 +10,11 @@ import pytest
 import torch
 import yaml
 from hostile import spread
+from refusals import refused
 from runs import Kept, Place, assert_same_run, assert_same_tensors
 
 from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 
@@ -354,9 +354,7 @@ class TestTakenOver:
         assert (phase.monitor, phase.optimizer_state) == ("auto", "keep")
 
     def test_settings_that_do_not_fit_name_the_phase(self):
-        with pytest.raises(
-            ConfigError, match=r"phases, 'warm-up': federation\.patience: expected at least one evaluation"
-        ):
+        with refused("patience-below-eval-every", "phases, 'warm-up': federation.patience"):
             Phase("warm-up", patience=1).federation(Federation(eval_every=2))
 
     @pytest.mark.slow

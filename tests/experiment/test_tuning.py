@@ -15,12 +15,11 @@ from rich.console import Console
 from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, write
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.ranges import Span, at_edge, drawn_points, every_point, read_range
 from fedlit.experiment.suggestions import suggested_point
 from fedlit.experiment.tuning import Tuned, choose, load_tuning, run_tuning
-from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_report
+from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_tuning_report
 from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -72,24 +71,24 @@ class TestRanges:
             drawn_points(ranges, 7, 0, "tries")
 
     @pytest.mark.parametrize(
-        ("value", "found"),
+        ("value", "mistake"),
         [
-            ([], "found none"),
-            ([0.1], r"found only 0\.1"),
-            ([0.1, 0.2, 0.1], r"found 0\.1 twice"),
-            (0.1, r"\{low: .*found 0\.1"),
-            ({"low": 1}, "high: expected a number, found nothing"),
-            ({"low": 1, "hihg": 2}, "found hihg; did you mean high"),
-            ({"low": 1, "high": 1}, r"expected low below high, found 1 and 1; set it"),
-            ({"low": 2, "high": 1}, "swap"),
-            ({"low": 0, "high": 1, "scale": "log"}, "low: expected a number above 0"),
-            ({"low": 1, "high": 2, "scale": "logg"}, "scale: .*did you mean log"),
-            ({"low": 0.5, "high": 2, "integer": True}, "expected integers"),
-            ({"low": "x", "high": 2}, "low: expected a number, found x"),
+            ([], ("range-of-one-value", "key: ", "found none")),
+            ([0.1], ("range-of-one-value", "found only 0.1")),
+            ([0.1, 0.2, 0.1], ("range-value-twice", "key: ", "0.1")),
+            (0.1, ("range-form", "key: ", "found 0.1")),
+            ({"low": 1}, ("range-bound-not-a-number", "key.high", "nothing")),
+            ({"low": 1, "hihg": 2}, ("range-key-unknown", "key: ", "hihg; did you mean high")),
+            ({"low": 1, "high": 1}, ("range-not-ascending", "key: ", "found 1 and 1; set it")),
+            ({"low": 2, "high": 1}, ("range-not-ascending", "swap")),
+            ({"low": 0, "high": 1, "scale": "log"}, ("range-log-not-positive", "key.low")),
+            ({"low": 1, "high": 2, "scale": "logg"}, ("range-scale-unknown", "key.scale", "did you mean log")),
+            ({"low": 0.5, "high": 2, "integer": True}, ("range-integer-bounds", "key: ")),
+            ({"low": "x", "high": 2}, ("range-bound-not-a-number", "key.low", "found x")),
         ],
     )
-    def test_a_range_without_a_choice_is_refused(self, value: object, found: str):
-        with pytest.raises(ConfigError, match=rf"^key.*{found}"):
+    def test_a_range_without_a_choice_is_refused(self, value: object, mistake: tuple[str, ...]):
+        with refused(*mistake):
             read_range(value, "key")
 
     def test_a_number_in_scientific_notation_is_a_number(self):
@@ -128,39 +127,36 @@ class TestPlan:
         }
 
     @pytest.mark.parametrize(
-        ("changes", "found"),
+        ("changes", "mistake"),
         [
+            ({"rule": {"metric": "test/federation/auroc_macro"}}, ("tune-by-test-metric", "rule.metric", "test/")),
+            ({"rule": {"metric": "test_curve/federation/auroc_macro"}}, ("tune-by-test-metric", "rule.metric")),
+            ({"rule": {"metric": "drift/update_norm"}}, ("tune-mode-unknown", "rule.mode", "drift/update_norm")),
+            ({"rule": {"metrc": "x"}}, ("sweep-file-invalid", "metrc", "did you mean", "metric")),
+            ({"rule": {"seeds": [1, 2]}}, ("tune-seeds-overlap", "seeds: ", "found 1 in both")),
+            ({"rule": {"seeds": []}}, ("tune-list-empty", "rule.seeds")),
+            ({"seeds": []}, ("tune-list-empty", " seeds: ")),
+            ({"seeds": [0, 0]}, ("tune-seed-twice", " seeds: ")),
+            ({"tries": None}, ("tune-tries-below-one", "tries: ", "found None")),
+            ({"tries": 0}, ("tune-tries-below-one", "tries: ", "found 0")),
+            ({"ranges": {LR: [0.1, 0.2]}, "tries": 3}, ("range-too-many-tries", "tries (fedavg)", "most 2", "found 3")),
+            ({"ranges": {LR: []}}, ("range-of-one-value", "ranges.model.lr (", "line ", "found none")),
+            ({"ranges": {LR: [0.1]}}, ("range-of-one-value", "ranges.model.lr (", "line ", "found only 0.1")),
+            ({"ranges": {}}, ("tune-case-without-range", "cases.fedavg")),
+            ({"ranges": {"seed": [1, 2]}}, ("tune-range-of-fixed-key", "ranges.seed")),
+            ({"sampler": "tpe"}, ("sweep-file-invalid", "tpe")),
+            ({"sampler": "grid"}, ("tune-grid-of-bounds", "sampler (fedavg)")),
+            (GRID | {"tries": 3}, ("tune-tries-with-grid", "tries (fedavg)", "expected 2", "found 3")),
             (
-                {"rule": {"metric": "test/federation/auroc_macro"}},
-                r"rule\.metric: .* found test/federation/auroc_macro",
+                GRID | {"cases": {"a": {}, "b": {"ranges": {"federation.rounds": [1, 2]}}}},
+                ("tune-grids-differ", "found a: 2, b: 4"),
             ),
-            ({"rule": {"metric": "test_curve/federation/auroc_macro"}}, r"rule\.metric: "),
-            ({"rule": {"metric": "drift/update_norm"}}, r"rule\.mode: expected max or min for drift/update_norm"),
-            ({"rule": {"metrc": "x"}}, r"metrc.*did you mean.*metric"),
-            ({"rule": {"seeds": [1, 2]}}, r"seeds: .*found 1 in both"),
-            ({"rule": {"seeds": []}}, r"rule\.seeds: expected at least one"),
-            ({"seeds": []}, "seeds: expected at least one"),
-            ({"seeds": [0, 0]}, "seeds: expected different"),
-            ({"tries": None}, r"tries: expected a number of at least 1, found None"),
-            ({"tries": 0}, r"tries: expected a number of at least 1, found 0"),
-            ({"ranges": {LR: [0.1, 0.2]}, "tries": 3}, r"tries \(fedavg\): expected at most 2, .*model\.lr, found 3"),
-            (
-                {"ranges": {LR: []}},
-                r"ranges\.model\.lr \(.*tune\.yaml, line \d+\): expected at least two .* found none",
-            ),
-            ({"ranges": {LR: [0.1]}}, r"ranges\.model\.lr \(.*line \d+\): expected at least two .* found only 0\.1"),
-            ({"ranges": {}}, r"cases\.fedavg: expected at least one range"),
-            ({"ranges": {"seed": [1, 2]}}, r"ranges\.seed"),
-            ({"sampler": "tpe"}, r"tpe"),
-            ({"sampler": "grid"}, r"sampler \(fedavg\): expected random"),
-            (GRID | {"tries": 3}, r"tries \(fedavg\): expected 2, .* found 3"),
-            (GRID | {"cases": {"a": {}, "b": {"ranges": {"federation.rounds": [1, 2]}}}}, "found a: 2, b: 4"),
-            ({"cases": {}}, "cases: expected at least one"),
+            ({"cases": {}}, ("tune-list-empty", "cases: ")),
         ],
     )
-    def test_a_mistake_names_the_file_and_the_key(self, folder: Path, changes: dict, found: str):
+    def test_a_mistake_names_the_file_and_the_key(self, folder: Path, changes: dict, mistake: tuple[str, ...]):
         file = write(folder, TUNE | changes).rename(folder / "tune.yaml")
-        with pytest.raises(ConfigError, match=rf"tune\.yaml.*{found}"):
+        with refused(*mistake, "tune.yaml"):
             load_tuning(file)
 
     def test_an_unknown_key_of_a_range_has_its_line_and_similar_names(self, folder: Path, fedlit_cli):
@@ -215,7 +211,7 @@ class TestChoice:
         finals = pd.DataFrame(
             {"case": "fedavg", "data_seed": [0, 1], "test/federation/auroc_macro": [0.8, 0.9], "status": "finished"}
         )
-        text = write_report(tuning, [tuned], finals, folder / "out")
+        text = write_tuning_report(tuning, [tuned], finals, folder / "out")
         for part in (
             "0.001 to 1 (log)",
             f"model.lr {tuned.chosen[LR]}",

@@ -189,10 +189,9 @@ def test_a_subclass_of_ones_own_keeps_its_own_constructor():
 
 
 def test_what_python_itself_refuses_it_still_refuses():
-    with pytest.raises(TypeError, match="unexpected keyword argument 'nu'"):
-        FedProx(nu=1)
-    with pytest.raises(TypeError, match="missing 1 required positional argument: 'stages'"):
-        StageSchedule()
+    for make, name in ((lambda: FedProx(nu=1), "'nu'"), (StageSchedule, "'stages'")):
+        with pytest.raises(TypeError, match=name):
+            make()
 
 
 def test_a_checked_class_is_as_it_was():

@@ -15,7 +15,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import fedlit
-from fedlit.core.errors import TrainingError
 from fedlit.schedules import ConstantSchedule
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -108,29 +107,26 @@ def others(layer):
     return lambda m: setattr(m, "others", [layer(m)])
 
 
-STATE = "is a plain attribute that carries state"
 REFUSED = {
-    "slots": (stepping(divided, lambda m: setattr(m, "count", Slotted())), rf"Strange\.count {STATE}"),
-    "an object that is called": (stepping(divided, lambda m: setattr(m, "count", Called())), rf"Strange\.count "
-        rf"{STATE}"),
-    "an array": (stepping(appended, lambda m: setattr(m, "seen", array("i"))), rf"Strange\.seen {STATE}"),
-    "bytes": (stepping(appended, lambda m: setattr(m, "seen", bytearray())), rf"Strange\.seen {STATE}"),
-    "a function of the file": (OfFunction, rf"REGISTER of the module test_hidden_state {STATE}"),
+    "slots": (stepping(divided, lambda m: setattr(m, "count", Slotted())), ("Strange.count",)),
+    "an object that is called": (stepping(divided, lambda m: setattr(m, "count", Called())), ("Strange.count",)),
+    "an array": (stepping(appended, lambda m: setattr(m, "seen", array("i"))), ("Strange.seen",)),
+    "bytes": (stepping(appended, lambda m: setattr(m, "seen", bytearray())), ("Strange.seen",)),
+    "a function of the file": (OfFunction, ("REGISTER of the module test_hidden_state",)),
     "a teacher in a list": (
-        stepping(taught, others(lambda m: copy.deepcopy(m.net))), rf"Strange\.others\.0\.weight {STATE}.*keep such "
-            rf"weights as buffers",
+        stepping(taught, others(lambda m: copy.deepcopy(m.net))), ("Strange.others.0.weight", "weights as buffers"),
     ),
-    "a norm in a list": (stepping(normed, others(lambda m: nn.BatchNorm1d(16))), rf"Strange\.others\.0\.\w+ {STATE}"),
-    "a rate of dropout": (stepping(dropped_more, with_dropout), rf"Strange\.net\.1\.p {STATE}"),
-    "a late buffer": (stepping(registering), r"Strange\.late: a layer, parameter or buffer was made"),
-    "a late layer": (stepping(making), r"Strange\.extra: a layer, parameter or buffer was made"),
+    "a norm in a list": (stepping(normed, others(lambda m: nn.BatchNorm1d(16))), ("Strange.others.0.",)),
+    "a rate of dropout": (stepping(dropped_more, with_dropout), ("Strange.net.1.p",)),
+    "a late buffer": (stepping(registering), ("Strange.late",)),
+    "a late layer": (stepping(making), ("Strange.extra",)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_it_is_refused_in_words(what: str, tmp_path: Path):
     make, said = REFUSED[what]
-    with pytest.raises(TrainingError, match=said):
+    with refused("structure-changed" if "late" in what else "state-in-attributes", *said):
         fit(seeded(make), tmp_path / "run")
 
 

@@ -128,10 +128,9 @@ class TestDeLong:
 
     def test_scores_and_labels_are_checked(self):
         scores, labels = random_set()
-        with pytest.raises(ValueError, match="the same shape"):
-            delong(scores, labels[:, :2])
-        with pytest.raises(ValueError, match="labels 0, 1 or NaN"):
-            delong(scores, labels + 1)
+        for other, said in ((labels[:, :2], "the same shape"), (labels + 1, "labels 0, 1 or NaN")):
+            with pytest.raises(ValueError, match=said):
+                delong(scores, other)
         with pytest.raises(ValueError, match="finite scores"):
             paired_delong(scores, np.where(scores > 1, np.inf, scores), labels)
 
@@ -224,16 +223,18 @@ class TestBootstrap:
         # (1 - 2/40)^40 of the draws have neither of two images
         assert undefined[1] == pytest.approx(2000 * 0.95**40, abs=5 * math.sqrt(2000 * 0.128 * 0.872))
 
-    def test_bad_input_is_refused(self):
-        scores, labels = random_set(6)
-        with pytest.raises(ValueError, match=r"each of 6 images, found shape \[5\]"):
-            bootstrap(scores, labels, np.arange(5))
-        with pytest.raises(ValueError, match="found none for 2 of 6"):
-            bootstrap(scores, labels, np.array(["a", None, "b", None, "c", "d"], dtype=object))
-        with pytest.raises(ValueError, match="at least two patients, found 1"):
-            bootstrap(scores, labels, ["a"] * 6)
-        with pytest.raises(ValueError, match="at least 1 draw, found 0"):
-            bootstrap(scores, labels, np.arange(6), draws=0)
+    @pytest.mark.parametrize(
+        ("patients", "draws", "said"),
+        [
+            (np.arange(5), 9, r"each of 6 images, found shape \[5\]"),
+            (np.array(["a", None, "b", None, "c", "d"], dtype=object), 9, "found none for 2 of 6"),
+            (["a"] * 6, 9, "at least two patients, found 1"),
+            (np.arange(6), 0, "at least 1 draw, found 0"),
+        ],
+    )
+    def test_bad_input_is_refused(self, patients, draws, said):
+        with pytest.raises(ValueError, match=said):
+            bootstrap(*random_set(6), patients, draws=draws)
 
 
 class TestCoverage:

@@ -254,10 +254,9 @@ def test_roc_band_of_seeds_and_of_draws():
     np.testing.assert_allclose(drawn_band.low, np.quantile(repeated, 0.025, axis=0))
     np.testing.assert_allclose(drawn_band.high, np.quantile(repeated, 0.975, axis=0))
     assert roc_curve(runs, [np.zeros(300)] * 3) is None
-    with pytest.raises(ValueError, match=r"draws \[B, N\]"):
-        roc_curve(runs[:1], [labels], draws[:, :-1])
-    with pytest.raises(ValueError, match="finite"):
-        roc_curve([np.full(300, NAN)], [labels])
+    for scores, drawn, said in ((runs[:1], draws[:, :-1], "draws"), ([np.full(300, NAN)], None, "finite")):
+        with pytest.raises(ValueError, match=said):
+            roc_curve(scores, [labels], drawn)
 
 
 def test_patients_are_drawn_as_the_bootstrap_draws_them():

@@ -126,17 +126,17 @@ def test_dollar_signs_are_no_mathematics(tmp_path):
 
 def test_wrong_tables_are_refused():
     positives, sizes = table(3, 4)
-    with pytest.raises(ValueError, match="at least one client"):
-        partition_figure(positives.iloc[:, :0], sizes)
-    with pytest.raises(ValueError, match=r"no size for \['site 2'\] and no positives for \['elsewhere'\]"):
-        partition_figure(positives, sizes.rename({"site 2": "elsewhere"}))
-    with pytest.raises(ValueError, match="'site 0' twice"):
-        partition_figure(positives.rename({"site 1": "site 0"}), sizes)
-    positives.iloc[1, 2] = sizes["site 1"] + 1
-    with pytest.raises(ValueError, match="class 'finding 2' for client 'site 1'"):
-        partition_figure(positives, sizes)
-    with pytest.raises(ValueError, match="images of client 'site 0', found -1"):
-        partition_figure(positives, sizes.where(sizes.index != "site 0", -1))
+    too_many = positives.copy()
+    too_many.iloc[1, 2] = sizes["site 1"] + 1
+    for other, of, said in (
+        (positives.iloc[:, :0], sizes, "at least one client"),
+        (positives, sizes.rename({"site 2": "elsewhere"}), r"\['site 2'\] and no positives for \['elsewhere'\]"),
+        (positives.rename({"site 1": "site 0"}), sizes, "'site 0' twice"),
+        (too_many, sizes, "class 'finding 2' for client 'site 1'"),
+        (positives, sizes.where(sizes.index != "site 0", -1), "images of client 'site 0', found -1"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            partition_figure(other, of)
 
 
 def curves_of(figure):

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from past_runs import config, predictions, write_run
+from refusals import refused
 from scipy import stats
 from test_compare_statistics import compared
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.margin import POWER, margin_tests, needed
 
 Cli = Callable[[str], tuple[int, str, str]]
@@ -64,7 +64,7 @@ def test_one_seed_gives_no_conclusion():
 
 @pytest.mark.parametrize("margin", [0.0, -0.01, 1.0, float("nan")])
 def test_a_margin_is_above_0(margin: float):
-    with pytest.raises(ConfigError, match="--margin: expected"):
+    with refused("margin-out-of-range", "--margin"):
         margin_tests(numbers(1.0, images=200), margin)
 
 

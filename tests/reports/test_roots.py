@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
-from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import announcement, sources
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -37,7 +37,7 @@ def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
     assert sources.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
     for name in ("a", "b"):
         holder(tmp_path / name, "cifar-10-batches-py/data_batch_1")
-    with pytest.raises(ConfigError, match=r"--root .*: expected one folder with CIFAR10, found .*a, .*b; name one"):
+    with refused("root-ambiguous", f"--root {tmp_path}", "CIFAR10", tmp_path / "a", tmp_path / "b"):
         sources.found_below(tmp_path, ".", CIFAR, "root")
 
 

@@ -11,7 +11,6 @@ from at_sites import TOYS, Ended
 from refusals import refused
 
 import fedlit
-from fedlit.core.errors import ConfigError
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, End, Task, Train
 from fedlit.sites.policy import Floors, Leaves, Limits, Policy
@@ -76,7 +75,9 @@ def test_an_approved_configuration_is_taken(fedlit_cli, sites, tmp_path):
     assert run.is_dir()
     sites.rules["site-1"] = OWN | {"configs": [digest]}
     for changed in ("--data.batch_size 5", "--federation.schedule.window 3", "--model.lr 0.2", "--seed 1"):
-        fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}").refused("sites-failed", "not approved")
+        fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}").refused(
+            "sites-failed", "not approved", "[config-not-approved]"
+        )
 
 
 @pytest.mark.parametrize(
@@ -101,22 +102,21 @@ SITE = {"name": "a", "data": {"class_path": "toys.ToyData"}, "state": "state"}
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
+    ("values", "mistake"),
     [
-        ({"name": " "}, "name: expected the name of the site"),
-        ({"share": "4 of 3"}, "share: expected a share such as 2 of 3, found '4 of 3'"),
-        ({"share": "all"}, "share: expected a share such as 2 of 3, found 'all'"),
-        ({"policy": {"verb": []}}, "verb"),
-        ({"data": {"class_path": "toys.ToyNet"}}, "ToyNet"),
-        ({"state": None}, "state"),
+        ({"name": " "}, ("site-name-empty", "name: ")),
+        ({"share": "4 of 3"}, ("share-invalid", "share: ", "'4 of 3'")),
+        ({"share": "all"}, ("share-invalid", "share: ", "'all'")),
+        ({"policy": {"verb": []}}, ("site-settings-invalid", "verb")),
+        ({"data": {"class_path": "toys.ToyNet"}}, ("site-settings-invalid", "ToyNet")),
+        ({"state": None}, ("site-settings-invalid", "state")),
     ],
 )
-def test_mistakes_in_a_sites_file_are_told_with_the_file(tmp_path, values, said):
+def test_mistakes_in_a_sites_file_are_told_with_the_file(tmp_path, values, mistake):
     file = tmp_path / "fedlit-site.yaml"
     file.write_text(yaml.safe_dump(SITE | values))
-    with pytest.raises(ConfigError, match=r"fedlit-site\.yaml: ") as told:
+    with refused(*mistake, "fedlit-site.yaml: "):
         read_settings(file)
-    assert said in str(told.value)
 
 
 def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
@@ -125,7 +125,7 @@ def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
     policy = read_settings(file).policy
     assert not policy.leaves.scores
     labels = torch.tensor([[1.0, 1.0, torch.nan]] * 9 + [[0.0, 1.0, torch.nan]] * 10 + [[0.0, 0.0, torch.nan]] * 10)
-    assert policy.told(labels) == [[None, 19, 0], [None, 10, 0]]  # of a hidden class neither, as N is known
+    assert policy.visible_counts(labels) == [[None, 19, 0], [None, 10, 0]]  # of a hidden class neither, as N is known
 
 
 def test_the_file_that_the_document_shows_is_one(tmp_path):

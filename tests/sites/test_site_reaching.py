@@ -184,9 +184,12 @@ def test_a_key_of_another_certificate_is_told(tmp_path, authority):
 
 def test_files_that_cannot_be_read_are_told(tmp_path, authority):
     folder = packed(tmp_path / "site", authority, authority.pair("north"), 1)
-    for name, content in (("client.crt", "nothing"), ("fed_client.json", "{}")):
+    for name, content, key in (
+        ("client.crt", "nothing", "certificate-unreadable"),
+        ("fed_client.json", "{}", "kit-file-unreadable"),
+    ):
         (folder / "startup" / name).write_text(content)
-        with pytest.raises(ConfigError, match=rf"{name} cannot be read .*repeat `nvflare package`"):
+        with refusals.refused(key, name):
             list(kit_of(folder).checks())
 
 

@@ -20,7 +20,7 @@ from fedlit.sites.ledger import DAY, Ledger, LedgerEntry
 from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.retention import forget_runs
 from fedlit.sites.settings import SiteSettings
-from fedlit.sites.site import Site
+from fedlit.sites.site import ResidentSite
 from fedlit.sites.states import SiteStates
 from fedlit.sites.submitted import ServerSettings
 
@@ -86,7 +86,7 @@ def test_states_that_cannot_be_removed_are_reported_and_the_site_starts(folder, 
     monkeypatch.setattr(shutil, "rmtree", denied)
     settings = SiteSettings("north", HeldAtSites(["Edema"]), str(folder), state_days=30)
     with pytest.warns(UserWarning, match=rf"{OLD}: is older than 30 days and cannot be removed \(Permission denied\)"):
-        Site(settings, now=lambda: 1000 * DAY)
+        ResidentSite(settings, now=lambda: 1000 * DAY)
 
 
 @pytest.mark.parametrize(("days", "left"), [(None, {OLD, NEW}), (30, {NEW})])
@@ -94,7 +94,7 @@ def test_a_site_that_starts_removes_them_where_its_file_says_so(folder, capsys, 
     kept(folder, OLD, 31)
     kept(folder, NEW, 1)
     settings = SiteSettings("north", HeldAtSites(["Edema"]), str(folder), state_days=days)
-    Site(settings, now=lambda: 1000 * DAY)
+    ResidentSite(settings, now=lambda: 1000 * DAY)
     assert {path.name for path in folder.iterdir() if path.name in (OLD, NEW)} == left
     assert (f"removed the states of run {OLD} after 30 days" in capsys.readouterr().err) == (days == 30)
 

@@ -126,9 +126,16 @@ def test_a_job_that_dies_is_submitted_again_for_the_same_run(supervised):
     assert server.asked[-1]["heard"]
 
 
-def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised):
-    server = Server([told(ended=Ending("failed", "site 'north': a loss is not finite"))])
-    with refused("job-failed", "a loss is not finite"):
+@pytest.mark.parametrize(
+    ("script", "mistake"),
+    [
+        ([told(ended=Ending("failed", "a loss is not finite"))], ("job-failed", "a loss is not finite")),
+        ([told(), "FINISHED:ABORTED"], ("job-aborted-by-command",)),
+    ],
+)
+def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised, script, mistake):
+    server = Server(script)
+    with refused(*mistake):
         supervised(server)
     assert len(server.submitted) == 1
 
@@ -317,13 +324,6 @@ def test_what_dies_without_progress_is_given_up(supervised):
     with refused("job-without-progress", ATTEMPTS + 1):
         supervised(server)
     assert one_run(server)
-
-
-def test_a_job_that_somebody_aborts_stays_aborted(supervised):
-    server = Server([told(), "FINISHED:ABORTED"])
-    with refused("job-aborted-by-command"):
-        supervised(server)
-    assert len(server.submitted) == 1
 
 
 def lead(folder: Path, sites: object) -> Path:

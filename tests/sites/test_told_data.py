@@ -7,12 +7,12 @@ from refusals import refused
 from toys import ToyData
 
 from fedlit.sites.data import AtSites
-from fedlit.sites.messages import Presence, Told
+from fedlit.sites.messages import ClientInfo, Presence
 from fedlit.sites.own_data import OwnData
 
 
 def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
-    told = Told(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
+    told = ClientInfo(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
     return Presence(
         name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 10, None, ""
     )

@@ -21,7 +21,7 @@ from fedlit.sites.folders import MemberFolder
 from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, Presence, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
-from fedlit.sites.recipe import Plan
+from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.table import table_of
 
 HOSPITAL = {
@@ -40,7 +40,7 @@ EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "e
 def a_plan(**changes: Any) -> dict[str, Any]:
     """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
     phase = {"name": "main", "aggregators": [], "schedule": EPOCH} | changes.pop("phase", {})
-    plan = Plan(
+    plan = PhasePlan(
         MODEL, phase, 3, 0, "", {}, "reset", None, None, 4, None, "auto", None, 1, 16, 64, None, "32-true"
     )  # fmt: skip
     return asdict(plan) | changes

@@ -56,6 +56,7 @@ def _of_file(name: str, tree: ast.Module, classes: set[str]) -> Iterator[Entry]:
         if not isinstance(node, ast.Call):
             continue
         kind, given = ast.unparse(node.func), {each.arg: each.value for each in node.keywords}
+        kind = "ConfigError" if kind == "KeyedProblem" else kind
         if kind == "check_number":
             (where, number, allowed), advice = map(_text, node.args), _text(given.get("advice", ast.Constant("")))
             text = f"{where}: expected a number in {allowed}, found {number}{advice}"

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from refusals import refused
 from tracked_sessions import Session, client_of, runs_of
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.past_runs import remove_run
 
 pytestmark = pytest.mark.usefixtures("impatient")
@@ -34,7 +34,7 @@ def test_a_run_is_kept_if_its_store_is_not_there(uri, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    with pytest.raises(ConfigError, match=r"there is no file mlflow\.db.*--tracking_uri"):
+    with refused("removal-store-missing", "mlflow.db", "--tracking_uri"):
         remove_run(session.directory)
     assert session.directory.exists()
     assert "no longer" not in remove_run(session.directory, f"sqlite:///{tmp_path}/mlflow.db")

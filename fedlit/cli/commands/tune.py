@@ -44,10 +44,10 @@ def execute(args: Namespace, parser: Parser) -> int:
     except ConfigError as error:  # its message already names the place
         complain(str(error))
         return 2
-    from fedlit.reports.tuning import write_report
+    from fedlit.reports.tuning import write_tuning_report
 
     folder = args.output or Path("tuning") / tuning.experiment
-    console.print(write_report(tuning, tuned, finals, folder))
+    console.print(write_tuning_report(tuning, tuned, finals, folder))
     console.print(f"report and tables: {folder}")
     console.print(f"to compare the final runs: fedlit compare {shlex.quote(str(tuning.directory))}")
     return 0 if (finals["status"] == "finished").all() else 1

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.phantom.drawing import draw_images
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital
@@ -27,7 +28,7 @@ class Fainter:
         share: Share of patients at scanner B, between 0 and 1.
 
     Raises:
-        ValueError: A value is out of its range, or the finding is unknown.
+        DataError: A value is out of its range, or the finding is unknown.
     """
 
     finding: str
@@ -36,13 +37,19 @@ class Fainter:
 
     def __post_init__(self):
         if self.finding not in FINDINGS:
-            raise ValueError(
-                f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it"
+            raise DataError(
+                f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it",
+                key="fainter-finding-unknown",
             )
         if not 0 <= self.contrast <= 1:
-            raise ValueError(f"data.fainter.contrast: expected 0 to 1, found {self.contrast}")
+            raise DataError(
+                f"data.fainter.contrast: expected 0 to 1, found {self.contrast}", key="finding-contrast-out-of-range"
+            )
         if not 0 < self.share < 1:
-            raise ValueError(f"data.fainter.share: expected more than 0 and less than 1, found {self.share}")
+            raise DataError(
+                f"data.fainter.share: expected more than 0 and less than 1, found {self.share}",
+                key="scanner-share-out-of-range",
+            )
 
     def scanners(self, hospital: Hospital, cohort: Cohort, seed: int) -> np.ndarray:
         """Return the scanner of each image, [N] "A" or "B"."""

@@ -248,14 +248,15 @@ class ChestXrays(FederatedDataModule):
         """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns.
 
         Raises:
-            ValueError: There is no such column.
+            DataError: There is no such column.
         """
         if group.column in reading.table:
             return reading.table[group.column], reading.source
         given = f"{', '.join(self.group_columns)} or " if self.group_columns else ""
-        raise ValueError(
+        raise DataError(
             f"data.groups: {reading.source}: expected {given}a column, found {group.column!r}; "
-            f"{similar_names(group.column, [*self.group_columns, *map(str, reading.table)])}"
+            f"{similar_names(group.column, [*self.group_columns, *map(str, reading.table)])}",
+            key="group-column-unknown",
         )
 
     def read_within(self) -> Reading:

@@ -88,15 +88,16 @@ class _MIMICImages(ChestXrays):
         An age is ``anchor_age`` plus the years from ``anchor_year`` to the study, if both years are known.
 
         Raises:
-            FileNotFoundError: There is no table of patients.
+            MissingFileError: There is no table of patients.
         """
         if group.column not in ("gender", "anchor_age"):
             return super().group_cells(group, reading)
         file = next((path for name in PATIENTS if (path := self.root / name).is_file()), None)
         if file is None:
-            raise FileNotFoundError(
+            raise MissingFileError(
                 f"{self.root}: data.groups: {group.name} needs {PATIENTS[0]} of MIMIC-IV in this folder or in its "
-                f"hosp/, found none; add it, or remove {group.name} from data.groups"
+                f"hosp/, found none; add it, or remove {group.name} from data.groups",
+                key="mimic-patients-missing",
             )
         table = read_table(file, ("subject_id", group.column), ("subject_id",))
         refuse_repeats(table, "subject_id", "patient")

@@ -128,9 +128,10 @@ class VinDrCXR(ChestXrays):
         files = zip(map(Path, reading.files), reading.there, strict=True)
         cells = [_tag(file, group.column) if there and is_dicom(file) else None for file, there in files]
         if all(cell is None for cell in cells):
-            raise ValueError(
+            raise DataError(
                 f"{self.root}: data.groups: expected DICOM files, whose headers have {group.name}, found other images; "
-                f"use the files of the release, or remove {group.name} from data.groups"
+                f"use the files of the release, or remove {group.name} from data.groups",
+                key="vindr-groups-without-headers",
             )
         return pd.Series([None if re.fullmatch("0+[YMWD]?", cell or "0") else cell for cell in cells]), self.root
 

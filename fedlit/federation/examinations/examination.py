@@ -8,6 +8,23 @@ from fedlit.core.errors import ConfigError
 Subject = TypeVar("Subject")
 
 
+class KeyedProblem(str):
+    """Error message with its own key, for a mistake whose fix is not the check's advice.
+
+    Args:
+        text: The message.
+        key: The key.
+    """
+
+    key: str
+
+    def __new__(cls, text: str, key: str) -> "KeyedProblem":
+        """Make a text with a key."""
+        problem = super().__new__(cls, text)
+        problem.key = key
+        return problem
+
+
 class Examination(Generic[Subject]):
     """Check for one kind of mistake.
 
@@ -21,7 +38,7 @@ class Examination(Generic[Subject]):
 
     @property
     def key(self) -> str:
-        """Key of the error, such as ``check-shared-memory``."""
+        """Key of the errors, such as ``check-shared-memory``, except for those of a :class:`KeyedProblem`."""
         return f"check-{self.name.replace(' ', '-')}"
 
     def problem(self, subject: Subject) -> str:
@@ -37,4 +54,4 @@ def examine(subject: Subject, examinations: Sequence[Examination[Subject]]) -> N
     """
     for examination in examinations:
         if problem := examination.problem(subject):
-            raise ConfigError(problem, key=examination.key)
+            raise ConfigError(problem, key=getattr(problem, "key", examination.key))

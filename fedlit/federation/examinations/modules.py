@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.module import overrides
 from fedlit.core.training_hooks import CALLED, TrainingHooks
-from fedlit.federation.examinations.examination import Examination
+from fedlit.federation.examinations.examination import Examination, KeyedProblem
 
 STEP = "the federation performs the optimizer step itself, on the flat vector"
 BATCH = "batches reach the step unchanged: do this in the data set or in the step"
@@ -49,7 +49,10 @@ class IsModule(Examination[LightningModule]):
         if not isinstance(module, LightningModule):
             return f"model: expected a LightningModule, found {name}; derive the class from LightningModule"
         if "_modules" not in vars(module):
-            return f"{name}.__init__: expected a call of super().__init__(), found none; call it first"
+            return KeyedProblem(
+                f"{name}.__init__: expected a call of super().__init__(), found none; call it first",
+                key="module-init-not-called",
+            )
         return ""
 
 
@@ -84,7 +87,11 @@ class RequiredMethods(Examination[LightningModule]):
                     f"{name}: expected the methods training_step and configure_optimizers, found no {needed}; define it"
                 )
         if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            return f"{name}.training_step: expected the arguments (batch) or (batch, batch_idx), found dataloader_iter"
+            return KeyedProblem(
+                f"{name}.training_step: expected the arguments (batch) or (batch, batch_idx), found "
+                "dataloader_iter; use one of these",
+                key="training-step-arguments",
+            )
         return ""
 
 
@@ -152,9 +159,10 @@ class BuffersOfOneType(Examination[LightningModule]):
         trained = next((p.dtype for p in module.parameters() if p.requires_grad), None)
         for name, buffer in module.named_buffers():
             if buffer.layout is not torch.strided:
-                return (
+                return KeyedProblem(
                     f"{type(module).__name__}: expected a dense tensor for the buffer {name}, found {buffer.layout}, "
-                    "which cannot be sent; use a dense buffer, or buffers of its indices and values"
+                    "which cannot be sent; use a dense buffer, or buffers of its indices and values",
+                    key="buffer-not-dense",
                 )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (

@@ -12,7 +12,7 @@ from fedlit.core.configured_optimizer import HOOKS, single_optimizer
 from fedlit.core.flat import Entry, FlatModel
 from fedlit.core.module import copy_of
 from fedlit.core.optimizer import FlatOptimizer
-from fedlit.federation.examinations.examination import Examination
+from fedlit.federation.examinations.examination import Examination, KeyedProblem
 
 STEPS, SCALES, FAR = 24, (1.0, 1e-2, 10.0), 1e-4
 """Number of trial steps, alternating scales of their gradients, and the largest rounding error relative to the move."""
@@ -30,18 +30,23 @@ class FreshOptimizer(Examination[FlatModel]):
         configured, name = single_optimizer(module), type(module).__name__
         pairs = zip(model.layout.parameters, model.parameters, strict=True)
         if frozen := [entry.name for entry, parameter in pairs if not parameter.requires_grad]:
-            return f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__"
+            return KeyedProblem(
+                f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__",
+                key="optimizer-freezes-parameter",
+            )
         if not torch.equal(model.w, before):
-            return (
+            return KeyedProblem(
                 f"{name}.configure_optimizers changes weights, but is called for every copy of the module: do it in "
-                "__init__"
+                "__init__",
+                key="optimizer-changes-weights",
             )
         known = {id(parameter) for parameter in module.parameters()}
         if others := [p for group in configured.param_groups for p in group["params"] if id(p) not in known]:
-            return (
+            return KeyedProblem(
                 f"{name}: its optimizer has {len(others)} parameters that are not the module's, the first of shape "
                 f"{list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use self.parameters() in "
-                "configure_optimizers"
+                "configure_optimizers",
+                key="optimizer-of-other-parameters",
             )
         rebuilt = FlatOptimizer(module, model)
         held = {parameter: dict(state) for parameter, state in rebuilt.configured.state.items()}

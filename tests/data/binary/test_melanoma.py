@@ -82,11 +82,6 @@ def test_a_patient_is_in_one_split_and_at_one_client(tmp_path_factory, patients,
 # What is refused
 
 
-def refused(root: Path, message: str, error: type[Exception] = ValueError, **kwargs) -> None:
-    with pytest.raises(error, match=message):
-        opened(write_folder(root, **kwargs)).records()
-
-
 def changed(line: int, old: str, new: str) -> list[str]:
     """The rows with a change in one line of the file."""
     rows = rows_of(IMAGES)
@@ -96,38 +91,23 @@ def changed(line: int, old: str, new: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "old", "new", "message"),
+    ("kwargs", "mistake"),
     [
-        (
-            5,
-            "benign,0",
-            "benign,2",
-            r"train\.csv, line 5: column 'target': expected 0, 1 or nothing, found '2' \(1 such",
-        ),
-        (5, "benign,0", "benign,", r"train\.csv, line 5: column 'target' is empty \(1 such lines\). Fill in 0 or 1"),
-        (
-            5,
-            "benign,0",
-            "benign,1",
-            r"train\.csv, line 5: column 'target' is 1, but column 'benign_malignant' is 'benign'",
-        ),
-        (5, "benign,0", ",0", r"line 5: column 'target' is 0, but column 'benign_malignant' is 'nan' \(1 such lines\)"),
-        (6, "IP_0000001", "", r"train\.csv, line 6: column 'patient_id' is empty \(1 such lines\)"),
-        (6, "ISIC_0000004", "", r"train\.csv, line 6: column 'image_name' is empty"),
-        (6, "ISIC_0000004", "ISIC_0000009", r"train\.csv: image 'ISIC_0000009' is on lines 6, 11\. Keep one of them"),
+        ({"rows": changed(5, "benign,0", "benign,2")}, ("label-file-cell-invalid", "line 5: column 'target'", "'2'")),
+        ({"rows": changed(5, "benign,0", "benign,")}, ("melanoma-target-empty", "line 5: column 'target'", "(1 such")),
+        ({"rows": changed(5, "benign,0", "benign,1")}, ("melanoma-columns-disagree", "line 5", "is 1", "'benign'")),
+        ({"rows": changed(5, "benign,0", ",0")}, ("melanoma-columns-disagree", "line 5", "is 0", "'nan' (1 such")),
+        ({"rows": changed(6, "IP_0000001", "")}, ("label-file-cell-empty", "line 6: column 'patient_id'", "(1 such")),
+        ({"rows": changed(6, "ISIC_0000004", "")}, ("label-file-cell-empty", "line 6: column 'image_name'")),
+        ({"rows": changed(6, "ISIC_0000004", "ISIC_0000009")}, ("label-file-row-twice", "'ISIC_0000009'", "6, 11")),
+        ({"header": KAGGLE.replace("target", "label")}, ("label-file-column-missing", "'target'", "'label'")),
+        ({"images": 58}, ("image-files-missing", "2 of 60", "jpeg/train/ISIC_0000058.jpg")),
     ],
 )
-def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, old, new, message):
-    refused(tmp_path, message, rows=changed(line, old, new))
-
-
-def test_a_missing_column_is_named(tmp_path):
-    header = KAGGLE.replace("target", "label")
-    refused(tmp_path, r"train\.csv: expected a column 'target', found 'image_name', .*'label'", header=header)
-
-
-def test_missing_images_are_named(tmp_path):
-    refused(tmp_path, r"2 of 60 image files are missing:\n.*jpeg/train/ISIC_0000058\.jpg", FileNotFoundError, images=58)
+def test_a_mistake_is_named_by_file_line_and_column(tmp_path, kwargs, mistake):
+    root = write_folder(tmp_path, **kwargs)
+    with refusals.refused(*mistake, *[] if "images" in kwargs else ["train.csv"]):
+        opened(root).records()
 
 
 def test_another_folder_says_what_was_expected(tmp_path):

@@ -140,11 +140,7 @@ def test_a_wrong_folder_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "mistake"),
     [
-        (
-            "Finding Labels",
-            "Findings",
-            ("label-file-column-missing", "v2020.csv", "'Finding Labels'", "'Image Index', 'Findings'"),
-        ),
+        ("Finding Labels", "Findings", ("label-file-column-missing", "v2020.csv", "'Finding Labels'")),
         ("Effusion|Mass", "Infiltrate", ("nih-label-unknown", "v2020.csv, line 3", "'Infiltrate'")),
         ("Effusion|Mass", "Effusion|Xyz", ("nih-label-unknown", "line 3", "'Xyz' in 'Effusion|Xyz'")),
         ("Effusion|Mass", "No Finding|Mass", ("nih-no-finding-with-findings", "line 3", "'No Finding'")),

@@ -186,32 +186,22 @@ def test_an_unknown_vote_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("folder", "old", "new", "message"),
+    ("folder", "old", "new", "mistake"),
     [
-        ("train", "rad_id", "reader", r"train\.csv: expected a column 'rad_id'"),
-        ("train", "ILD,", "Ild,", r"train\.csv: expected a column 'ILD', found .* similar names are Ild"),
-        ("test", "Other disease,", "Others,", r"test\.csv: expected a column 'Other diseases', found"),
-        (
-            "train",
-            ",R8,0",
-            ",R8,2",
-            r"train\.csv, line 2: column 'Aortic enlargement': expected 0, 1 or nothing, found .*2",
-        ),
-        (
-            "test",
-            "0,0,1\n",
-            "0,-1,1\n",
-            r"test\.csv, line 2: column 'Other diseases': expected 0, 1 or nothing, found .*-1",
-        ),
-        ("train", ",R8,", ",,", r"train\.csv, line 2: column 'rad_id' is empty"),
-        ("train", f"{image_id(0)},R9", f"{image_id(0)},R8", rf"the reading '{image_id(0)} of R8' is on lines 2, 26"),
-        ("test", image_id(25), image_id(24), rf"test\.csv: image '{image_id(24)}' is on lines 2, 3"),
-        ("test", image_id(25), image_id(3), rf"annotations: 1 images are in both label files.*'{image_id(3)}'"),
+        ("train", "rad_id", "reader", ("label-file-column-missing", "train.csv", "'rad_id'")),
+        ("train", "ILD,", "Ild,", ("label-file-column-missing", "train.csv", "'ILD'", "similar names are Ild")),
+        ("test", "Other disease,", "Others,", ("label-file-column-missing", "test.csv", "'Other diseases'")),
+        ("train", ",R8,0", ",R8,2", ("label-file-cell-invalid", "train.csv, line 2: column 'Aortic enlargement'", "2")),
+        ("test", "0,0,1\n", "0,-1,1\n", ("label-file-cell-invalid", "test.csv, line 2: column 'Other diseases'", "-1")),
+        ("train", ",R8,", ",,", ("label-file-cell-empty", "train.csv, line 2: column 'rad_id'")),
+        ("train", f"{image_id(0)},R9", f"{image_id(0)},R8", ("label-file-row-twice", f"{image_id(0)} of R8", "2, 26")),
+        ("test", image_id(25), image_id(24), ("label-file-row-twice", "test.csv", f"'{image_id(24)}'", "lines 2, 3")),
+        ("test", image_id(25), image_id(3), ("xray-rows-twice", "annotations: 1 images", f"'{image_id(3)}'")),
     ],
 )
-def test_a_damaged_label_file_is_named_with_its_line(tmp_path, folder, old, new, message):
+def test_a_damaged_label_file_is_named_with_its_line(tmp_path, folder, old, new, mistake):
     replace_in(write_folder(tmp_path), folder, old, new)
-    with pytest.raises(ValueError, match=message):
+    with refused(*mistake):
         open_folder(tmp_path).records()
 
 

@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-import re
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from torchmetrics import MeanMetric
 
 from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDM, Scaffold, SurgicalHeads
 from fedlit.core import optimizer
-from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
 from fedlit.data.in_memory import GivenClients
@@ -266,8 +264,7 @@ EARLY = {
 def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
     make_module, make_federation, reason = EARLY[case]
     name = type(make_module()).__name__
-    words = f"cuda_graph: true, but the steps of {name} cannot be captured: {reason}; leave it out"
-    with pytest.raises(ConfigError, match=re.escape(words)):
+    with refused("check-captured-steps", "cuda_graph: true", name, reason):
         session(make_module(), make_federation(), tmp_path, True)
     assert not recorders
 

@@ -9,13 +9,18 @@ import torch
 from at_sites import TOYS, Answer, Ended
 from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
 from fedlit.sites import joining, roster
 from fedlit.sites.answers import read_scores
+from fedlit.sites.asking import Asking, Request
 from fedlit.sites.carrier import Lost
-from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import REPLY, Evaluated, Told
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.failures import failure_of
+from fedlit.sites.loopback import SitesInProcess
+from fedlit.sites.messages import FAILED, REPLY, ClientInfo, End, Evaluated, Failure, new_run
+from fedlit.sites.own_data import Unreadable
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
 
@@ -220,8 +225,7 @@ def test_what_a_site_says_is_shown_escaped(fedlit_cli, sites, tmp_path):
     def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
         reply = Envelope.from_bytes(answer(envelope.to_bytes()))
         if site == "site-2" and envelope.verb == "train":
-            odd = {"kind": "failed", "reason": "\x1b[2J\r\nround 1/1 all is well"}
-            reply = Envelope("failed", odd)
+            reply = Envelope.of(FAILED, Failure("failed", "\x1b[2J\r\nround 1/1 all is well"))
         return reply.to_bytes()
 
     sites.between = between
@@ -280,20 +284,18 @@ def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
     sites.between = lying("train", array("vectors/w", lambda v: v + np.nan), times=1)
     code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
     assert code == 0
-    assert (
-        "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite; asking "
-        "again (try 2 of 3)" in err
-    )
+    told = "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite"
+    assert f"{told} [reply-vector-not-finite]; asking again (try 2 of 3)" in err
 
 
 CLASSES = ("Edema", "Mass")
 SCORES = torch.tensor([[3.0, -1.0], [1.0, 2.0], [-2.0, 0.5], [0.1, -3.0]])
 LABELS = torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0], [0.0, torch.nan]])
-TOLD = Told("north", list(CLASSES), None, 4, 4, None, False, {"val": [[2, 2], [2, 1]]}, {}, "d")
+TOLD = ClientInfo("north", list(CLASSES), None, 4, 4, None, False, {"val": [[2, 2], [2, 1]]}, {}, "d")
 VIEW = View("north", "north", "val")
 
 
-def evaluated(kind: str, tensors: dict, told: Told = TOLD, may_score: bool = True):
+def evaluated(kind: str, tensors: dict, told: ClientInfo = TOLD, may_score: bool = True):
     answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d"), tensors)
     return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
 
@@ -325,11 +327,39 @@ def test_histograms_that_cannot_be_are_refused(change, mistake):
 
 
 def test_scores_that_cannot_be_are_refused():
-    for scores, labels, may_score, words in (
-        (SCORES, 1 - LABELS, True, "its numbers of positives and negatives contradict"),
-        (SCORES[:, :1], LABELS, True, "scores"),
-        (SCORES.long(), LABELS, True, "scores"),
-        (SCORES, LABELS, False, "an evaluation of kind 'scores'"),
+    for scores, labels, may_score, key in (
+        (SCORES, 1 - LABELS, True, "reply-counts-contradiction"),
+        (SCORES[:, :1], LABELS, True, "reply-scores-shape"),
+        (SCORES.long(), LABELS, True, "reply-scores-shape"),
+        (SCORES, LABELS, False, "reply-evaluation-tensors"),
     ):
-        with pytest.raises(InvalidMessageError, match=words):
+        with refused(key):
             evaluated("scores", {"scores": scores, "labels": labels}, may_score=may_score)
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [
+        ("policy-verb", "policy-verb"),
+        ("a-" + "b" * 60, None),
+        ("no \x1b[2J", None),
+        ("Policy-verb", None),
+        (None, None),
+    ],
+)
+def test_the_key_of_a_sites_own_error_is_shown_only_if_it_has_the_form_of_one(key, shown):
+    failed = Envelope.of(FAILED, Failure("refused", "no", key)).to_bytes()
+    asked = Request("train", "north", "", End(new_run()), {})
+    ask = Asking(SitesInProcess({"north": lambda: lambda content: failed}), lambda site: asked, lambda *reply: None)
+    with refused("sites-failed", "site 'north' (train): no" + (f" [{shown}];" if shown else ";")) as caught:
+        list(ask([asked], lambda *reply: None, "round 1"))
+    assert caught.value.sites == (("north", shown),)
+
+
+def test_a_key_leaves_a_site_with_its_text_only():
+    class Foreign(ValueError):
+        key = "patient-17"
+
+    errors = (ConfigError("a", key="one-a"), Unreadable("b", key="one-b"), Foreign("c"))
+    assert [failure_of(error, "north", with_text=False).key for error in errors] == ["one-a", None, None]
+    assert [failure_of(error, "north", with_text=True).key for error in errors] == ["one-a", "one-b", None]

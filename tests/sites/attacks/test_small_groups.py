@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 import torch
 from attacker import HOSPITAL, Attacker, write_site
+from refusals import refused
 
 from fedlit.sites.checking import _client
 from fedlit.sites.data import AtSites
-from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import REPLY, Presence, Told, new_run
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.messages import REPLY, ClientInfo, Presence, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Leaves, Policy
-from fedlit.sites.roster import _check_told
+from fedlit.sites.roster import _check_info
 from fedlit.sites.serving import answering
 from fedlit.sites.settings import read_settings
 
@@ -82,7 +83,7 @@ def hidden(sizes: dict[str, int], limit: int = 10, images: int = 1) -> set[str]:
     """The groups that do not leave, of groups with some patients each."""
     groups = np.repeat(np.array(list(sizes), dtype=str), [size * images for size in sizes.values()])
     patients = np.arange(len(groups)) // images
-    told = Policy(leaves=Leaves(counts_below=limit)).told_groups(groups, patients)
+    told = Policy(leaves=Leaves(counts_below=limit)).visible_groups(groups, patients)
     assert ((told == groups) | (told == "")).all()
     return set(np.unique(groups[told != groups]))
 
@@ -115,7 +116,7 @@ def test_whatever_is_shown_is_of_enough_patients():
     for _ in range(300):
         groups = rng.choice([*"ABCDE", ""], 200, p=rng.dirichlet(np.full(6, 0.4)))
         patients = rng.integers(0, 60, 200)
-        told = Policy(leaves=Leaves(counts_below=10)).told_groups(groups, patients)
+        told = Policy(leaves=Leaves(counts_below=10)).visible_groups(groups, patients)
         counts = {name: len(np.unique(patients[told == name])) for name in np.unique(told)}
         assert all(count >= 10 for name, count in counts.items() if name)
         if (told != groups).any() and len(counts) > 1:
@@ -124,7 +125,7 @@ def test_whatever_is_shown_is_of_enough_patients():
     assert partly > 20
 
 
-TOLD = Told("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", {"sex": ["f", "m"]})
+TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", {"sex": ["f", "m"]})
 
 
 def test_the_check_of_a_site_names_the_groups_that_leave():
@@ -143,6 +144,6 @@ def test_groups_of_a_lying_site_that_do_not_fit_are_left_out(indices):
 
 @pytest.mark.parametrize("groups", [{"s\x1b[2J": []}, {"sex": ["f\nm"]}, {"": []}, {"sex": [""]}])
 def test_names_that_would_reach_a_terminal_are_refused(groups):
-    told = Told("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", groups)
-    with pytest.raises(InvalidMessageError, match="expected printable names and values of groups"):
-        _check_told(told, ["Edema"])
+    told = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", groups)
+    with refused("hello-groups-unprintable"):
+        _check_info(told, ["Edema"])
