@@ -99,7 +99,11 @@ def owners_mean(ended: Ended, aggregators: list, **data) -> Tensor:
     return total / layout.expand(weights).clamp(min=1)
 
 
-@pytest.mark.parametrize(("first", "then"), [((), ("site-3",)), (("site-3",), ())], ids=["one fewer", "one more"])
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [((), ("site-3",)), pytest.param(("site-3",), (), marks=pytest.mark.slow)],
+    ids=["one fewer", "one more"],
+)
 @pytest.mark.parametrize(
     ("named", "options"),
     [
