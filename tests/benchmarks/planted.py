@@ -84,8 +84,10 @@ def summary(name: str, part: pd.DataFrame, draws: int) -> str:
 
 def count_claims(models: Sequence[torch.nn.Module], folder: Path, contrast: float, draws: int, new: int) -> None:
     """Evaluate each draw of test images, and print how often gaps are claimed."""
-    many = scored(models, folder, NEW, contrast, new)
-    true, found = {count: gaps(many, count, 100)["gap"] for count in (1, 3)}, {1: [], 3: []}
+    # The gaps of the same patients without an effect are zero but for chance, which the difference removes.
+    many, same = (scored(models, folder, NEW, each, new) for each in (contrast, 1.0))
+    true = {count: gaps(many, count, 100)["gap"] - gaps(same, count, 100)["gap"] for count in (1, 3)}
+    found: dict[int, list[pd.DataFrame]] = {1: [], 3: []}
     for draw in range(draws):
         tested = scored(models, folder, draw, contrast, 1600)
         for count in found:
