@@ -37,7 +37,7 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
         for aggregator, state, needed in zip(settings.aggregators, states, declared, strict=True):
             if lacking := sorted(needed.keys() - state.keys()):
                 raise CheckpointError(
-                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use an older "
+                    f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another "
                     "checkpoint",
                     key="aggregator-state-missing",
                 )

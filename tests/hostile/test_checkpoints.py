@@ -158,7 +158,7 @@ DAMAGED = [
     Damage("no weights of a client, sealed", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"),
         sealed=True, apart=True),
     Damage("weights of another size, sealed", with_tensor("server.pt", "w", torch.zeros(3)),
-           (SERVER, "expected 'w' to have 68 numbers, found (3,)"), sealed=True),
+           (SERVER, "expected 68 numbers in 'w', found [3]"), sealed=True),
     Damage("a text as weights, sealed", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"),
         sealed=True),
     Damage("no control variate of the server, sealed", without("server.pt", "0/"), (SERVER, "of Scaffold"),
