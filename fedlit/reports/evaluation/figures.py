@@ -49,8 +49,12 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
 
 
 def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
-    names = sorted(set(images.groups[kind].tolist()) - {""})
-    looks, rows = styles(names), {name: images.groups[kind] == name for name in names}
+    rows = {name: images.groups[kind] == name for name in sorted(set(images.groups[kind].tolist()) - {""})}
+    classes = range(len(images.classes))
+    rows = {n: mask for n, mask in rows.items() if any(_labelled(images, i, mask, MIN_PATIENTS) for i in classes)}
+    if not rows:
+        return []
+    looks = styles(list(rows))
     return [
         Chart(
             f"{name}_{kind}",
