@@ -156,7 +156,7 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
         yield
     except RuntimeError as error:
         double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
-        if not double or "double" not in str(error).lower():
+        if isinstance(error, TrainingError) or not double or "double" not in str(error).lower():
             raise
         raise TrainingError(
             f"{type(module).__name__} has weights of torch.float64, and the images are torch.float32 ({error}); set "

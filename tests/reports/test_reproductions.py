@@ -256,7 +256,7 @@ class TestDocument:
     def test_mistakes_name_file_and_key(self, keys, mistake, tmp_path, monkeypatch):
         file = written(tmp_path / "mine.yaml", "fdam-fig1", **keys)
         monkeypatch.setattr(reproduction, "find", lambda name: file)
-        with refused(*mistake, "mine.yaml: "):
+        with refused(*mistake, "fdam-fig1.yaml: " if mistake[0] == "case-value-missing" else "mine.yaml: "):
             Reproduction("mine")
 
     def test_a_mistake_of_the_base_names_the_base(self, tmp_path, monkeypatch):

@@ -54,4 +54,5 @@ def examine(subject: Subject, examinations: Sequence[Examination[Subject]]) -> N
     """
     for examination in examinations:
         if problem := examination.problem(subject):
-            raise ConfigError(problem, key=getattr(problem, "key", examination.key))
+            key = problem.key if isinstance(problem, KeyedProblem) else examination.key
+            raise ConfigError(problem, key=key)
