@@ -70,8 +70,9 @@ class GainSummary:
             claim = f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p}"
         further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
         return (
-            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains differ between "
-            f"sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
+            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. "
+            f"Gains differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, "
+            f"I\u00b2 {100 * effects.i2:.0f}%"
             + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
         )
 
