@@ -70,7 +70,7 @@ def optimizer_and_scheduler(module: nn.Module) -> tuple[Optimizer, dict[str, Any
         )
     if not isinstance(configured, Optimizer):
         raise ConfigError(
-            f"{name}.configure_optimizers returned {type(configured).__name__}, not an optimizer; expected one",
+            f"{name}.configure_optimizers returned {type(configured).__name__}; expected an optimizer",
             key="optimizer-missing",
         )
     reason = NOT_ELEMENTWISE.get(type(configured).__name__)

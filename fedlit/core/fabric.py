@@ -160,7 +160,8 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
     )
     if wrong:
         raise ConfigError(
-            f"fabric.devices: expected a number above 0, or different indices, found {devices}", key="devices-invalid"
+            f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}",
+            key="devices-invalid",
         )
     check_number("fabric.num_nodes", num_nodes, "[1, inf)", key="num-nodes-below-one")
 

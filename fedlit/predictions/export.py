@@ -99,7 +99,7 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
     """
     if file.is_dir():
         raise ConfigError(
-            f"--output: expected a file such as model.safetensors, found the folder {file}",
+            f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}",
             key="export-output-is-a-folder",
         )
     module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)

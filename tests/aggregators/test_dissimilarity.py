@@ -130,7 +130,7 @@ def test_between_measurements_nothing_is_sent():
 def test_what_cannot_be_measured_is_refused():
     with refused("dissimilarity-with-kept-parts", "'site-0'"):
         simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
-    with refused("dissimilarity-every-below-one", "every 0", "batches 1"):
+    with refused("dissimilarity-every-below-one", "every and batches", "found 0 and 1"):
         GradientDissimilarity(every=0)
 
 

@@ -196,7 +196,7 @@ def test_deep_pictures_are_scaled_by_the_depth_of_the_data_set_not_by_their_brig
             found = read_image(tmp_path / "deep.png", 32, depth=depth)[0]
             np.testing.assert_allclose(found, deep.astype(float) * 255 / (2**depth - 1), atol=0.51)
         else:
-            with refused("pixels-above-depth", "of 12", "below 4,096", "found 65,535"):
+            with refused("pixels-above-depth", "of 12", "below 4,096", "65,535"):
                 read_image(tmp_path / "deep.png", 32, depth=depth)
 
 
@@ -288,7 +288,7 @@ def test_grey_is_repeated_and_colour_becomes_grey(tmp_path):
     )
     colour = np.repeat(pictures(), 3, axis=1)
     torch.testing.assert_close(data_set(tmp_path, colour, mean=0.0, std=1.0).batch([0])[0], grey, atol=1e-3, rtol=0)
-    with refused("channels-mismatch", "or 3", "of 3", "found 2"):
+    with refused("channels-mismatch", "1 or 3", "found 2"):
         data_set(tmp_path, colour, in_chans=2)
 
 

@@ -214,7 +214,7 @@ def test_pooled_of_a_class_without_positives_is_nan():
     ("options", "mistake"),
     [
         ({"margin": 0.0}, ("auc-margin-not-positive", "found 0.0")),
-        ({"dual_scale": -1.0}, ("auc-margin-not-positive", "1.0 and -1.0")),
+        ({"dual_scale": -1.0}, ("auc-margin-not-positive", "1.0, -1.0")),
         ({"prior": 0.0}, ("prior-out-of-range", "found 0")),
         ({"prior": 1.0}, ("prior-out-of-range", "found 1")),
         ({"margin": NAN}, ("auc-margin-not-positive",)),

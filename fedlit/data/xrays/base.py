@@ -170,9 +170,7 @@ class ChestXrays(FederatedDataModule):
         self.groups = group_columns(groups, bands, self.group_columns)
         self.uncertain = checked_policy(uncertain, self.labels, "data.uncertain")
         self.blank = checked_policy(blank, self.labels, "data.blank")
-        if not isinstance(names, dict):
-            names = harmonised_names(self.source) if names == "harmonised" else {name: name for name in self.labels}
-        self.origins: dict[str, Origin] = origins(names, self.labels, "data.names")
+        self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
         known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
         advice = "; a class that these images are not labelled for goes into data.unlabelled too"
         self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
@@ -365,6 +363,11 @@ class ChestXrays(FederatedDataModule):
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
             notes.append(f"{number} are of other views, left out: {others}")
         return table.where(kept)
+
+    def _named(self, names: str | Names) -> Names:
+        if isinstance(names, dict):
+            return names
+        return harmonised_names(self.source) if names == "harmonised" else {label: label for label in self.labels}
 
 
 def _is_deep(file: str) -> bool:

@@ -66,7 +66,7 @@ def test_the_split_file_may_lie_elsewhere(tmp_path):
     ("old", "new", "mistake"),
     [
         (",1,1,train,", ",1,7,train,", ("label-file-cell-invalid", "line 3", "column 'center'", "'7'")),
-        (",1,1,train,", ",1,,train,", ("isic-cell-empty", "train_test_split, line 3", "column 'center'", "1 such")),
+        (",1,1,train,", ",1,,train,", ("isic-cell-empty", "train_test_split, line 3", "column 'center'", "1 lines")),
         (",1,1,train,", ",2,1,train,", ("isic-target-disagrees", "line 3", "BCC", "1 such")),
         (",1,1,train,", ",8,1,train,", ("label-file-cell-invalid", "line 3", "column 'target'", "'8'")),
         (",1,1,train,", ",1,1,val,", ("isic-fold-unknown", "line 3", "'val'")),

@@ -243,7 +243,7 @@ def test_split_scheme_shares_some_classes_and_covers_all(count):
         ({"prevalence": {"Mass": 1.5}}, ("prevalence-out-of-range", "found 1.5")),
         ({"classes": ("Mass", "Flu")}, ("hospital-scheme-invalid", "unknown class 'Flu'")),
         ({"classes": ()}, ("hospital-scheme-invalid", "no class")),
-        ({"images": 0}, ("hospital-value-out-of-range", "images from 1")),
+        ({"images": 0}, ("hospital-value-out-of-range", "images: expected at least 1")),
         ({"exposure": 3.0}, ("hospital-value-out-of-range", "found 3.0")),
         ({"marker": "X"}, ("hospital-marker-unknown", "'X'")),
     ],
