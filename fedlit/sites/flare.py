@@ -303,9 +303,8 @@ def received(content: Shareable) -> Envelope:
         raise InvalidMessageError(
             "expected a fedlit message, NVFlare has delivered other data", key="flare-message-not-of-fedlit"
         )
-    header, arrays = delivered
-    own = {name: np.require(array, requirements="CW") for name, array in arrays.items()}
-    return Envelope.of_arrays(Header.read(header), own)
+    head = Header.read(delivered[0])
+    return Envelope.of_arrays(head, {n: np.require(array, requirements="CW") for n, array in delivered[1].items()})
 
 
 def unpacked(content: Shareable) -> bytes:

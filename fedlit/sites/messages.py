@@ -120,7 +120,7 @@ class Prepare:
 
     run: str  # Id of the run.
     phase: str  # Name of the phase; "" for the main part.
-    config: dict[str, Any]  # PhasePlan of the phase, see :class:`fedlit.sites.recipe.PhasePlan`.
+    config: dict[str, Any]  # Plan of the phase, see :class:`fedlit.sites.recipe.PhasePlan`.
     fingerprint: str  # Fingerprint of the server's layout.
     clients: list[Member]  # The site's clients, with their weights in the federation.
 

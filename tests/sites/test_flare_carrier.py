@@ -101,6 +101,13 @@ def test_a_reply_that_does_not_come_is_lost(carried, happens, said):
     assert len(controller.cancelled) == ("deadline" in said)
 
 
+def test_a_header_is_checked_before_its_arrays(carried):
+    carrier, controller, _ = carried
+    ticket = carrier.send("north", ASKED)
+    controller.reply(0, packed(b"{", {"w": [[1], [1, 2]]}))
+    assert "header" in dict(carrier.collect([ticket]))[ticket].reason
+
+
 def test_what_is_no_message_is_no_reply(carried):
     carrier, controller, _ = carried
     ticket = carrier.send("north", ASKED)
