@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.naming import as_option
 from fedlit.experiment.ranges import Range, Span
 
 if TYPE_CHECKING:
@@ -50,18 +51,21 @@ def suggested_point(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     spaces = {key: _space(values) for key, values in ranges.items()}
+    texts = {key: list(map(as_option, values)) for key, values in ranges.items() if not isinstance(values, Span)}
+    tried = {as_option(point) for point in points}  # as text, because 1 equals true
     for attempt in range(ATTEMPTS):
-        sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=(seed * 1000 + len(points)) * ATTEMPTS + attempt)
+        draw = ((seed * 1000 + len(points)) * ATTEMPTS + attempt) % 2**32  # NumPy takes no other seeds
+        sampler = optuna.samplers.TPESampler(n_startup_trials=0, seed=draw)
         study = optuna.create_study(sampler=sampler, direction="maximize")
         for point, score in zip(points, scores, strict=True):
-            params = {k: point[k] if isinstance(each, Span) else each.index(point[k]) for k, each in ranges.items()}
+            params = {k: texts[k].index(as_option(point[k])) if k in texts else point[k] for k in ranges}
             if not math.isnan(score):
                 study.add_trial(optuna.trial.create_trial(params=params, distributions=spaces, value=score))
         params = study.ask(spaces).params
         point = {k: each.near(params[k]) if isinstance(each, Span) else each[params[k]] for k, each in ranges.items()}
-        if point not in points:
+        if as_option(point) not in tried:
             return point
-    return next(dict(point) for point in drawn if point not in points)
+    return next(dict(point) for point in drawn if as_option(point) not in tried)
 
 
 def _space(values: Range) -> "BaseDistribution":

@@ -5,7 +5,7 @@ import shlex
 import signal
 from argparse import ArgumentError
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -96,7 +96,9 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
     return table
 
 
-def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, console: Console) -> pd.DataFrame:
+def run_all(
+    runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, console: Console, tried: Collection[str] = ()
+) -> pd.DataFrame:
     """Run the unfinished runs; write and return a table with one row per run.
 
     A signal stops the runs at a checkpoint, and then this process by ``SystemExit``.
@@ -107,6 +109,7 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         metric: A test metric, or another metric in ``metrics.csv``.
         jobs: Number of runs at a time.
         console: Console to print to.
+        tried: Names of runs that this command has tried before; those that have failed are not run again.
 
     Returns:
         A table with the columns name, case, one per key of the grid, seed, data_seed, status (``finished``, ``failed``,
@@ -122,9 +125,11 @@ def run_all(runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, cons
         for run in runs:
             refuse_held(run.directory)
         standings = {run.name: run.standing() for run in runs}
-        statuses: dict[str, Status] = {n: "finished" if s == "finished" else "waiting" for n, s in standings.items()}
-        todo = {run.name: run for run in runs if standings[run.name] != "finished"}
-        console.print(f"{len(runs)} runs, {len(runs) - len(todo)} finished before: {file.parent}")
+        statuses: dict[str, Status] = {n: "failed" if n in tried else "waiting" for n in standings}
+        statuses |= {name: "finished" for name, standing in standings.items() if standing == "finished"}
+        todo = {run.name: run for run in runs if statuses[run.name] == "waiting"}
+        finished = list(statuses.values()).count("finished")
+        console.print(f"{len(runs)} runs, {finished} finished before: {file.parent}")
         progress = SweepProgress(len(runs), len(runs) - len(todo), jobs, console)
 
         def started(job: CommandLine) -> None:

@@ -271,9 +271,11 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
     # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
     tuning.runs("final", {case: each[:1] for case, each in points.items()}, parser)
     console.print("tries:")
+    tried: list[str] = []
     while True:
         flat = [run for runs in tries.values() for run in runs]
-        run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console)
+        run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console, tried)
+        tried = [run.name for run in flat]
         if all(len(each) == len(tuning.points[case]) for case, each in points.items()):
             break
         suggested = {case: [tuning.suggest(case, points[case], tries[case])] for case in points}

@@ -15,6 +15,7 @@ from rich.console import Console
 from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, write
 
+from fedlit.experiment.grid import PlannedRun
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.ranges import Span, at_edge, drawn_points, every_point, read_range
 from fedlit.experiment.suggestions import suggested_point
@@ -262,7 +263,7 @@ class TestSuggestions:
     def test_a_tuning_runs_them_in_turn_and_repeats_them(self, folder: Path, monkeypatch):
         calls = []
 
-        def run_all(runs, file, metric, jobs, console):
+        def run_all(runs, file, metric, jobs, console, tried=()):
             calls.append([run.name for run in runs])
             for run in runs:
                 run.directory.mkdir(parents=True, exist_ok=True)
@@ -280,6 +281,34 @@ class TestSuggestions:
         assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
         assert calls[:4] == calls[4:]
         assert best_so_far([math.nan, 0.5, 0.4, 0.7], 1)[1:] == [0.5, 0.5, 0.7]
+
+    def test_a_failed_try_is_not_run_again_by_the_same_command(self, folder: Path, monkeypatch):
+        calls = []
+
+        def run_jobs(jobs, at_once, started, ended, tick):
+            for job in jobs:
+                calls.append(job.name)
+                started(job)
+                if fine := len(calls) != 1:
+                    (job.log.parent / "metrics.csv").write_text("step,key,value\n2,val/auroc_macro,0.5\n")
+                    Result(2, 2, 1.0).write(job.log.parent)
+                ended(job, 0 if fine else 1, False)
+            return 0
+
+        monkeypatch.setattr("fedlit.experiment.sweep.run_jobs", run_jobs)
+        monkeypatch.setattr(
+            PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
+        )
+        tuned, _ = run_tuning(loaded(folder, sampler="optuna", tries=5), 1, Console(quiet=True))
+        assert len(calls) == len(set(calls)) == 14
+        assert [math.isnan(score) for score in tuned[0].scores] == [True, False, False, False, False]
+        assert list(pd.read_csv(tuned[0].runs[0].directory.parent / "tries.csv")["status"]).count("failed") == 1
+
+    @pytest.mark.parametrize("seed", [-1, 20240101])
+    def test_any_seed_and_values_that_equal_each_other_are_suggested(self, seed: int):
+        ranges = {"kind": [0, False, 1, True]}
+        drawn = drawn_points(ranges, 4, seed, "tries")
+        assert repr(suggested_point(ranges, drawn[:3], [0.1] * 3, seed, drawn)) == repr(drawn[3])
 
     def test_without_optuna_the_package_is_named(self, folder: Path, monkeypatch):
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
