@@ -108,7 +108,8 @@ def default_hospitals(
     """
     if count < 1 or images < 2 * count:
         raise DataError(
-            f"expected 1 or more hospitals of 2 images, found {count} and {images} images", key="hospitals-too-few"
+            f"expected at least 1 hospital and 2 images each, found {count} and {images} images",
+            key="hospitals-too-few",
         )
     if not 0 <= heterogeneity <= 2:
         raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")

@@ -87,7 +87,7 @@ class PadChest(ChestXrays):
         super().__init__(root, blank=blank, **kwargs)
         if not views:
             raise DataError(
-                f"data.views: expected some of Projection, such as {listed(FRONTAL)}", key="padchest-views-empty"
+                f"data.views: expected values of Projection such as {listed(FRONTAL)}", key="padchest-views-empty"
             )
         self.views, self.physician_only = tuple(views), physician_only
 
