@@ -51,7 +51,10 @@ class MOON(Aggregator):
         """Refuse a model without a head, whose input are the features."""
         if Parts.of(module).head is None:
             name = type(module).__name__
-            raise ConfigError(f"MOON: expected {name} with a head, whose input are features", key="moon-without-head")
+            raise ConfigError(
+                f"MOON: expected {name} to have layers named head, found none; their input are features",
+                key="moon-without-head",
+            )
 
     def client_state(self, layout: Layout) -> State:
         """Keep the weights [P] and statistics [S] of the last round, and whether there was one."""

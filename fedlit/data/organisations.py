@@ -134,7 +134,8 @@ class Organisations(FederatedDataModule):
             )
         if resize == "pad" and self.resize != "pad":
             raise DataError(
-                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize for all", key="resize-twice"
+                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all",
+                key="resize-twice",
             )
         if resize is not None:
             source.resize = self.resize

@@ -37,7 +37,12 @@ class Sampler:
 
     def __post_init__(self) -> None:
         check_number(
-            "data.sampler.positives", self.positives, "(0, 1)", key="sampler-share-out-of-range", error=DataError
+            "data.sampler.positives",
+            self.positives,
+            "(0, 1)",
+            key="sampler-share-out-of-range",
+            error=DataError,
+            optional=False,
         )
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:

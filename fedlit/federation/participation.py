@@ -177,7 +177,8 @@ class Availability(Participation):
 
     def __init__(self, shares: float | dict[str, float], least: int = 1) -> None:
         for value in shares.values() if isinstance(shares, dict) else (shares,):
-            check_number(f"{WHERE}: Availability.shares", value, "(0, 1]", key="availability-probability")
+            where = f"{WHERE}: Availability.shares"
+            check_number(where, value, "(0, 1]", key="availability-probability", optional=False)
         check_number(f"{WHERE}: Availability.least", least, "[1, inf)", key="availability-least-below-one")
         self.shares, self.least = shares, least
 

@@ -14,7 +14,9 @@ from fedlit.federation.settings import Settings
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
     """Refuse a checkpoint whose states are at sites if this federation has no sites, or the reverse."""
     if loaded.at_sites and keeps_states and needed:
-        raise CheckpointError(f"{path}: clients' states are at sites; pass its --sites", key="client-states-at-sites")
+        raise CheckpointError(
+            f"{path}: clients' states are at sites; pass --sites of the original run", key="client-states-at-sites"
+        )
     if not loaded.at_sites and not keeps_states:
         raise CheckpointError(
             f"{path}: expected a run with sites, found one without; leave --sites out", key="client-states-not-at-sites"

@@ -149,7 +149,8 @@ class Settings(RoundSettings):
                 key="gradient-clip-and-clamp",
             )
         for name, factor in (self.lr_factors or {}).items():
-            check_number(f"federation.lr_factors: {name!r}", factor, "(0, inf)", key="lr-factor-not-positive")
+            where = f"federation.lr_factors: {name!r}"
+            check_number(where, factor, "(0, inf)", key="lr-factor-not-positive", optional=False)
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError(
                 "federation.quorum: it needs on_site_error: skip; set that, or leave quorum out",

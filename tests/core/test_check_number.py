@@ -1,11 +1,17 @@
 """Numbers in intervals: both ends, what lies between, and the text of a refusal."""
 
 import math
+import re
+from collections.abc import Callable
 
 import pytest
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.system.argument_types import check_number
+from fedlit.data.phantom.hospitals import Hospital
+from fedlit.data.sampler import Sampler
+from fedlit.federation.participation import Availability
+from fedlit.federation.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -40,3 +46,31 @@ def test_text_of_a_refusal(allowed: str, text: str) -> None:
     with pytest.raises(DataError) as refusal:
         check_number("A.b", 7, allowed, key="b-out-of-range", advice="; leave it out", error=DataError)
     assert str(refusal.value) == text
+
+
+@pytest.mark.parametrize(
+    ("allowed", "text"),
+    [
+        ("[0, inf)", "at least 0 and finite"),
+        ("(0, inf)", "a number above 0 and finite"),
+        ("[0, 1)", "a number in [0, 1)"),
+    ],
+)
+def test_of_an_infinite_number_what_is_expected_is_finite(allowed: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"A.b: expected {text}, found inf")):
+        check_number("A.b", math.inf, allowed, key="b-out-of-range")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Sampler(None),
+        lambda: Hospital("north", 9, prevalence={"Edema": None}),
+        lambda: Hospital("north", 9, noise=None),
+        lambda: Availability({"north": None}),
+        lambda: Settings(lr_factors={"north": None}),
+    ],
+)
+def test_none_is_no_number_where_one_is_needed(make: Callable[[], object]) -> None:
+    with pytest.raises((ConfigError, DataError), match="found None"):
+        make()

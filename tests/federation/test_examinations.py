@@ -1,5 +1,6 @@
 """Each examination has a name, advice, and a module that it stops; `fedlit list checks` shows them all."""
 
+import pickle
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from strangers import fit, having, seeded
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.federation.examinations import (
     EVERY,
@@ -71,6 +73,13 @@ def test_the_optimizer_of_the_module_is_examined_on_its_flat_model():
     assert examination.problem(FlatModel(seeded(having()))) == ""
     frozen = having(configure_optimizers=lambda m: m.net.requires_grad_(False) and torch.optim.SGD(m.parameters(), 0.1))
     assert "freezes the parameter net.weight" in examination.problem(FlatModel(seeded(frozen)))
+
+
+def test_an_error_with_its_own_key_reaches_another_process():
+    with pytest.raises(ConfigError) as raised:
+        examine(seeded(WRONG["steps"]), OF_MODULES)
+    received = pickle.loads(pickle.dumps(raised.value))
+    assert (str(received), received.key) == (str(raised.value), "training-step-arguments")
 
 
 def test_an_ordinary_module_passes_them_all_and_stays_as_it_is():

@@ -74,7 +74,7 @@ DATA = [
     option("a negative batch", "--data.batch_size=-4", "data.batch_size (command line)", "at least 1"),
     option("no image in a batch of evaluation", "--data.eval_batch_size 0", "data.eval_batch_size", "at least 1"),
     option("images of a pixel", "--data.image_size 1", "data.image_size (command line)", "at least 8"),
-    option("no hospital", "--data.hospitals 0", "1 or more hospitals", "found 0"),
+    option("no hospital", "--data.hospitals 0", "at least 1 hospital", "found 0"),
     option("a client that there is not", "--federation.clients '[nobody]'", "'nobody'", "hospital-01"),
     option("no client", "--federation.clients '[]'", "found an empty list", "hospital-01"),
 ]

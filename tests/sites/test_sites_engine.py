@@ -126,7 +126,7 @@ def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
 def test_states_at_sites_are_not_looked_for_here(fedlit_cli, sites, tmp_path):
     """A run with sites does not go on without, and the other way round: states would be missing without a word."""
     for first, second, said in (
-        ("--sites loopback:2", "", "clients' states are at sites; pass its --sites"),
+        ("--sites loopback:2", "", "clients' states are at sites; pass --sites of the original run"),
         ("", "--sites loopback:2", "is a run without sites"),
     ):
         path = tmp_path / f"x{len(first)}"

@@ -73,7 +73,7 @@ def read_tensors(path: Path, manifest: Manifest, names: Sequence[str], mapped: b
         ) from error
     if not isinstance(content, dict) or not all(map(torch.is_tensor, content.values())):
         raise CorruptCheckpointError(
-            f"{path}: expected tensors by name, found others", key="checkpoint-file-without-tensors"
+            f"{path}: expected tensors by name, found other values", key="checkpoint-file-without-tensors"
         )
     if lacking := [name for name in names if name not in content]:
         raise CorruptCheckpointError(f"{path} lacks the tensor {lacking[0]!r}", key="checkpoint-tensor-missing")

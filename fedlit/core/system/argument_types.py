@@ -73,19 +73,29 @@ def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: st
 
 
 def check_number(
-    where: str, value: float | None, allowed: str, *, key: str, advice: str = "", error: type[FedlitError] = ConfigError
+    where: str,
+    value: float | None,
+    allowed: str,
+    *,
+    key: str,
+    advice: str = "",
+    error: type[FedlitError] = ConfigError,
+    optional: bool = True,
 ) -> None:
-    """Refuse a number outside of an interval such as ``[0, 1)``, ``[1, inf)`` or ``(0, inf)``; None is allowed.
+    """Refuse a number outside of an interval such as ``[0, 1)`` or ``(0, inf)``, and None if it is not ``optional``.
 
     Raises:
         ConfigError: Or ``error``; names the place, the interval and the number. ``advice`` ends the message.
     """
-    if value is None:
+    if value is None and optional:
         return
     low, high = map(float, allowed[1:-1].split(","))
-    inside = low < value < high or (value == low and allowed[0] == "[") or (value == high and allowed[-1] == "]")
+    inside = value is not None and (
+        low < value < high or (value == low and allowed[0] == "[") or (value == high and allowed[-1] == "]")
+    )
     if not inside:
         least = f"at least {low:g}" if allowed[0] == "[" else f"a number above {low:g}"
+        least += " and finite" if value == inf else ""
         expected = least if high == inf else f"a number in {allowed}"
         raise error(f"{where}: expected {expected}, found {value}{advice}", key=key)
 

@@ -92,7 +92,8 @@ class CategoryImages(FederatedDataModule, ABC):
         check_number("data.imratio", imratio, "(0, 1)", key="imratio-out-of-range", error=DataError)
         if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
             raise DataError(
-                f"data.positives: expected different categories, found {list(positives)}", key="positives-not-different"
+                f"data.positives: expected one or more different categories, found {list(positives)}",
+                key="positives-not-different",
             )
         self.root, self.positives, self.imratio = Path(root).expanduser(), positives, imratio
 

@@ -97,9 +97,9 @@ class FedISIC2019(FederatedDataModule):
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
+        centres, folds = _whole(table, "center", len(CENTRES)), _folds(table)
         folder = next(self.root / name for name in FOLDERS if (self.root / name).is_dir())
         files = [folder / f"{name}.jpg" for name in names.tolist()]
-        centres, folds = _whole(table, "center", len(CENTRES)), _folds(table)
         return Records(
             store=decode_images(files, self.image_size, 3, self.cache_dir),
             names=names,

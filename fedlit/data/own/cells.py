@@ -163,7 +163,8 @@ def read_findings(
             elif folded(part) not in words:
                 hint = similar_names(part, findings)
                 raise DataError(
-                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to labels", key="finding-unknown"
+                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels",
+                    key="finding-unknown",
                 )
             elif len(parts) > 1 and words[folded(part)] != "blank":
                 raise DataError(

@@ -89,7 +89,9 @@ class MedMNIST(FederatedDataModule):
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
-            raise DataError(f"data.labels: expected {targets[1]}, found {len(self.labels)}", key="medmnist-label-count")
+            raise DataError(
+                f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
+            )
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
 
     def default_augmentation(self) -> nn.Module:

@@ -66,7 +66,7 @@ class Hospital:
                     f"{where}: prevalence: unknown {finding!r}; {choices}", key="prevalence-finding-unknown"
                 )
             place = f"{where}: prevalence of {finding!r}"
-            check_number(place, value, "[0, 1]", key="prevalence-out-of-range", error=DataError)
+            check_number(place, value, "[0, 1]", key="prevalence-out-of-range", error=DataError, optional=False)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
@@ -74,8 +74,8 @@ class Hospital:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
                 raise DataError(f"{where}: scheme: {reason}; {choices}", key="hospital-scheme-invalid")
         for key, (low, high) in _RANGES.items():
-            allowed, place = f"[{low}, {high}]", f"{where}: {key}"
-            check_number(place, getattr(self, key), allowed, key="hospital-value-out-of-range", error=DataError)
+            allowed, place, value = f"[{low}, {high}]", f"{where}: {key}", getattr(self, key)
+            check_number(place, value, allowed, key="hospital-value-out-of-range", error=DataError, optional=False)
         if self.marker not in ("", "L", "R"):
             raise DataError(
                 f"{where}: expected marker L, R or '', found {self.marker!r}", key="hospital-marker-unknown"
@@ -108,7 +108,8 @@ def default_hospitals(
     """
     if count < 1 or images < 2 * count:
         raise DataError(
-            f"expected 1 or more hospitals of 2 images, found {count} and {images} images", key="hospitals-too-few"
+            f"expected at least 1 hospital and 2 images each, found {count} and {images} images",
+            key="hospitals-too-few",
         )
     if not 0 <= heterogeneity <= 2:
         raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")

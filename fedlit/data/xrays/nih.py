@@ -147,7 +147,7 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
         line_of = {name: number for number, line in lines if (name := line.strip())}
         if not line_of:
             raise DataError(
-                f"{path}: expected names of images, found none. Restore it, or unset official_split",
+                f"{path}: expected names of images, found none. Restore it, or set official_split to false",
                 key="nih-split-list-empty",
             )
         if unknown := [name for name in line_of if name not in row_of]:

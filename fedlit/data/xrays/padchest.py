@@ -87,7 +87,7 @@ class PadChest(ChestXrays):
         super().__init__(root, blank=blank, **kwargs)
         if not views:
             raise DataError(
-                f"data.views: expected some of Projection, such as {listed(FRONTAL)}", key="padchest-views-empty"
+                f"data.views: expected values of Projection such as {listed(FRONTAL)}", key="padchest-views-empty"
             )
         self.views, self.physician_only = tuple(views), physician_only
 
@@ -149,7 +149,7 @@ def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
     phrases = tuple(" ".join(phrase.split()) for phrase in findings)
     if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
         raise DataError(
-            f"data.findings: expected different phrases, found {findings}", key="padchest-findings-repeated"
+            f"data.findings: expected one or more different phrases, found {findings}", key="padchest-findings-repeated"
         )
     return phrases
 

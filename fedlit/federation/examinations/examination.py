@@ -55,4 +55,4 @@ def examine(subject: Subject, examinations: Sequence[Examination[Subject]]) -> N
     for examination in examinations:
         if problem := examination.problem(subject):
             key = problem.key if isinstance(problem, KeyedProblem) else examination.key
-            raise ConfigError(problem, key=key)
+            raise ConfigError(str(problem), key=key)  # another process could not read a KeyedProblem
