@@ -185,6 +185,14 @@ def test_few_patients_have_neither_interval_nor_claim(tmp_path: Path):
     assert where(estimates, group="M", measure="auroc")["low"].notna().all()
 
 
+def test_a_gap_without_variation_is_not_said_to_lack_patients(tmp_path: Path):
+    found = drawn(7)
+    found.scores[:, 0] += 20 * found.labels[:, 0]  # AUROC is 1 in every draw
+    evaluation = evaluated(run_of(tmp_path / "run", found))
+    assert where(evaluation.gaps, name="Effusion", measure="auroc")["p"].isna().all()
+    assert "no variation" in verdict(evaluation)
+
+
 def older(folder: Path) -> str:
     run_of(folder / "run", replace(drawn(7), groups={}))
     return f"{folder / 'run'} --by sex"

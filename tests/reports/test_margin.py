@@ -1,10 +1,12 @@
 """Non-inferiority against a margin, and the patients and seeds that a difference needs."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from past_runs import config, predictions, write_run
 from refusals import refused
 from scipy import stats
@@ -89,6 +91,24 @@ def test_the_test_set_noise_of_a_training_grows_with_fewer_patients():
     few, many = (numbers(1.0, seeds=4, images=images).against[0].macro for images in (300, 1200))
     assert 2.5 < few.run_variance / many.run_variance < 6
     assert many.run_variance / 4 == pytest.approx(many.images_variance, rel=0.4)  # scores of seeds share no noise
+
+
+def test_the_test_set_noise_that_methods_share_on_a_draw_of_the_data_cancels():
+    found = {(name, s): predictions(1.0, s, 300) for name in ("FedAvg", "FedProx") for s in range(4)}
+    for seed in range(4):  # a different training, with nearly the scores of the baseline's on this draw
+        other = found["FedProx", seed]
+        noise = 0.05 * torch.randn(other.scores.shape, generator=torch.Generator().manual_seed(seed))
+        found["FedProx", seed] = replace(other, scores=other.scores + noise)
+    separate, paired = (compared(found, drawn, draws=200).against[0].macro for drawn in (False, True))
+    assert not paired.covers_images
+    assert paired.run_variance < separate.run_variance / 10
+
+
+def test_the_test_set_noise_of_a_training_is_no_larger_than_that_of_few_trainings():
+    found = {("FedAvg", s): predictions(1.0, s, 300) for s in range(9)}
+    found |= {("FedProx", s): predictions(1.0, s + 20, 300) for s in range(3)}
+    macro = compared(found, draws=200).against[0].macro
+    assert macro.run_variance / 3 == pytest.approx(macro.images_variance, rel=0.3)
 
 
 @pytest.mark.parametrize("options", ["--margin -0.1", "--margin 0", "--power"])

@@ -331,22 +331,25 @@ def _against(
         tested = intervals.paired_delong(our_scores[0], their_scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested), DELONG
     by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
-    extra = extra_variance(shared) if paired_by_seed(method, baseline) else None
+    by_draw = paired_by_seed(method, baseline)
+    extra = extra_variance(shared) if by_draw else None
     columns = zip(*(each.T for each in by_seed), error, strict=True)
     differences = [tested_difference(*column, level, extra) for column in columns]
     differences = [each if known else each.untested for each, known in zip(differences, judged, strict=True)]
     means = [np.where(averaged, each[:, :-1].mean(0), np.nan) for each in by_seed]
-    macro = replace(differences[-1], run_variance=_run_variance(ours) + _run_variance(theirs))
+    noise = [np.stack([boot.draws[:, -1] for boot in boots]) for boots in (ours, theirs)]
+    sides = [noise[0] - noise[1]] if by_draw else noise
+    run = sum(_run_variance(side) / len(side) for side in sides) * min(len(ours), len(theirs))
+    macro = replace(differences[-1], run_variance=run)
     return MethodDifferences(method, baseline, how, tuple(differences[:-1]), macro, paired(*means))
 
 
-def _run_variance(boots: Sequence[Bootstrap]) -> float:
-    """Return the variance of a run's mean over classes under test-set noise that other seeds do not share; or NaN."""
-    if len(boots) < 2:
+def _run_variance(draws: np.ndarray) -> float:
+    """Return the variance of a run under test-set noise that other seeds do not share, given draws by seed; or NaN."""
+    if len(draws) < 2:
         return float("nan")
-    draws = np.stack([boot.draws[:, -1] for boot in boots])
     specific = draws - draws.mean(0)
-    return float(np.nanvar(specific, axis=1).mean() * len(boots) / (len(boots) - 1))
+    return float(np.nanvar(specific, axis=1).mean() * len(draws) / (len(draws) - 1))
 
 
 def _corrected(against: Sequence[MethodDifferences]) -> tuple[MethodDifferences, ...]:

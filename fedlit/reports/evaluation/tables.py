@@ -66,7 +66,8 @@ def verdict(evaluation: Evaluation) -> str:
     noise = "other test images and other trainings" if len(evaluation.method.runs) > 1 else "other test images"
     claimed = gaps[gaps["beyond_noise"]].sort_values("p_holm")
     tests = f"{int(tested.sum())} tests, corrected together"
-    left = f" Too few patients to test {int((~tested).sum())} other gaps." if not tested.all() else ""
+    missing = int((~tested).sum())
+    left = f" {missing} more could not be tested: too few patients or no variation." if missing else ""
     if claimed.empty:
         return (
             f"No gap between groups is beyond the noise of {noise} ({tests}). This does not show that there is no "
@@ -130,7 +131,7 @@ def _gap_table(evaluation: Evaluation) -> TextTable:
         )
         for _, row in tested.iterrows()
     ]  # fmt: skip
-    more = f"; gaps.csv has {left} more, of groups with too few patients for a test" if left else ""
+    more = f"; gaps.csv has {left} more, with too few patients or no variation for a test" if left else ""
     caption = f"Each group minus the largest group of its kind; intervals cover {noise}; * is beyond noise{more}"
     return TextTable(caption, head, rows, len(names))
 

@@ -43,7 +43,7 @@ class FrequenciesReport:
         table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
         shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
         names = [source.name for source in found]
-        cells = shares[names].map(lambda share: "" if np.isnan(share) else f"{share:.4f}")
+        cells = shares[names].apply(lambda column: ["" if np.isnan(share) else f"{share:.4f}" for share in column])
         shown = [[f"**{name}**" if name in shared else name, *cells.loc[name]] for name in classes]
         heads = [f"{source.name} ({len(source.labels):,} images)" for source in found]
         said = (
