@@ -157,7 +157,9 @@ def read(path: Path) -> Predictions:
     from pyarrow import ArrowException, parquet
 
     if reason := not_a_file(path):
-        raise DataError(f"{path}: expected Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata")
+        raise DataError(
+            f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata"
+        )
     try:
         # As one file, because pyarrow would read a parent folder such as lr=0.1 as a column.
         with parquet.ParquetFile(path) as file:

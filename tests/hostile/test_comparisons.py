@@ -115,7 +115,7 @@ INPUTS = [
     Wrong("other labels", other(labels=1 - predictions(1, 1).labels), ("have other labels or patients",)),
     Wrong("an image twice", other(images=np.array(["x"] * 120)), ("found 'x' twice",)),
     Wrong("a score that is not finite", infinite, ("FedProx: expected finite scores",)),
-    Wrong("a label 7", other(labels=predictions(1, 1).labels + 6), ("expected labels 0, 1 or NaN, found", AGAIN)),
+    Wrong("a label 7", other(labels=predictions(1, 1).labels + 6), ("expected labels 0, 1, NaN, found", AGAIN)),
     Wrong("another test set", lambda: None, ("--set: no run has predictions of 'external'", "federation"),
         "compare a b --set external"),
     Wrong("a round that is a word", noted(round="three"), (str(FILE), "expected a number 'round', found 'three'")),

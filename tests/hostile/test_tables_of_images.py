@@ -54,7 +54,7 @@ INPUTS = [
     changed("a label that is a number", "Mass", "1", "line 3: unknown label '1'"),
     changed("a label that is mistyped", "Mass", "Masss", "line 3: unknown label 'Masss'", "similar names are Mass"),
     changed("a label that is NaN", "No Finding", "NaN", "line 2: column 'Finding Labels' is empty (5 such lines)"),
-    changed("a finding and none", "Mass", "Mass|No Finding", "line 3: expected only 'No Finding', or findings"),
+    changed("a finding and none", "Mass", "Mass|No Finding", "line 3: expected 'No Finding' or findings, found"),
     changed("a patient that is NaN", ",0,3,", ",0,NaN,", "line 5: column 'Patient ID' is empty (1 such lines)"),
     changed("a patient of blanks", ",0,3,", ",0,   ,", "line 5: column 'Patient ID' is empty (1 such lines)"),
     table("an open quote", GOOD + '"9.png,Mass', "EOF inside string starting at row 11"),

@@ -37,10 +37,8 @@ class Federation:
     def session(self, name: str):
         return api.new_secure_session(name, str(self.folder / name.partition("@")[0]))
 
-    def submitted(
-        self, name: str, sites: tuple[str, ...], code: bool = False, executor: str = "fedlit.sites.flare.Site"
-    ):
-        """The metadata of a job after its end."""
+    def job(self, name: str, sites: tuple[str, ...], code: bool = False, executor: str = "fedlit.sites.flare.Site"):
+        """The folder of a new job."""
         job = self.folder / "jobs" / name
         config = job / "app" / "config"
         config.mkdir(parents=True)
@@ -58,6 +56,11 @@ class Federation:
         if code:
             (job / "app" / "custom").mkdir()
             (job / "app" / "custom" / "mine.py").write_text("print('mine')\n")
+        return job
+
+    def submitted(self, *args, **options):
+        """The metadata of a job after its end."""
+        job = self.job(*args, **options)
         session = self.session(LEAD)
         try:
             number = session.submit_job(str(job))
@@ -220,10 +223,10 @@ def test_a_site_runs_no_class_of_nvflares_own_and_its_log_stays(federation):
 
 
 def test_a_member_submits_nothing(federation):
-    session = federation.session(MEMBER)
+    job, session = federation.job("member", ("north",)), federation.session(MEMBER)
     try:
         assert session.get_system_info().server_info
         with pytest.raises(Exception, match="is not authorized for 'submit_job'"):
-            session.submit_job(str(federation.folder / "jobs" / "code"))
+            session.submit_job(str(job))
     finally:
         session.close()
