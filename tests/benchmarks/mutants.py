@@ -102,7 +102,7 @@ MUTANTS = (
            "self.start.copy_(self.flat.w)  # weights", "pass  # weights", "core"),
     # The server, evaluation and checkpoints.
     Mutant("evaluation in training mode", "federation/engines/base.py", "module.eval()", "module.train()",
-           "federation"),
+           "federation/test_evaluation.py"),
     Mutant("statistics do not change", "federation/server.py", 'server.stats += means["stats"]', "pass", "federation"),
     Mutant("rows are divided by the weight of all clients", "federation/server.py",
            "torch.where(total.mask_weight > 0, 1.0 / total.mask_weight, 0.0)",

@@ -90,6 +90,18 @@ def fit(data, aggregators, tmp_path, rounds=2, clients=None):
     return session, run
 
 
+class Strict(ToyNet):
+    def validation_step(self, batch, batch_idx):
+        assert not self.training
+        return super().validation_step(batch, batch_idx)
+
+
+def test_models_are_scored_in_evaluation_mode(tmp_path):
+    federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=1)
+    session = assemble(federation, Strict(), ToyData(), make_fabric("cpu"))
+    assert federation.fit(session, Run(tmp_path / "runs" / "toy" / "one", Tracker())) == 0
+
+
 def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
     monkeypatch.setattr("fedlit.federation.evaluation.MOST_CHECKED", 4)
     federation = Federation([], schedule=ConstantSchedule(2, "steps"), workers=1)
