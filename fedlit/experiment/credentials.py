@@ -25,8 +25,7 @@ def complete(args: Namespace) -> None:
 def as_words(args: Namespace) -> tuple[str, ...]:
     """Return the values with credentials as options of a command line, which accompany a file with the others."""
     values = {key: value for key, value in args.items() if not key.startswith(UNUSED)}
-    plain = lambda value: value.as_dict() if isinstance(value, Namespace) else str(value)  # noqa: E731
-    texts = {k: v if isinstance(v, str) else json.dumps(v, default=plain) for k, v in values.items()}
+    texts = {k: v if isinstance(v, str) else json.dumps(v, default=_as_json) for k, v in values.items()}
     return tuple(f"--{key}={text}" for key, text in texts.items() if without_credentials(text, MARK) != text)
 
 
@@ -39,3 +38,7 @@ def _completed(key: str, value: Any) -> Any:
         for name, part in list(value.items()):
             value[name] = _completed(f"{key}.{name}".replace(".init_args", ""), part)
     return value
+
+
+def _as_json(value: Any) -> Any:
+    return value.as_dict() if isinstance(value, Namespace) else str(value)

@@ -152,7 +152,7 @@ class Tuning:
 
     @cached_property
     def points(self) -> dict[str, list[dict[str, Any]]]:
-        """The settings that are tried for each method, in order; with Optuna, only the first ones are.
+        """The random tries of each method, or those of a grid, in order; Optuna begins with the first of them.
 
         Raises:
             ConfigError: A grid has a span, or fewer combinations than tries.

@@ -204,8 +204,9 @@ class SiteEngine(Engine):
             for name in names
             if kept.get(name) is not None
         ]  # fmt: skip
-        read = lambda _, reply: reply.message(Started).kept  # noqa: E731
-        for request, kept_one in self._ask(asked, read, "start of a phase", "repeat"):
+        for request, kept_one in self._ask(
+            asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
+        ):
             self._accepted[request.client] = 0 if kept_one else None
 
     def hand_out(self, down: Broadcast, rounds: int, learned: Mapping[str | None, list[bool]]) -> list[str]:

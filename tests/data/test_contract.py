@@ -14,7 +14,8 @@ from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataM
 from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import Records
 from fedlit.data.tables import numbers, read_table
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
+from fedlit.data.xrays.reading import Reading
 from fedlit.testing import check_data_module
 
 BREAKS = iter(range(10**6))

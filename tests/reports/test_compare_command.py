@@ -7,8 +7,6 @@ import pandas as pd
 import pytest
 from past_runs import CLASSES, config, predictions, write_run
 
-from fedlit.reports.compare import page
-
 Cli = Callable[[str], tuple[int, str, str]]
 
 
@@ -71,8 +69,7 @@ def test_an_earlier_report_is_not_replaced_in_silence(runs: Path, tmp_path: Path
     assert ["replacing an earlier report" in out for out in shown] == [False, True]
 
 
-def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch) -> None:
-    monkeypatch.setattr(page, "save", lambda *_: None)  # the test above has written the charts as PDF
+def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedlit_cli: Cli) -> None:
     options = f"--baseline Scaffold --metric drift/client_drift --draws 100 --level 0.9 --output {tmp_path}"
     code, out, err = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}")
     assert code == 0, err

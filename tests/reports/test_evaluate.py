@@ -16,6 +16,8 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 from fedlit.predictions.table import Predictions, read, write
 from fedlit.reports.compare.page import Chart
 from fedlit.reports.compare.runs import load_runs
+from fedlit.reports.compare.styles import styles
+from fedlit.reports.evaluation import figures
 from fedlit.reports.evaluation.evaluation import Evaluation, EvaluationOptions, evaluate_runs
 from fedlit.reports.evaluation.points import Point
 from fedlit.reports.evaluation.tables import tables, verdict
@@ -174,6 +176,16 @@ def few(found: Predictions) -> Predictions:
     women = np.flatnonzero((found.groups["sex"] == "F") & (found.labels[:, 1].numpy() == 1))
     kept = np.setdiff1d(np.arange(len(found)), women[2:])
     return replace(some_images(found, kept), groups={"sex": found.groups["sex"][kept]})
+
+
+def test_a_group_with_two_positive_patients_has_no_curve(tmp_path: Path):
+    images = evaluated(run_of(tmp_path / "run", few(drawn(7)))).sets[0]
+    rows = {name: images.groups["sex"] == name for name in ("F", "M")}
+    looks = styles(list(rows))
+    for column, groups in ((0, {"F", "M"}), (1, {"M"})):
+        axes = Figure().subplots()
+        figures._roc(axes, images, column, rows, looks)
+        assert {name for name in rows for line in axes.lines if line.get_color() == looks[name].colour} == groups
 
 
 def test_few_patients_have_neither_interval_nor_claim(tmp_path: Path):

@@ -14,7 +14,8 @@ from fedlit.data.partition import Partition
 from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.records import contents, listed
 from fedlit.data.spelling import SUFFIXES
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
+from fedlit.data.xrays.reading import Reading
 
 LAYOUT = "expected a folder of images for each class (NORMAL/1.png), or such folders in train/, val/ and test/"
 

@@ -32,7 +32,8 @@ from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
 from fedlit.data.spelling import SUFFIXES, FolderListing
 from fedlit.data.tables import LabelTable, refuse_empty
-from fedlit.data.xrays.base import ChestXrays, Reading, refuse
+from fedlit.data.xrays.base import ChestXrays, refuse
+from fedlit.data.xrays.reading import Reading
 
 PLACE = re.compile(r"\{([^{}]+)\}")
 """A column in a pattern of paths, such as ``{StudyUID}``."""

@@ -23,10 +23,11 @@ from fedlit.data.pictures.pixels import SIDE, read_image
 from fedlit.data.records import SPLITS, check_records, contents, labelled_classes
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
 from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, inspect_image
+from fedlit.data.xrays.reading import Reading
 
 if TYPE_CHECKING:
     from fedlit.data.pictures.duplicates import Thumbs

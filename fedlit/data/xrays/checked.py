@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN, harmonised_names
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.pictures import Picture
+from fedlit.data.xrays.reading import Reading
 
 if TYPE_CHECKING:
     from fedlit.data.pictures.duplicates import Thumbs

@@ -18,8 +18,9 @@ from fedlit.data.labels import UNCERTAIN, checked_classes
 from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.records import Records
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
-from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
+from fedlit.data.xrays.base import ChestXrays, refuse, refuse_shared
 from fedlit.data.xrays.folders import header
+from fedlit.data.xrays.reading import Reading
 
 LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}
 VIEW = "Frontal/Lateral"

@@ -17,7 +17,8 @@ from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
-from fedlit.data.xrays.base import ChestXrays, Reading, refuse, refuse_shared
+from fedlit.data.xrays.base import ChestXrays, refuse, refuse_shared
+from fedlit.data.xrays.reading import Reading
 
 PREFIX = "mimic-cxr-2.0.0-"
 SPLITS = {"train": "train", "validate": "val", "test": "test"}

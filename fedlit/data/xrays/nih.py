@@ -16,7 +16,8 @@ from fedlit.data.labels import similar_names
 from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
+from fedlit.data.xrays.reading import Reading
 
 NO_FINDING = "No Finding"
 LABEL_FILES = ("Data_Entry_2017_v2020.csv", "Data_Entry_2017.csv")

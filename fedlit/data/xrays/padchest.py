@@ -20,7 +20,8 @@ from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import Policy
 from fedlit.data.records import contents, listed
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
+from fedlit.data.xrays.reading import Reading
 
 SAYS_NOTHING = ("exclude", "unchanged", "suboptimal study")
 """Labels of reports that leave other findings open."""

@@ -18,7 +18,8 @@ from fedlit.data.pictures.dicom import SUFFIXES as DICOM
 from fedlit.data.pictures.dicom import is_dicom, open_dicom
 from fedlit.data.records import contents
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
-from fedlit.data.xrays.base import ChestXrays, Reading, refuse_shared
+from fedlit.data.xrays.base import ChestXrays, refuse_shared
+from fedlit.data.xrays.reading import Reading
 
 Vote = Literal["any", "majority", "unanimous"]
 READERS = 3

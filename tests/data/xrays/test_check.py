@@ -12,9 +12,10 @@ from refusals import refused
 from fedlit.core.errors import ConfigError
 from fedlit.data import NIHChestXray14, xrays
 from fedlit.data.tables import numbers, read_table
-from fedlit.data.xrays.base import ChestXrays, Reading
+from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.check import check_folder, compare_folders, inspect_image, readers, recognise
 from fedlit.data.xrays.checked import Check, Problem
+from fedlit.data.xrays.reading import Reading
 
 ROWS = "image,patient,split,A,B\n0.png,p0,train,1,0\n1.png,p0,train,,1\n2.png,p1,val,-1,0\n3.png,p2,test,0,0\n"
 

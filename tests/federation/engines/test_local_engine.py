@@ -17,8 +17,10 @@ from runs import assert_same_tensors
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedProx, Scaffold
-from fedlit.federation.engines import base, pool
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.engines import base, local, pool
 from fedlit.federation.engines.base import jobs_of
+from fedlit.federation.engines.local import wanted_workers
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.interrupts import Interrupted, Interrupts
@@ -297,3 +299,8 @@ made.engine.close()
 def test_a_worker_hears_sigterm_whoever_started_the_fork_server():
     done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=120)
     assert f"exit code -{int(signal.SIGTERM)}" in done.stdout, done.stderr
+
+
+def test_without_a_number_there_is_a_worker_for_each_core(monkeypatch):
+    monkeypatch.setattr(local, "cores", lambda: 3)
+    assert [wanted_workers(setting, make_fabric("cpu")) for setting in ("auto", 2)] == [3, 2]
