@@ -9,7 +9,7 @@ from fedlit.core.errors import TrainingError, key_of
 from fedlit.core.messages import State
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, LASTING, Failure, printable
+from fedlit.sites.messages import FAILED, LASTING, Failure, known_key, printable
 
 TRIES = 3
 """Number of times that a site is asked for the same thing before a run ends."""
@@ -198,7 +198,7 @@ def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, En
         failure = answer.message(Failure)
     except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
         return _failed(request, "damaged", f"its answer cannot be used: {error}", key_of(error))
-    return _failed(request, failure.kind, failure.reason, failure.known_key)
+    return _failed(request, failure.kind, failure.reason, known_key(failure.key))
 
 
 def _failed(request: Request, kind: str, reason: str, key: str | None = None) -> NoAnswer:

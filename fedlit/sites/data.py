@@ -5,6 +5,7 @@ from itertools import chain, zip_longest
 
 import numpy as np
 import pandas as pd
+import torch
 from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
@@ -159,9 +160,7 @@ def _without_images(info: ClientInfo, arrays: State) -> ClientData:
 def _sites(info: ClientInfo, part: str, arrays: State) -> Sequence[str]:
     """Return the organisation of each image of a part; () if they are not reported or do not fit."""
     numbers, names = arrays.get(f"organisation/{info.name}/{part}"), info.organisations.get(part, [])
-    if numbers is None or len(numbers) != getattr(info, part) or not all(0 <= n < len(names) for n in numbers.unique()):
-        return ()
-    return np.asarray(names)[numbers.numpy()]
+    return np.asarray(names)[numbers.numpy()] if _fits(numbers, getattr(info, part), 0, len(names)) else ()
 
 
 def _groups(info: ClientInfo, arrays: State) -> dict[str, np.ndarray]:
@@ -169,9 +168,16 @@ def _groups(info: ClientInfo, arrays: State) -> dict[str, np.ndarray]:
     groups = {}
     for name, values in info.groups.items():
         indices = arrays.get(f"group/{info.name}/{name}")
-        if indices is not None and len(indices) == info.test and all(-1 <= n < len(values) for n in indices.unique()):
+        if _fits(indices, info.test, -1, len(values)):
             groups[name] = np.asarray([*values, ""])[indices.numpy()]
     return groups
+
+
+def _fits(indices: torch.Tensor | None, size: int | None, low: int, end: int) -> bool:
+    """Return True if a site has sent an index from ``low`` to below ``end`` for each of ``size`` images."""
+    if indices is None or indices.dtype not in (torch.int32, torch.int64) or indices.shape != (size,):
+        return False
+    return bool(((low <= indices) & (indices < end)).all())
 
 
 def _hidden_classes(site: Presence) -> Iterator[str]:

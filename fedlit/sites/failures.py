@@ -5,7 +5,7 @@ import traceback
 
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.sites.envelope import InvalidMessageError
-from fedlit.sites.messages import Failure
+from fedlit.sites.messages import Failure, known_key
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import Refused
 from fedlit.sites.states import MissingState, NotKept
@@ -48,7 +48,7 @@ def failure_of(error: Exception, whose: str, with_text: bool) -> Failure:
     print(f"{whose}: {text}", file=sys.stderr)
     if not words:
         traceback.print_exception(error)
-    key = error.key if isinstance(error, FedlitError) else None  # other libraries' keys may name anything
+    key = known_key(error.key) if isinstance(error, FedlitError) else None  # other libraries' keys may name anything
     kind = next((kind for cls, kind in KINDS.items() if isinstance(error, cls)), "failed")
     if not with_text and (not words or isinstance(error, ABOUT_FILES)):
         advice = "the site's own log has the details; its administrator may set leaves.errors: true"

@@ -236,6 +236,11 @@ class Evaluated:
     data: str  # Fingerprint of the client's data.
 
 
+def known_key(key: Any) -> str | None:
+    """Return the key of an error if it has the form of one, else None; a class of somebody else may set anything."""
+    return key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) else None
+
+
 @dataclass
 class Failure:
     """A site's answer if it did not do what was asked."""
@@ -245,11 +250,6 @@ class Failure:
     kind: str
     reason: str  # Readable reason.
     key: str | None = None  # Key of the site's own error; None if it has none, or if its text does not leave the site.
-
-    @property
-    def known_key(self) -> str | None:
-        """The key, if it has the form of one; a site may send anything."""
-        return self.key if self.key and len(self.key) <= LONGEST_KEY and KEY.fullmatch(self.key) else None
 
 
 @dataclass

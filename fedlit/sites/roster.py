@@ -18,7 +18,18 @@ from fedlit.core.messages import State
 from fedlit.core.system.files import whole
 from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, Presence, check_run, new_run, printable
+from fedlit.sites.messages import (
+    FAILED,
+    SOON,
+    ClientInfo,
+    Failure,
+    Hello,
+    Presence,
+    check_run,
+    known_key,
+    new_run,
+    printable,
+)
 
 FILE = "sites.json"
 """File of a run's directory: the run's id, by which sites identify it, and the sites of its clients."""
@@ -259,7 +270,7 @@ def _presence(site: str, answer: Envelope | Lost) -> Presence:
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
         failure = answer.message(Failure)
-        raise InvalidMessageError(failure.reason, key=failure.known_key or "hello-refused")
+        raise InvalidMessageError(failure.reason, key=known_key(failure.key) or "hello-refused")
     presence = answer.message(Presence)
     odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
     if odd or (not presence.classes and any(info.classes for info in presence.clients)):

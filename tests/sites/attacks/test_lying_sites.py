@@ -360,6 +360,10 @@ def test_a_key_leaves_a_site_with_its_text_only():
     class Foreign(ValueError):
         key = "patient-17"
 
+    long = ConfigError("d", key="d-" + 1000 * "d")
+    assert (
+        failure_of(long, "north", with_text=True).key is failure_of(ConfigError("e", key=7), "north", True).key is None
+    )
     errors = (ConfigError("a", key="one-a"), Unreadable("b", key="one-b"), Foreign("c"))
     assert [failure_of(error, "north", with_text=False).key for error in errors] == ["one-a", None, None]
     assert [failure_of(error, "north", with_text=True).key for error in errors] == ["one-a", "one-b", None]

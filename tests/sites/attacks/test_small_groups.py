@@ -125,18 +125,21 @@ def test_whatever_is_shown_is_of_enough_patients():
     assert partly > 20
 
 
-TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", {"sex": ["f", "m"]})
+TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {"test": ["a", "b"]}, "d", {"sex": ["f", "m"]})
 
 
 def test_the_check_of_a_site_names_the_groups_that_leave():
     assert _client(TOLD, ["Edema"]).endswith("images; groups of test images that leave: sex (f, m)")
 
 
-@pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None])
-def test_groups_of_a_lying_site_that_do_not_fit_are_left_out(indices):
+@pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None, 1, [[0], [1], [1]], [0.0, 1.0, 1.0]])
+def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(indices):
     presence = Presence("north", "", "", "", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 10, None, "")
-    arrays = {} if indices is None else {"group/north/sex": torch.tensor(indices).int()}
-    assert AtSites([presence], arrays={"north": arrays}).clients["north"].test.groups == {}
+    sent = {} if indices is None else torch.tensor(indices)
+    arrays = {} if indices is None else {"group/north/sex": sent, "organisation/north/test": sent}
+    test = AtSites([presence], arrays={"north": arrays}).clients["north"].test
+    assert test.groups == {}
+    assert len(test.sites) == 0
     arrays["group/north/sex"] = torch.tensor([1, -1, 0]).int()
     groups = AtSites([presence], arrays={"north": arrays}).clients["north"].test.groups
     assert groups["sex"].tolist() == ["m", "", "f"]
