@@ -237,7 +237,7 @@ class Evaluated:
 
 
 def known_key(key: Any) -> str | None:
-    """Return the key of an error if it has the form of one, else None; a class of somebody else may set anything."""
+    """Return the key of an error if it has the form of one, else None: errors of other libraries may set anything."""
     return key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) else None
 
 
