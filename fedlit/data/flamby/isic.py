@@ -98,7 +98,7 @@ class FedISIC2019(FederatedDataModule):
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
         centres, folds = _whole(table, "center", len(CENTRES)), _folds(table)
-        folder = next(self.root / name for name in FOLDERS if (self.root / name).is_dir())
+        folder = next((self.root / name for name in FOLDERS if (self.root / name).is_dir()), self.root)
         files = [folder / f"{name}.jpg" for name in names.tolist()]
         return Records(
             store=decode_images(files, self.image_size, 3, self.cache_dir),

@@ -60,6 +60,8 @@ def test_the_split_file_may_lie_elsewhere(tmp_path):
     assert len(opened(root, split_file=moved).records().names) == 120
     with refused("isic-split-file-missing", "train_test_split", "images", "ISIC_2019"):
         opened(root).records()
+    with refused("image-files-missing", "120 of 120", "absent"):
+        opened(tmp_path / "absent", split_file=moved).records()
     moved.write_text(moved.read_text().replace(",1,1,train,", ",1,7,train,"))
     with refused("label-file-cell-invalid", "line 3"):  # before the images, which may be elsewhere too
         opened(tmp_path / "absent", split_file=moved).records()
