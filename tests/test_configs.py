@@ -278,8 +278,8 @@ def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest
     tuning = load_tuning(file)
     small = tuning.set | {"model.backbone": "mobilenetv2_035"}
     ends = {case: points[:1] for case, points in tuning.points.items()}
-    runs = replace(tuning, set=small).runs("final", ends, experiment_parser())
-    assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, len(tuning.seeds))
+    runs = replace(tuning, set=small, seeds=tuning.seeds[:1]).runs("final", ends, experiment_parser())
+    assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, 1)
 
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:

@@ -33,6 +33,7 @@ def recorded(path: Path) -> dict[str, str]:
     return json.loads((path / "recorded.json").read_text())["tags"]
 
 
+@pytest.mark.slow
 def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
     code, out, err = fedlit_cli("fit -c base.yaml --seed 0,1 --jobs 2")
     assert code == 0, err

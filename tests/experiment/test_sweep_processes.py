@@ -73,6 +73,7 @@ class TestInheritance:
         assert recorded["fedlit.algorithm"] == "FedAvg"
 
 
+@pytest.mark.slow
 class TestGoingOn:
     def test_a_stopped_sweep_goes_on_to_the_same_numbers(self, uninterrupted, folder: Path, fedlit_cli):
         line = f"sweep --config {write(folder, SLOW)} --jobs 2"

@@ -53,6 +53,7 @@ def trained(ready: Session) -> Tensor:
     return torch.cat([server.w, server.stats])
 
 
+@pytest.mark.slow
 def test_no_client_compiles_anew(tmp_path, monkeypatch):
     from torch._dynamo.utils import counters
 

@@ -53,6 +53,7 @@ def kill_until_finished(place: Place, kill: Callable[[Command, int], bool], opti
     raise AssertionError(f"not finished after {len(deaths)} kills: {deaths}")
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments(tmp_path, uninterrupted):
     """Every third time after start, otherwise after training has begun."""
     delays = torch.rand(8, generator=torch.Generator().manual_seed(51))

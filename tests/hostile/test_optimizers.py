@@ -182,7 +182,7 @@ def test_what_is_elementwise_does_the_same_steps(tmp_path: Path, name: str):
 
 REFUSED = {
     **{name: (of_timm(name), ("check-optimizer", "than on the parameters")) for name in
-       ("adamp", "sgdp", "mars", "kron", "novograd", "clion")},
+       ("adamp", "kron", "sgdp", "mars", "novograd", "clion")},
     "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), ("check-optimizer", "NormSGD", "at net.bias")),
     "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE),
         ("check-optimizer", "Counting", "in a second round than in the first")),

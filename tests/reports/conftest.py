@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import timm
+import torch
 
 from fedlit.reports.compare import page
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -11,9 +12,13 @@ from fedlit.reports.reproductions.reproduction import Reproduction
 
 @pytest.fixture
 def no_pretrained(monkeypatch):
-    """Bodies that a plan makes are random: pretrained weights come by network."""
+    """Bodies that a plan makes are random, because pretrained weights come by network, and small ones for DenseNets."""
     create = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, **options: create(name, **options | {"pretrained": False}))
+
+    def created(name: str, **options) -> torch.nn.Module:
+        return create("resnet10t" if name.startswith("densenet") else name, **options | {"pretrained": False})
+
+    monkeypatch.setattr(timm, "create_model", created)
 
 
 @pytest.fixture(scope="module", autouse=True)

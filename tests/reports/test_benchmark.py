@@ -119,6 +119,7 @@ def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):
     assert "flamby-heart | 4 | 0 | 1 to 4 | 24,100 |" in made.announcement()
 
 
+@pytest.mark.slow
 def test_isic_is_planned_with_the_benchmarks_rounds_and_every_centre(tmp_path, no_pretrained):
     made = Reproduction("flamby-isic2019", run_dir=tmp_path, root=tmp_path, seeds=[42])
     (runs,) = made.plan().values()

@@ -214,7 +214,7 @@ FAST = (
 
 
 @pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
-def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path):
+def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path, no_pretrained):
     """Without data or network; one case and one rate of each part, which differ in a few keys."""
     made = Reproduction(name, scale="paper", run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
     scale = made.chosen

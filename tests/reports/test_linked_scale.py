@@ -81,6 +81,7 @@ def test_every_window_of_tables_4_and_5_is_looked_at_as_often(name, scale):
     assert looks == {512}
 
 
+@pytest.mark.slow
 def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(tmp_path, no_pretrained):
     """Heads of partial loss are warmed up on negatives where labels are missing."""
     wanted = ["central", "vanilla-fedbnplus", "partialloss-fedbnplus", "surgagg-fedbnplus"]
@@ -203,7 +204,12 @@ def test_a_document_without_it_says_what_it_has():
     ("name", "scale", "expected"),
     [
         ("fdam-table3", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
-        ("fdam-table3", "linked", {"CODAPlus": ("centre", None), "CODASCA": ("centre", "auto")}),
+        pytest.param(
+            "fdam-table3",
+            "linked",
+            {"CODAPlus": ("centre", None), "CODASCA": ("centre", "auto")},
+            marks=pytest.mark.slow,
+        ),
         ("fdam-fig4", "paper", {"CODAPlus": ("average", None), "CODASCA": ("random", "always")}),
         ("fdam-table5", "paper", {"CODASCA": ("random", "always")}),
         ("fdam-table5", "linked", {"CODASCA": ("centre", "auto")}),

@@ -85,7 +85,11 @@ def scores(file: Path) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("aggregators", "own"),
-    [((), False), pytest.param(("FedBN",), True, marks=pytest.mark.slow), (("PersonalHeads", "FedBN"), True)],
+    [
+        pytest.param((), False, marks=pytest.mark.slow),
+        pytest.param(("FedBN",), True, marks=pytest.mark.slow),
+        (("PersonalHeads", "FedBN"), True),
+    ],
 )
 def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_clients_part(
     fedlit_cli, sites, tmp_path, monkeypatch, aggregators, own

@@ -4,6 +4,7 @@ import ast
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +40,7 @@ def error_classes(trees: dict[str, ast.Module]) -> set[str]:
     return names
 
 
+@cache
 def entries() -> list[Entry]:
     """Return all errors that fedlit makes on purpose, in the order of its files."""
     trees = {str(file.relative_to(ROOT)): ast.parse(file.read_text()) for file in sorted(ROOT.glob("fedlit/**/*.py"))}

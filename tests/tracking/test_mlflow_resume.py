@@ -31,6 +31,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
     directory = tmp_path / "runs" / "nih" / "fedavg"
     assert execute(KILLED, tmp_path, directory).wait() == -signal.SIGKILL

@@ -216,6 +216,7 @@ def real_data(tmp_path_factory) -> NIHChestXray14:
     return NIHChestXray14(root, image_size=64, cache_dir=str(tmp_path_factory.mktemp("cache")))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:classes without")
 def test_real_images(real_data):
     real_data.prepare_data()
