@@ -170,7 +170,8 @@ def head_only(tmp_path_factory) -> tuple[Kept, str]:
     return finished(tmp_path_factory.mktemp("head"), changed(phases=[warm_up], model__init_args__trainable="head"))
 
 
-@pytest.mark.parametrize("fixture", ["whole", pytest.param("head_only", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fixture", ["whole", "head_only"])
 def test_test_and_predict(fixture, request, tmp_path):
     """``fedlit test`` of the best checkpoint prints the table at the end of the run, and writes the same scores."""
     run = request.getfixturevalue(fixture)

@@ -194,8 +194,9 @@ def test_seconds_that_are_none_are_refused(figure):
     ("name", "part", "steps"),
     [
         ("surgical-sites", "surgical-sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
-        ("fdam-table4", "fdam-table4-laptop", 5 * 256),
-        ("surgical-table1", "surgical-table-1", 8 * 6 * 21),  # six hospitals of 600 images, 330 of them train
+        pytest.param("fdam-table4", "fdam-table4-laptop", 5 * 256, marks=pytest.mark.slow),
+        # six hospitals of 600 images, 330 of them train
+        pytest.param("surgical-table1", "surgical-table-1", 8 * 6 * 21, marks=pytest.mark.slow),
     ],
 )
 def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):

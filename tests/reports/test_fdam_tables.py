@@ -82,12 +82,13 @@ class TestTables4And5:
         assert part.body.settings["federation.clients"] == clients[0]
         assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("name", "scale", "backbone"),
         [
             ("fdam-table4", "laptop", "mobilenetv3_small_050"),
-            pytest.param("fdam-table4", "paper", "densenet121.tv_in1k", marks=pytest.mark.slow),
-            pytest.param("fdam-table5", "paper", "densenet161.tv_in1k", marks=pytest.mark.slow),
+            ("fdam-table4", "paper", "densenet121.tv_in1k"),
+            ("fdam-table5", "paper", "densenet161.tv_in1k"),
         ],
     )
     def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):

@@ -284,6 +284,7 @@ def test_an_unknown_number_is_refused_without_names(tmp_path):
 # The real images
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason=f"needs CIFAR-10 as Parquet files in {REAL}")
 def test_cifar10_ih_with_five_clients(tmp_path, monkeypatch):
     # Labels and partition are of all the images; decoding 60,000 takes ten seconds, so only a hundredth is decoded.

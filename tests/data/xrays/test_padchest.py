@@ -251,6 +251,7 @@ def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, mistake
 # The real images
 
 
+@pytest.mark.slow
 def test_real_images_in_sixteen_bits(tmp_path):
     folder = Path(__file__).parents[3] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
     if not folder.is_dir():
