@@ -165,7 +165,7 @@ def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, s
     assert reproduced.seeds == [0, 1, 2, 3, 4]
     tried: dict[str, set] = {}
     for part in reproduced.parts():
-        assert len(part.cases) == 24
+        assert len(part.cases) == 8
         (method,) = {case.labels["method"] for case in part.cases.values()}
         tried.setdefault(method, set()).update(key for case in part.cases.values() for key in case.labels)
     assert {method: sorted(keys - {"method"}) for method, keys in tried.items()} == {
