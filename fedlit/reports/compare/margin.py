@@ -204,6 +204,17 @@ def _found(
         run = difference.run_variance
         images = max(difference.images_variance - run / seeds, 0.0) / share + run / share / count
         noise = (max(difference.seeds_variance * seeds - run, 0.0) + run / share) / count
-    freedom = difference.freedom * (count - 1) / (seeds - 1) * ((images + noise) / noise) ** 2
+    freedom = _freedom(difference, seeds, count) * ((images + noise) / noise) ** 2
     reach = stats.t.ppf((1 + level) / 2, freedom) + stats.t.ppf(POWER, freedom)
     return size >= reach * np.sqrt(images + noise)
+
+
+def _freedom(difference: Difference, seeds: int, count: int) -> float:
+    """Return the degrees of freedom of the variance over another number of seeds.
+
+    Paired seeds have one less than their number. For two samples it is the mean of Welch's if their variances are
+    equal, which is 3.1 and not 4 for three seeds each.
+    """
+    paired = difference.freedom == seeds - 1
+    welch = 1.0 if paired else stats.f(count - 1, count - 1).expect(lambda ratio: (1 + ratio) ** 2 / (1 + ratio**2))
+    return float((count - 1) * welch)
