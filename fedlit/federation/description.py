@@ -123,7 +123,7 @@ def save_partition(session: Session, run: Run) -> None:
     )
     positives = positives.reindex(index=list(session.clients), columns=list(session.data.classes))
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
-    partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
+    partition_figure(positives, sizes, "Positive training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
     counts.to_csv(run.directory / "labels.csv", index=False)
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
