@@ -215,7 +215,10 @@ def _cells(
         if made is None
     ]
     if absent:
-        notes.append(f"{images.file}: no positive or no negative image, so no values: {by_owner(absent)}.")
+        notes.append(
+            f"{images.file}: without positive images, or without negative ones, so there are no values: "
+            f"{by_owner(absent)}."
+        )
     return [each for each in cells if each is not None]
 
 
