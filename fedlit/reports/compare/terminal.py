@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -64,10 +65,11 @@ def show(comparison: Comparison, console: Console) -> None:
             if gains.summary is not None:
                 console.print(f"\n{gains.summary.text(gains.method.name)}")
         console.print()
-    if len(comparison.methods) > 1:
-        console.print(_settings(comparison, labels))
+    differing = differences(comparison.methods)
+    if len(differing):
+        console.print(_settings(differing, labels))
         console.print()
-    else:
+    if len(comparison.methods) == 1:
         console.print(f"{ALONE}\n")
     for note in (*comparison.notes, *(comparison.joining.notes if comparison.joining else ())):
         console.print(Text(f"note: {note}", style="yellow"))
@@ -147,8 +149,7 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(shown).rstrip()
 
 
-def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
-    differing = differences(comparison.methods)
+def _settings(differing: pd.DataFrame, labels: dict[str, str]) -> Table:
     look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
     table = Table(title="Settings that differ (-: not set)", title_justify="left", **look)
     table.add_column("setting", overflow="fold", max_width=36)

@@ -92,7 +92,7 @@ def evaluate_runs(
         named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
         raise ConfigError(
             f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
-            f"({named}); evaluate each by itself, and compare methods with `fedlit compare`",
+            f"({named}); name only the runs of one, and compare methods with `fedlit compare`",
             key="evaluate-several-methods",
         )
     method = methods[0]
