@@ -123,11 +123,12 @@ def save_partition(session: Session, run: Run) -> None:
     )
     positives = positives.reindex(index=list(session.clients), columns=list(session.data.classes))
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
-    partition_figure(positives, sizes, "Training images").savefig(run.directory / "partition.png", dpi=150)
+    partition_figure(positives, sizes, "Positive training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
+    counts.to_csv(run.directory / "labels.csv", index=False)
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
     if len(groups := group_counts(session.data.clients.values(), session.data.test_sets)):
         groups.to_csv(run.directory / "groups.csv", index=False)
         listed.append("groups.csv")
-    for name in ("partition.csv", "partition.png", "classes.csv", *listed):
+    for name in ("partition.csv", "partition.png", "classes.csv", "labels.csv", *listed):
         run.artifact(run.directory / name)

@@ -71,3 +71,7 @@ def test_sex_and_age_of_real_patients(fedlit_cli, folder):
         assert found.groups["view"].tolist() == rows["View Position"].tolist()
     counts = pd.read_csv(folder / "runs/default/run/groups.csv")
     assert counts.groupby("group")["images"].sum().to_dict() == {"age": 1000, "sex": 1000, "view": 1000}
+    labels = pd.read_csv(folder / "runs/default/run/labels.csv").groupby("class")[["positives", "negatives"]].sum()
+    positives = table["Finding Labels"].str.split("|").explode().value_counts()
+    assert labels["positives"].equals(positives[labels.index].rename("positives").rename_axis("class"))
+    assert (labels.sum(axis=1) == 1000).all()

@@ -30,6 +30,8 @@ def write_trained(directory: Path, **groups: np.ndarray) -> Path:
     rows = "a,p1,north,train\nb,p1,north,train\nc,p2,north,test\n"
     (directory / "partition.csv").write_text("image,patient,client,split\n" + rows)
     (directory / "classes.csv").write_text("client,class,label\nnorth,Mass,Mass\nnorth,Nodule,Nodules\n")
+    labels = "north,train,Mass,2,1,1,True\nnorth,train,Nodule,2,,,False\n"
+    (directory / "labels.csv").write_text("client,split,class,images,positives,negatives,labelled\n" + labels)
     (directory / "counts.csv").write_text("set,class,positives,negatives\ntest/federation,Mass,120,280\n")
     (directory / "left_out.csv").write_text("image,file,reason\nd,d.png,damaged\ne,e.png,damaged\n")
     (directory / "leaves_a_site.txt").write_text("each round a site sends 2.0 MB: w [10]\n")
@@ -54,18 +56,20 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
     for i, name in enumerate(found.classes):
         assert f"| {name} | {roc_auc_score(found.labels[:, i], found.scores[:, i]):.3f} | 0." in text
     for line in (
-        "| north | train | 2 | 1 |",
-        "| north | test | 1 | 1 |",
+        "| client | split | images | patients | Mass | Nodule |",
+        "| north | train | 2 | 1 | 1 of 2 | - |",
+        "| north | test | 1 | 1 | - | - |",
         "| north | Mass, Nodule (from Nodules) |",
         "| test/federation | Mass | 120 | 280 |",
         "| damaged | 2 |",
         "| missing_classes | ignore |",
         r"| table | a\|b.csv |",
         "| aggregators.0 | fedlit.aggregators.FedAvg |",
-        "metric was 0.8125, after round 3.",
+        "- Selection: the model with the lowest `val/loss` was tested: 0.8125, after round 3.",
+        "simulated on one machine",
         "- each round a site sends 2.0 MB: w [10]",
         "2 MB sent by clients, 1 MB received",
-        "Local steps of all clients: 40",
+        "Local steps of all clients, in all rounds: 40",
         "fedlit 0.9.9; precision 32-true",
         f"| checkpoints/round-000003/server.pt | {hashlib.sha256(b'weights').hexdigest()} |",
     ):
@@ -80,9 +84,31 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
 
 def test_groups_are_counted_and_small_ones_are_not(card: Callable[..., str]):
     text = card(sex=np.array(["F"] * 300 + ["M"] * 95 + ["X"] * 5))
-    assert "| federation | sex | F | 300 | 300 |" in text
-    assert "| federation | sex | X | few | fewer than 10 |" in text
+    assert "| client | group | value | test set federation |" in text
+    assert "| all | sex | F | 300 (300) |" in text
+    assert "| all | sex | X | few (fewer than 10) |" in text
     assert "numbers by site and group" in text
+
+
+def test_groups_of_each_site_and_split_are_those_of_the_run(tmp_path: Path, fedlit_cli: Cli):
+    directory = write_trained(tmp_path / "run")
+    rows = ("north,train,sex,F,60,50", "north,train,sex,,9,9", "north,test,sex,F,30,", "south,test,sex,F,20,12")
+    (directory / "groups.csv").write_text("\n".join(("client,split,group,value,images,patients", *rows)) + "\n")
+    assert fedlit_cli(f"card {directory} --draws 100")[0] == 0
+    text = (directory / "model_card.md").read_text()
+    assert "| client | group | value | train | test |" in text
+    assert "| north | sex | F | 60 (50) | 30 (unknown) |" in text
+    assert "| north | sex | unknown | few (fewer than 10) | - |" in text
+    assert "| south | sex | F | - | 20 (12) |" in text
+
+
+def test_the_card_of_a_run_across_sites_names_them(tmp_path: Path, fedlit_cli: Cli):
+    directory = write_trained(tmp_path / "run")
+    (directory / "sites.json").write_text('{"run": "1", "sites": ["east", "west"], "clients": {}}')
+    assert fedlit_cli(f"card {directory} --draws 100")[0] == 0
+    text = (directory / "model_card.md").read_text()
+    assert "The run trained across 2 sites: east, west." in text
+    assert "simulated" not in text
 
 
 def test_what_the_run_cannot_know_is_a_blank(card: Callable[..., str]):

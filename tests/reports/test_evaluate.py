@@ -133,7 +133,7 @@ def test_the_report_has_tables_and_no_script(
     assert code == 0, err
     assert "trainings were not varied" in " ".join(out.split())
     page = (tmp_path / "report.html").read_text()
-    for words in ("Operating points", "threshold of", "Gaps beyond", "Holm", "is beyond noise if", "one training"):
+    for words in ("Operating points", "chosen on", "Gaps beyond", "Holm", "is beyond noise if", "one training"):
         assert words in page
     assert "<script" not in page
     assert {path.name for path in tmp_path.iterdir()} == {"report.html", "estimates.csv", "gaps.csv", "points.csv"}
@@ -291,7 +291,7 @@ def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
     assert (
         "federation_val.parquet: no positive image, so no threshold for sensitivity 0.9: south: label/Nodule." in text
     )
-    assert "federation.parquet: no positive or no negative image, so no values: client south: label/Nodule." in text
+    assert "without negative ones, so there are no values: client south: label/Nodule." in text
     points = where(found.points, name="Nodule")
     assert "south" not in {*points["chosen_on"], *points["group"]}
 
@@ -302,9 +302,14 @@ def test_a_class_that_is_asked_for_twice_has_one_threshold(runs: Path):
     )
     names = ["class", "chosen_on", "at", "by", "group", "measure"]
     assert not found.points.duplicated(names).any()
-    matrix = next(table for table in tables(found)["points"] if table.caption.startswith("Nodule"))
-    assert [row[0] for row in matrix.rows] == ["federation", "north", "south", "west"]
-    assert matrix.head[1:] == ("north", "south", "west")
+    matrix = tables(found)["points"][-1]
+    assert matrix.head == ("class", "chosen for", "chosen on", "north", "south", "west")
+    rows = {row[2]: row[3:] for row in matrix.rows if row[0] == "Nodule"}
+    assert list(rows) == ["federation", "north", "south", "west"]
+    for source, cells in rows.items():
+        used = where(found.points, name="Nodule")
+        used = used[(used["chosen_on"] == source) & (used["group"] == "south")].set_index("measure")["value"]
+        assert cells[1] == f"{used['sensitivity']:.3f} / {used['specificity']:.3f}"
 
 
 def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):

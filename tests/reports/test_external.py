@@ -13,6 +13,7 @@ from fedlit.predictions.table import write
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.external import read_external
 from fedlit.reports.compare.joining import what_joining_brought
+from fedlit.reports.compare.methods import differences
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import load_runs
 
@@ -46,6 +47,7 @@ def test_a_file_is_a_method_whether_or_not_it_has_labels(run: Path, tmp_path: Pa
     notes = " ".join(comparison.notes)
     assert ("lacks patient, label/Effusion" in notes) == (len(drop) > 1)
     assert "extern: predictions from elsewhere" in notes
+    assert differences(comparison.methods).empty  # a file has no settings
 
 
 def test_several_files_may_be_seeds_of_one_method(run: Path, tmp_path: Path):

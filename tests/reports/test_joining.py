@@ -79,7 +79,7 @@ def test_gains_are_differences_on_the_same_images(folder: Path):
             np.testing.assert_allclose(gain.own.value, np.mean(own))
             np.testing.assert_allclose(gain.gain.value, np.mean(ours) - np.mean(own))
         assert home.gain.claimed
-        assert re.fullmatch(r"gains 0\.\d{3} \[0\.\d{3}, 0\.\d{3}\]", home.text)
+        assert re.fullmatch(r"\+0\.\d{3} \[\+0\.\d{3}, \+0\.\d{3}\]", home.text)
     homes = [home.gain for gains in (fedavg, pooled) for home in gains.home]
     np.testing.assert_allclose([each.p_holm for each in homes], holm([each.p for each in homes]))
     assert fedavg.summary.effects.sites == 3
@@ -99,10 +99,12 @@ def test_the_summary_adds_the_noise_of_trainings_that_all_sites_share(tmp_path: 
     assert fedavg.summary.p > 0.1
 
 
-def test_losses_are_called_losses(tmp_path: Path):
-    joining = joined(write_joining(tmp_path, 1.4, 0.6))
-    assert joining.methods[0].home[0].text.startswith("loses 0.")
-    assert joining.methods[0].home[0].gain.value < 0
+def test_losses_are_negative_gains(tmp_path: Path):
+    gains = joined(write_joining(tmp_path, 1.4, 0.6)).methods[0]
+    gain = gains.home[0].gain
+    assert gain.value < 0
+    assert gains.home[0].text == f"{gain.value:+.3f} [{gain.interval.low:+.3f}, {gain.interval.high:+.3f}]"
+    assert f"is {gains.summary.effects.mean:+.3f} [" in gains.summary.text("fedavg")
 
 
 def test_personal_models_score_only_their_own_site(tmp_path: Path):
@@ -182,7 +184,7 @@ def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_
     assert code == 0, err
     assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
     for site in SITES:
-        assert re.search(rf"^  {site} +0\.\d+ +0\.\d+ +gains 0\.\d+ \[0\.\d+, 0\.\d+\]  \*+ +\+0\.\d+ \*+$", out, re.M)
+        assert re.search(rf"^  {site} +0\.\d+ +0\.\d+ +\+0\.\d+ \[\+0\.\d+, \+0\.\d+\]  \*+ +\+0\.\d+ \*+$", out, re.M)
     table = pd.read_csv(tmp_path / "gains.csv")
     assert len(table) == 2 * (2 * len(SITES) + 1)
     assert (tmp_path / "gains.svg").exists()

@@ -79,6 +79,9 @@ def test_the_needed_patients_give_the_power():
     macro, (plan,) = statistics.against[0].macro, needed(statistics, 0.03)
     training = max(macro.seeds_variance * 3 - macro.run_variance, 0)
     common = max(macro.images_variance - macro.run_variance / 3, 0)
+    assert all(f"{seeds} seeds need {count:,} test" in plan.text for seeds, count in plan.patients_needed.items())
+    impossible = replace(plan, patients_needed={3: None, 5: None, 10: 700})
+    assert "10 seeds need 700 test patients; with 3, 5 seeds, no number of test patients is enough." in impossible.text
     for seeds, patients in plan.patients_needed.items():
         run = macro.run_variance * 300 / patients
         noise = (training + run) / seeds

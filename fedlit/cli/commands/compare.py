@@ -44,8 +44,11 @@ def parser(argv: Sequence[str]) -> Parser:
     baseline = "Method that is subtracted from the others. By default the first."
     options.add_argument("--baseline", metavar="METHOD", type=str | None, default=None, help=baseline)
     individual = "Also compare with the model of each site alone. See below."
-    options.add_argument("--against", type=Literal["individual"] | None, default=None, help=individual)
-    margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more."
+    options.add_argument(
+        "--against", metavar="individual", type=Literal["individual"] | None, default=None, help=individual
+    )
+    margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more "
+    margin += "(non-inferiority)."
     options.add_argument("--margin", type=float | None, default=None, help=margin)
     power = (
         "Print how many test patients and seeds find a difference of the margin (by default 0.01) with a power of 0.8."

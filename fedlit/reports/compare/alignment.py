@@ -183,7 +183,7 @@ def _unlearned(
     if silent := [name for name, p in zip(names, predictions, strict=True) if p.trained_positives is None]:
         notes.append(
             f"{', '.join(silent)}: the predictions lack the numbers of positive training images, so fedlit cannot see "
-            "which classes had none; `fedlit test --output RUN/predictions` rewrites them."
+            "which classes had none; `fedlit test --output RUN/predictions` rewrites those of a run."
         )
     unlearned = np.zeros(len(classes), dtype=bool)
     for i, name in enumerate(classes):

@@ -3,18 +3,21 @@
 Whatever the run cannot know, such as the intended use or how patients were chosen, is a blank to fill in, marked so.
 """
 
+import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.checkpoints.manifest import Manifest, sha256
+from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import DRAWS, LEVEL, MIN_PATIENTS
+from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share
-from fedlit.reports.compare.methods import grouped
+from fedlit.reports.compare.methods import ABSENT, grouped
 from fedlit.reports.compare.page import template
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import from_directory
@@ -53,45 +56,85 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
         )
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
     sent, left_out = directory / "leaves_a_site.txt", _csv(directory / "left_out.csv")
-    return template("compare/card.md.jinja").render(
+    card = template("compare/card.md.jinja").render(
         run=run,
         result=result,
         level=f"{100 * level:g}%",
         classes=next(iter(tests.values())).classes if tests else (),
         method=grouped([run])[0].name,
         version=Manifest.read(best).fedlit,
-        best=checkpoint.best(best),
         weights=[
             (str(file.relative_to(directory)), sha256(file))
             for file in (*sorted(best.glob("*.pt")), *sorted(directory.glob("model*.safetensors")))
         ],
         settings={section: _settings(run, section) for section in SECTIONS},
+        draws=draws,
+        narrowest=FEWEST,
+        selection=_selection(run, checkpoint.best(best)),
+        sites=_sites(directory),
         clients=_clients(directory),
+        scored=any((table.clients != "").any() for table in tests.values()),
         labels=_labels(directory),
         counts=_csv(directory / "counts.csv"),
         left_out=[] if left_out is None else list(left_out["reason"].value_counts().items()),
-        groups=_groups(tests),
+        groups=_groups(directory, tests),
         sent=sent.read_text().strip() if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
         aurocs={name: _aurocs(run, name, table, level, draws) for name, table in tests.items()},
     )
+    return re.sub(r"\n{3,}", "\n\n", card)
+
+
+def _selection(run: PastRun, best: Best) -> str:
+    """Return a sentence about the choice of the tested model."""
+    if best.value != best.value:
+        return "no validation metric was recorded, so the last model was tested."
+    metric, mode = (str(run.settings.get(f"federation.{key}", "auto")) for key in ("monitor", "monitor_mode"))
+    if metric == "auto":  # as fedlit.federation.monitor resolves it
+        metric, mode = ("val/auroc_macro", "max") if "val/auroc_macro" in run.keys else ("val/loss", "min")
+    extreme = "lowest" if mode == "min" else "highest"
+    return f"the model with the {extreme} `{metric}` was tested: {best.value:.4f}, after round {best.round}."
+
+
+def _sites(directory: Path) -> list[str]:
+    """Return the names of the sites at which the run trained; none if it was simulated."""
+    file = directory / "sites.json"
+    return json.loads(file.read_text())["sites"] if file.is_file() else []
 
 
 def _settings(run: PastRun, section: str) -> list[Row]:
     """Return the settings of a section that are set, with short names of classes."""
     rows = [(key.removeprefix(section).replace("init_args.", ""), value) for key, value in run.settings.items()
             if key.startswith(section) and value not in (None, [], {})]  # fmt: skip
+    rows = [(key, ", ".join(map(str, value)) if isinstance(value, list) else value) for key, value in rows]
     return [(key.replace(".class_path", "").replace("class_path", "class"), value) for key, value in rows]
 
 
 def _clients(directory: Path) -> list[Row]:
-    """Return client, split, images and patients."""
-    table = _csv(directory / "partition.csv")
+    """Return a table with client, split, images, patients and, for each class, positives among labelled images."""
+    table, labels = _csv(directory / "partition.csv"), _csv(directory / "labels.csv")
     if table is None:
         return []
     sizes = table.groupby(["client", "split"], sort=True).agg(images=("image", "size"), patients=("patient", "nunique"))
+    classes = [] if labels is None else list(dict.fromkeys(labels["class"]))
+    counted = {} if labels is None else {
+        (row["client"], row["split"], row["class"]): _positives(row) for row in labels.to_dict("records")
+    }  # fmt: skip
     order = {"train": 0, "val": 1, "test": 2}
-    return sorted(sizes.reset_index().itertuples(index=False, name=None), key=lambda row: (row[0], order[row[1]]))
+    rows = [
+        (client, split, *counts, *(counted.get((client, split, name), ABSENT) for name in classes))
+        for (client, split), *counts in sizes.itertuples(name=None)
+    ]
+    rows.sort(key=lambda row: (row[0], order[row[1]]))
+    return [("client", "split", "images", "patients", *classes), *rows]
+
+
+def _positives(row: Mapping[str, str]) -> str:
+    """Return the positive images of a class among the labelled ones, such as ``20 of 250``."""
+    if row["labelled"] != "True" or not row["positives"]:
+        return ABSENT
+    positives, negatives = (int(float(row[key])) for key in ("positives", "negatives"))
+    return f"{positives:,} of {positives + negatives:,}"
 
 
 def _labels(directory: Path) -> list[tuple[str, str]]:
@@ -105,18 +148,34 @@ def _labels(directory: Path) -> list[tuple[str, str]]:
     return [(client, ", ".join(names)) for client, names in named.groupby(table["client"])]
 
 
-def _groups(tests: dict[str, Predictions]) -> list[Row]:
-    """Return test set, kind of group, group, images and patients; few patients are not counted exactly."""
-    rows = []
-    for name, table in tests.items():
-        for kind, values in table.groups.items():
-            for group in np.unique(values).tolist():
-                mask = values == group
-                images, patients = int(mask.sum()), len(np.unique(table.patients[mask]))
-                few = f"fewer than {MIN_PATIENTS}"
-                counts = (images, patients) if patients >= MIN_PATIENTS else ("few", few)
-                rows.append((name, kind, group or "unknown", *counts))
-    return rows
+def _groups(directory: Path, tests: Mapping[str, Predictions]) -> list[Row]:
+    """Return a table with client, kind of group, group, and images (patients) of each part."""
+    if (counts := _csv(directory / "groups.csv")) is None:
+        counts = pd.DataFrame(
+            [
+                ("", f"test set {name}", kind, group, mask.sum(), len(np.unique(table.patients[mask])))
+                for name, table in tests.items()
+                for kind, values in table.groups.items()
+                for group, mask in ((group, values == group) for group in np.unique(values).tolist())
+            ],
+            columns=["client", "split", "group", "value", "images", "patients"],
+        )
+    if counts.empty:
+        return []
+    texts = counts.assign(cell=[_counted(*row) for row in counts[["images", "patients"]].itertuples(index=False)])
+    texts = texts.replace({"client": {"": "all"}, "value": {"": "unknown"}})
+    parts = texts.set_index(["client", "group", "value", "split"])["cell"].unstack("split", fill_value=ABSENT)
+    parts = parts[list(dict.fromkeys(counts["split"]))]
+    rows = [(*index, *row) for index, *row in parts.itertuples(name=None)]
+    return [("client", "group", "value", *parts.columns), *rows]
+
+
+def _counted(images: object, patients: object) -> str:
+    """Return images (patients); few patients are not counted exactly."""
+    if patients == "":
+        return f"{images} (unknown)"
+    few = float(patients) < MIN_PATIENTS
+    return f"few (fewer than {MIN_PATIENTS})" if few else f"{images} ({float(patients):.0f})"
 
 
 def _aurocs(run: PastRun, name: str, table: Predictions, level: float, draws: int) -> list[Row] | str:

@@ -26,7 +26,8 @@ def _confounded(method: Method, baseline: Method) -> Notes:
     for key in dict.fromkeys([*baseline.settings, *method.settings]):
         ours, theirs = (each.settings.get(key, ABSENT) for each in (method, baseline))
         if ours != theirs and not key.endswith("root"):
-            differing.setdefault(_about(key), []).append(f"{key} ({ours} and {theirs})")
+            values = " and ".join("not set" if each == ABSENT else str(each) for each in (ours, theirs))
+            differing.setdefault(_about(key), []).append(f"{key} ({values})")
     others = {about: keys for about, keys in differing.items() if about != METHOD}
     notes = []
     if others and len(differing) > 1:

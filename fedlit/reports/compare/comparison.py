@@ -102,8 +102,8 @@ def _without_individual(runs: Sequence[PastRun], notes: Notes) -> Sequence[PastR
     others = [run for run in runs if run.site is None]
     if others and len(others) < len(runs):
         notes.append(
-            f"{len(runs) - len(others)} runs of single clients are in no table of methods: they are tested on other "
-            "images; --against individual compares the others with them, client by client."
+            f"{len(runs) - len(others)} runs of single clients are in no table of methods, as they are tested on other "
+            "images. --against individual shows what the methods bring each client."
         )
     return others or runs
 

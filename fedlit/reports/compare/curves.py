@@ -48,7 +48,7 @@ def band_note(curves: Curves) -> str:
         return "One seed per method."
     if most == 2:
         return "Lines are means over seeds; bands lie between two seeds."
-    return "Lines are means over seeds; bands are ± one standard deviation, or lie between the seeds if there are two."
+    return "Lines are means over seeds; bands are ± one standard deviation, or the range of two seeds."
 
 
 def average(series: Sequence[pd.Series]) -> tuple[Band | None, list[pd.Series]]:

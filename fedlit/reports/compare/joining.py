@@ -25,6 +25,7 @@ from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
+from fedlit.reports.compare.words import interval_text, number
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +41,8 @@ class SiteGain:
 
     @property
     def text(self) -> str:
-        """Return the gain as words, such as ``gains 0.031 [0.012, 0.050]``."""
-        return _as_words(self.gain.value, self.gain.interval)
+        """Return the gain with its interval, such as ``+0.031 [+0.012, +0.050]``."""
+        return _signed(self.gain.value, self.gain.interval)
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +67,16 @@ class GainSummary:
             claim = "one seed says nothing about seed noise"
         else:
             p = "p < 0.001" if self.p_holm < 0.001 else f"p = {self.p_holm:.3f}"
-            claim = f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p}"
-        further = f"a further site would gain {self.prediction.low:.3f} to {self.prediction.high:.3f}, if it is drawn "
+            claim = (
+                f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p} (corrected over methods)"
+            )
+        mean, sites = _signed(effects.mean, self.interval), f"{effects.sites} sites"
+        ends = interval_text(self.prediction.low, self.prediction.high, "+.3f")
+        further = f"; the gain of a further site from the same population would be {ends}"
         return (
-            f"Over {effects.sites} sites, {method} {_as_words(effects.mean, self.interval)} on average; {claim}. Gains "
-            f"differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, "
-            f"I\u00b2 {100 * effects.i2:.0f}%"
-            + (f"; {further}from the same population." if self.prediction.low == self.prediction.low else ".")
+            f"The mean gain from {method} over {sites} is {mean}; {claim}. Estimated from {sites}, gains differ "
+            f"between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
+            + (f"{further}." if self.prediction.low == self.prediction.low else ".")
         )
 
 
@@ -174,12 +178,12 @@ def what_joining_brought(
     return Joining(_summarised(methods, level, notes), level, notes)
 
 
-def _as_words(value: float, interval: Interval) -> str:
-    """Return a gain as words, such as ``gains 0.031 [0.012, 0.050]``; an undefined one is ``unknown``."""
+def _signed(value: float, interval: Interval) -> str:
+    """Return a gain with its interval; an undefined one is ``unknown``."""
     if value != value:
         return "unknown"
-    word, ends = ("loses", (-interval.high, -interval.low)) if value < 0 else ("gains", (interval.low, interval.high))
-    return f"{word} {abs(value):.3f}" + (f" [{ends[0]:.3f}, {ends[1]:.3f}]" if ends[0] == ends[0] else "")
+    ends = f" [{number(interval.low, '+.3f')}, {number(interval.high, '+.3f')}]"
+    return number(value, "+.3f") + (ends if interval.low == interval.low else "")
 
 
 def _held(run: PastRun) -> Predictions | None:

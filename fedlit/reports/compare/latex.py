@@ -8,12 +8,13 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedlit.metrics.intervals import Interval
+from fedlit.metrics.intervals import FEWEST, Interval
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.joining import Joining, SiteGain
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.words import short
 
+MACRO = " macro: mean over classes."
 SIGNS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$", "\u2212": "$-$", "\u00b1": r"$\pm$",
@@ -52,7 +53,10 @@ def auroc_table(numbers: Statistics) -> str:
             cells.append(_bold(f"{short(estimate.value)}{_ends(estimate.interval)}", better))
         rows.append([escaped(name), *cells])
     seeds = "one seed" if numbers.spread is None else f"mean over {numbers.spread}"
-    caption = f"AUROC ({seeds}), {100 * numbers.level:g}% intervals under test-set noise."
+    caption = (
+        f"AUROC on {numbers.images} ({seeds}), {100 * numbers.level:g}% intervals under test-set noise; none with "
+        f"fewer than {FEWEST} patients on the rarer side.{MACRO}"
+    )
     if numbers.against:
         caption += (
             f" Bold: better than {numbers.against[0].baseline.name} beyond test-set and seed noise (Holm-corrected p "
@@ -77,7 +81,7 @@ def differences_table(numbers: Statistics) -> str:
     noise = "test-set and seed noise" if any(each.several_seeds for each in numbers.against) else "test-set noise only"
     caption = (
         f"Difference in AUROC from {baseline}, with {100 * numbers.level:g}% intervals under {noise}, and p corrected "
-        "by Holm. Bold: beyond noise (p below 0.05)."
+        f"by Holm; intervals are not corrected. Bold: beyond noise (p below 0.05).{MACRO}"
     )
     head = ["class", *(word for each in numbers.against for word in (each.method.name, "p"))]
     return _table(caption, head, rows, apart=1)
@@ -100,8 +104,8 @@ def gains_table(joining: Joining) -> str:
         rows.append(["all sites", "", *cells])
     caption = (
         f"AUROC of each site's own model on its test images, and what joining adds, with {100 * joining.level:g}% "
-        "intervals under test-set and seed noise. Bold: beyond noise (p below 0.05, Holm-corrected over sites and "
-        "methods). All sites: random effects (DerSimonian-Laird, Hartung-Knapp)."
+        "intervals under test-set and seed noise, which are not corrected. Bold: beyond noise (p below 0.05, "
+        "Holm-corrected over sites and methods). All sites: random effects (DerSimonian-Laird, Hartung-Knapp)."
     )
     return _table(caption, ["site", "own model", *(each.method.name for each in joining.methods)], rows, apart)
 

@@ -67,7 +67,8 @@ class MarginTest:
         shown = "< 0.001" if p < 0.001 else f"= {p:.3f}"
         return (
             f"{self.method} against {self.baseline}: {self.conclusion}. The difference is {ends}, the margin "
-            f"{-self.margin:+g}, one-sided p {shown} (corrected; nominal {(1 - interval.level) / 2:.3g})."
+            f"{-self.margin:+g}, one-sided p {shown} (corrected over methods; significant below "
+            f"{(1 - interval.level) / 2:.3g})."
         )
 
 
@@ -154,11 +155,13 @@ class Needed:
                 f"{start} on {have} of each draw {by_seeds} (these runs have {self.seeds}); each seed has its own test "
                 "images, so the number of patients is that of the draws."
             )
-        by_patients = "; ".join(
-            f"{count} seeds need {f'{found:,} {self.unit}' if found else f'more than any number of {self.unit}'}"
-            for count, found in self.patients_needed.items()
+        plans = [f"{n} seeds need {found:,} test {self.unit}" for n, found in self.patients_needed.items() if found]
+        if without := [str(n) for n, found in self.patients_needed.items() if not found]:
+            plans.append(f"with {', '.join(without)} seeds, no number of test {self.unit} is enough")
+        return (
+            f"{start} on these {have} {by_seeds} (these runs have {self.seeds}); {'; '.join(plans)}. This is rough: "
+            f"seed noise is estimated from {self.seeds} seeds."
         )
-        return f"{start} on these {have} {by_seeds} (these runs have {self.seeds}). By patients: {by_patients}."
 
 
 def needed(numbers: Statistics, size: float) -> list[Needed]:

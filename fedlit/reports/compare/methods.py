@@ -92,7 +92,11 @@ def baseline_method(methods: Sequence[Method], name: str | None) -> Method:
 
 
 def differences(methods: Sequence[Method]) -> pd.DataFrame:
-    """Return the settings that differ, one row per key and one column per method; ``-`` if a method lacks a key."""
+    """Return the settings that differ, one row per key and one column per method; ``-`` if a method lacks a key.
+
+    Predictions from elsewhere have no settings, and are left out.
+    """
+    methods = [method for method in methods if all(run.table is None for run in method.runs)]
     keys = _differing([method.settings for method in methods])
     rows = {method.name: [method.settings.get(key, ABSENT) for key in keys] for method in methods}
     return pd.DataFrame(rows, index=pd.Index(keys, name="setting"))

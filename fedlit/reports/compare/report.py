@@ -66,9 +66,10 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
 def _gains(joining: Joining) -> Chart:
     caption = (
         f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
-        f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05. The grey "
-        "bar is the prediction interval for a further site; it may end outside of the figure."
+        f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05."
     )
+    if any(each.summary and each.summary.prediction.low == each.summary.prediction.low for each in joining.methods):
+        caption += " The grey bar is the prediction interval for a further site; it may end outside of the figure."
     names = [each.method.name for each in joining.methods]
     figure = gains_figure(joining, styles(names))
     return Chart("gains", figure, caption, "Gains of each site and method; the table has the numbers.")
@@ -83,7 +84,10 @@ def _roc_caption(seeds: Sequence[int], units: str) -> str:
         bands.append("the range of two seeds")
     if 1 in seeds:
         bands.append(f"the pointwise 95% interval over test {units} for one seed, if a class has enough {units}")
-    return f"{lines}. Bands show {'; '.join(bands)}."
+    counts = (
+        "Numbers in a panel are AUROCs; above it are positives and negatives: images, with patients in parentheses."
+    )
+    return f"{lines}. Bands show {'; '.join(bands)}. {counts}"
 
 
 def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]:

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
+import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import mean_cost
@@ -19,11 +21,14 @@ from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number,
 NAME_WIDTH = 22
 MOST_SETTINGS = 12
 STARS = 3
-GAINS = """elsewhere: gain on the test images of all other sites, where one model scores them.
-Stars: p for both noises, corrected by Holm over sites and methods."""
+COSTS = "Means over runs; sent: bytes from and to all clients; steps: of all clients."
+GAINS = """alone: the site's own model; elsewhere: gain on the test images of all other
+sites, where one model scores them. Stars: p for both noises, corrected by Holm
+over sites and methods; intervals are not corrected."""
+NO_INTERVAL = f"-: too few patients for an interval (fewer than {FEWEST} on the rarer side)"
 LEGEND = """p img, p seed: p for test images only and for seeds only, uncorrected.
 Stars: p for both noises, corrected by Holm over methods and classes (for the
-mean, over methods), below *.05 **.01 ***.001"""
+mean, over methods), below *.05 **.01 ***.001, ns otherwise"""
 ONE_SEED = "A method with one seed gets no stars: it says nothing about seed noise."
 WIDTHS = (5, 5, 11, 6, 5, 6, STARS)
 """Widths of the columns mean, SD, interval, difference, both p and stars."""
@@ -33,12 +38,15 @@ def show(comparison: Comparison, console: Console) -> None:
     """Print methods, AUROC, differences, verdicts and notes."""
     labels = _labels([method.name for method in comparison.methods])
     console.print(_methods(comparison, labels))
+    console.print(Text(COSTS, "dim"))
     console.print()
     if comparison.statistics is not None:
         for line in _auroc(comparison, comparison.statistics, labels):
             console.print(line)
         if comparison.statistics.spread is not None:
             console.print(Text(f"SD: over {comparison.statistics.spread}.", "dim"))
+        if any(each.interval.low != each.interval.low for s in comparison.statistics.scored for each in s.classes):
+            console.print(Text(NO_INTERVAL, "dim"))
         if comparison.statistics.against:
             console.print(Text(LEGEND, "dim"))
         if any(not against.several_seeds for against in comparison.statistics.against):
@@ -46,6 +54,8 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print()
         for against in comparison.statistics.against:
             console.print(f"{against.verdict(comparison.statistics.shared.classes)}\n")
+    if comparison.margins or comparison.plans:
+        console.print(Text("Non-inferiority and power", "italic"))
     for each in (*comparison.margins, *comparison.plans):
         console.print(f"{each.text}\n")
     if comparison.joining is not None:
@@ -55,10 +65,11 @@ def show(comparison: Comparison, console: Console) -> None:
             if gains.summary is not None:
                 console.print(f"\n{gains.summary.text(gains.method.name)}")
         console.print()
-    if len(comparison.methods) > 1:
-        console.print(_settings(comparison, labels))
+    differing = differences(comparison.methods)
+    if len(differing):
+        console.print(_settings(differing, labels))
         console.print()
-    else:
+    if len(comparison.methods) == 1:
         console.print(f"{ALONE}\n")
     for note in (*comparison.notes, *(comparison.joining.notes if comparison.joining else ())):
         console.print(Text(f"note: {note}", style="yellow"))
@@ -89,7 +100,7 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
     shared = numbers.shared
     yield Text(f"AUROC on test set {comparison.test_set!r}, {numbers.images}", "italic")
     if shared.patients is not None:
-        yield Text("Counts for each class: images (patients)", "dim")
+        yield Text("Counts for each class: images (patients); macro: mean over classes", "dim")
     compared = ("diff.", "p img", "p seed", "") if numbers.against else ()
     head = ("mean", "SD", f"{100 * numbers.level:g}% int.", *compared)
     widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
@@ -138,10 +149,9 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(shown).rstrip()
 
 
-def _settings(comparison: Comparison, labels: dict[str, str]) -> Table:
-    differing = differences(comparison.methods)
+def _settings(differing: pd.DataFrame, labels: dict[str, str]) -> Table:
     look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
-    table = Table(title="Settings that differ", title_justify="left", **look)
+    table = Table(title="Settings that differ (-: not set)", title_justify="left", **look)
     table.add_column("setting", overflow="fold", max_width=36)
     table.add_column("value  (methods)", overflow="fold")
     for key, row in list(differing.iterrows())[:MOST_SETTINGS]:

@@ -92,7 +92,7 @@ def evaluate_runs(
         named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
         raise ConfigError(
             f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
-            f"({named}); evaluate each by itself, and compare methods with `fedlit compare`",
+            f"({named}); name only the runs of one, and compare methods with `fedlit compare`",
             key="evaluate-several-methods",
         )
     method = methods[0]
@@ -215,7 +215,10 @@ def _cells(
         if made is None
     ]
     if absent:
-        notes.append(f"{images.file}: no positive or no negative image, so no values: {by_owner(absent)}.")
+        notes.append(
+            f"{images.file}: without positive images, or without negative ones, so there are no values: "
+            f"{by_owner(absent)}."
+        )
     return [each for each in cells if each is not None]
 
 

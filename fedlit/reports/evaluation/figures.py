@@ -41,7 +41,7 @@ def charts(evaluation: Evaluation) -> dict[str, list[Chart]]:
         _figure(images, looks, lambda axes, i: _decision(axes, images, i, looks), *labels),
         "Net benefit by threshold probability, from which a patient is treated: true positives minus false positives, "
         "per image, where a false positive counts as the odds of the threshold probability. The model is useful where "
-        f"its line is the highest.{seeds}",
+        f"its line is the highest. Lines have no intervals.{seeds}",
         "Decision curves by class.",
     )
     by_group = [chart for kind in evaluation.kinds if kind in images.groups for chart in _by_group(images, kind, seeds)]
@@ -59,7 +59,8 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
         Chart(
             f"{name}_{kind}",
             _figure(images, looks, lambda axes, i, draw=draw: draw(axes, images, i, rows, looks), *labels),
-            f"{title} by {kind}, without groups of fewer than {MIN_PATIENTS} patients on a side.{seeds}{note}",
+            f"{title} by {kind}, without groups of fewer than {MIN_PATIENTS} patients on a side. Counts and intervals "
+            f"are in the tables above.{seeds}{note}",
             f"{title} by class and {kind}.",
         )
         for name, title, draw, labels, note in (
@@ -73,7 +74,7 @@ def _by_group(images: Images, kind: str, seeds: str) -> list[Chart]:
 def _figure(
     images: Images, looks: Mapping[str, Style], draw: Draw, x: str = "mean probability", y: str = "share of positives"
 ) -> Figure:
-    figure, panels, _ = class_panels(images.classes, looks, (x, y), (0.45, 0.35), pad=4)
+    figure, panels, _ = class_panels(images.classes, looks, (x, y), (0.3, 0.2), pad=4)
     for column, axes in enumerate(panels):
         tidy(axes, "both")
         axes.set_box_aspect(1)
@@ -160,7 +161,8 @@ def _decision(axes: Axes, images: Images, column: int, looks: Mapping[str, Style
     lines = {MODEL: np.mean(curves, axis=0), EVERYONE: everyone, NOBODY: np.zeros(len(risks))}
     for number, (name, values) in enumerate(lines.items()):
         _line(axes, risks, values, looks[name], number, 3)
-    axes.set(xlim=(0, most), ylim=(-0.15 * share, 1.1 * share))
+    lowest = max(min(-0.15, 1.1 * lines[MODEL].min() / share), -0.5)
+    axes.set(xlim=(0, most), ylim=(lowest * share, 1.1 * share))
 
 
 def _line(axes: Axes, x: np.ndarray, y: np.ndarray, look: Style, number: int, lines: int) -> None:

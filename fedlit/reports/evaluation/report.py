@@ -11,7 +11,7 @@ from rich.text import Text
 from fedlit import __version__
 from fedlit.metrics.calibration import BINS
 from fedlit.metrics.intervals import FEWEST
-from fedlit.metrics.measures import SUPPORT
+from fedlit.metrics.measures import MEASURES, SUPPORT
 from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.tables import TextTable, tables, verdict
@@ -87,12 +87,12 @@ def add_to_mlflow(
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print the most important numbers of the first test set, the verdict and the notes."""
     for table in _shortened(evaluation):
-        look = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
-        printed = Printed(title=table.caption, title_justify="left", **look)
+        printed = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for place, name in enumerate(table.head):
             printed.add_column(name, justify="left" if place < table.names else "right", overflow="fold")
         for row in table.rows:
             printed.add_row(*map(Text, row))
+        console.print(Text(table.caption, "italic"))
         console.print(printed)
         console.print()
     console.print(f"{verdict(evaluation)}\n")
@@ -103,11 +103,12 @@ def show(evaluation: Evaluation, console: Console) -> None:
 def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     """Yield AUROC and calibration by class, and rates at thresholds; the page has the other tables."""
     sections = tables(evaluation)
-    for section, names in (("ranking", ("AUROC",)), ("calibration", ("calibration intercept", "calibration slope"))):
-        table = sections[section][0]
-        kept = [i for i, name in enumerate(table.head) if i < table.names or name in names]
-        head, *rows = (tuple(row[i] for i in kept) for row in (table.head, *table.rows))
-        yield TextTable(table.caption, head, rows)
+    ranking, calibration = sections["ranking"][0], sections["calibration"][0]
+    columns = [calibration.head.index(MEASURES[name].title) for name in ("intercept", "slope")]
+    auroc = ranking.head.index(MEASURES["auroc"].title)
+    both = zip((ranking.head, *ranking.rows), (calibration.head, *calibration.rows), strict=True)
+    head, *rows = ((ours[0], ours[auroc], *(theirs[i] for i in columns)) for ours, theirs in both)
+    yield TextTable(ranking.caption, head, rows)
     for table in sections["points"][:1]:
         rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
-        yield TextTable(table.caption, (*table.head[:4], *table.head[5:7]), rows, 4)
+        yield TextTable(table.caption.partition(";")[0], (*table.head[:4], *table.head[5:7]), rows, 4)

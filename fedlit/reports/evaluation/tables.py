@@ -8,13 +8,15 @@ import pandas as pd
 
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES
 from fedlit.metrics.paired import p_text
+from fedlit.reports.compare.methods import ABSENT
 from fedlit.reports.compare.words import interval_text, number, short
 from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
 
 RANKING = ("auroc", "auprc", "sensitivity", "specificity", "ppv", "npv")
-CALIBRATION = ("brier", "reliability", "resolution", "uncertainty", "ece", "intercept", "slope", "net_benefit")
+CALIBRATION = ("intercept", "slope", "brier", "net_benefit", "ece", "reliability", "resolution", "uncertainty")
 BY_GROUP = ("auroc", "auprc", "intercept", "slope", "sensitivity", "specificity")
+SUPPORT = ("positives (patients)", "negatives (patients)")
 MOST_NAMED = 6
 
 
@@ -32,7 +34,7 @@ def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
     """Return the tables of each section of the page."""
     found: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
     spread = "± standard deviation over trainings, " if len(evaluation.method.runs) > 1 else ""
-    level = f"{spread}{100 * evaluation.request.level:g}% intervals below the values"
+    level = f"{spread}{100 * evaluation.request.level:g}% intervals for other test patients below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
         everyone, where = ours[ours["by"] == ALL], f"Test set {images.name}"
@@ -65,7 +67,7 @@ def verdict(evaluation: Evaluation) -> str:
         return "No gap between groups can be tested, as groups have too few patients. This supports no claim."
     noise = "other test images and other trainings" if len(evaluation.method.runs) > 1 else "other test images"
     claimed = gaps[gaps["beyond_noise"]].sort_values("p_holm")
-    tests = f"{int(tested.sum())} tests, corrected together"
+    tests = f"{int(tested.sum())} tests, corrected together by Holm"
     missing = int((~tested).sum())
     left = f" {missing} more could not be tested: too few patients or no variation." if missing else ""
     if claimed.empty:
@@ -74,7 +76,8 @@ def verdict(evaluation: Evaluation) -> str:
             f"gap: the intervals say how large a gap may be.{left}"
         )
     named = [
-        f"{_what(row)} of {row['class']}, {row.by} {row.group} against {row.reference}: {row.gap:+.3f}"
+        f"{_what(row)} of {row['class']}, {row.by} {row.group} minus {row.reference}: {row.gap:+.3f} "
+        f"[{row.low:+.3f}, {row.high:+.3f}]"
         for _, row in claimed.head(MOST_NAMED).iterrows()
     ]
     more = f"; {len(claimed) - MOST_NAMED} more are in the table" if len(claimed) > MOST_NAMED else ""
@@ -91,9 +94,8 @@ def _measured(
     rows = []
     for place, part in frame.groupby(list(names), sort=False):
         first, values = part.iloc[0], part.set_index("measure")
-        support = [f"{first[f'n_{side}']:,} ({first[f'patients_{side}']:,})" for side in ("pos", "neg")]
-        rows.append((*map(str, place), *support, *(_cell(values.loc[name]) for name in measures)))
-    head = (*names, "positives (patients)", "negatives (patients)", *(_title(name, evaluation) for name in measures))
+        rows.append((*map(str, place), *_support(first), *(_cell(values.loc[name]) for name in measures)))
+    head = (*names, *SUPPORT, *(_title(name, evaluation) for name in measures))
     return TextTable(caption, head, rows, len(names))
 
 
@@ -121,18 +123,22 @@ def _gap_table(evaluation: Evaluation) -> TextTable:
     noise = "other test images and other trainings" if several else "other test images, as there is one training"
     tested = evaluation.gaps[evaluation.gaps["p"].notna()]
     left = len(evaluation.gaps) - len(tested)
-    names = ("class", "measure", "group", "reference", "test set")
-    head = (*names, "gap", "interval", "p, images", "p, seeds", "p (Holm)")
+    several_sets = len(evaluation.sets) > 1
+    names = ("class", "measure", "group", "reference", *("test set",) * several_sets)
+    head = (*names, "gap", f"{100 * evaluation.request.level:g}% interval", "p, images", "p, seeds", "p (Holm)")
     rows = [
         (
-            row["class"], _what(row), f"{row['by']} {row['group']}",
-            row["reference"], row["set"], number(row["gap"], "+.3f"), interval_text(row["low"], row["high"], "+.3f"),
+            row["class"], _what(row), f"{row['by']} {row['group']}", row["reference"], *(row["set"],) * several_sets,
+            number(row["gap"], "+.3f"), interval_text(row["low"], row["high"], "+.3f"),
             p_text(row["p_images"]), p_text(row["p_seeds"]), p_text(row["p_holm"]) + " *" * bool(row["beyond_noise"]),
         )
         for _, row in tested.iterrows()
     ]  # fmt: skip
     more = f"; gaps.csv has {left} more, with too few patients or no variation for a test" if left else ""
-    caption = f"Each group minus the largest group of its kind; intervals cover {noise}; * is beyond noise{more}"
+    caption = (
+        f"Gaps: each group minus the reference, the largest group of its kind; intervals cover {noise}, and are not "
+        f"corrected; * is beyond noise{more}"
+    )
     return TextTable(caption, head, rows, len(names))
 
 
@@ -141,29 +147,43 @@ def _point_tables(evaluation: Evaluation) -> list[TextTable]:
     points = evaluation.points
     everyone, by_group = points[points["by"] == ALL], points[points["by"].isin(evaluation.kinds)]
     source = evaluation.points["chosen_on"].iloc[0]
-    found = [_rates("Thresholds that were chosen on validation images, on test images", everyone, ("set",))]
+    level = f"{100 * evaluation.request.level:g}% intervals for other test patients"
+    title = "Thresholds that were chosen on validation images and used on test images"
+    found = [_rates(f"{title}; {level}, and the same thresholds", everyone, ("set",))]
     if len(by_group):
         by_group = by_group[by_group["chosen_on"] == source]
-        found.append(_rates(f"Thresholds of {source} by group", by_group, ("set", "by", "group")))
+        found.append(_rates(f"{title}, by group; chosen on: {source}; {level}", by_group, ("set", "by", "group")))
     clients = points[(points["by"] == "client") | ((points["by"] == ALL) & (points["set"] != FEDERATION))]
-    for (name, at), part in clients.groupby(["class", "at"], sort=False):
-        used = part["group"].where(part["by"] == "client", "test set " + part["set"])
-        cells = part.assign(used=used).pivot(index="chosen_on", columns=["measure", "used"], values="value")
-        sites = sorted(set(used))
-        rows = [
-            (str(owner), *(f"{short(row['sensitivity', site])} / {short(row['specificity', site])}" for site in sites))
-            for owner, row in cells.iterrows()
-        ]
-        caption = f"{name}, threshold for {at} of the site of each row, used at that of each column: "
-        found.append(TextTable(f"{caption}sensitivity / specificity", ("threshold of", *sites), rows))
+    if len(clients):
+        found.append(_transport(clients))
     return found
+
+
+def _transport(points: pd.DataFrame) -> TextTable:
+    """Return a matrix of thresholds that were chosen at one site and used at another."""
+    used = points["group"].where(points["by"] == "client", "test set " + points["set"])
+    rates = (
+        points.assign(used=used).set_index(["class", "at", "chosen_on", "used", "measure"])["value"].unstack("measure")
+    )
+    texts = rates["sensitivity"].map(short) + " / " + rates["specificity"].map(short)
+    cells, sites = texts.unstack("used", fill_value=ABSENT), sorted(set(used))
+    rows = [(*map(str, place), *row) for place, *row in cells[sites].itertuples(name=None)]
+    caption = (
+        "Sensitivity / specificity of a threshold that was chosen on the validation images of one site (federation: of "
+        "all), on the test images of the site of each column; without intervals"
+    )
+    return TextTable(caption, ("class", "chosen for", "chosen on", *sites), rows, 3)
 
 
 def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> TextTable:
     rows = []
     for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
-        values, tested = part.set_index("measure"), " ".join((place[0], *place[1:]))
+        values, tested = part.set_index("measure"), " ".join(place)
         cells = [_cell(values.loc[rate]) for rate in AT_THRESHOLD]
-        rows.append((name, at, source, tested, f"{part.iloc[0]['threshold']:.4f}", *cells))
-    head = ("class", "reaches", "on val of", "tested on", "threshold", *(each.title for each in AT_THRESHOLD.values()))
-    return TextTable(caption, head, rows, 4)
+        rows.append((name, at, source, tested, f"{part.iloc[0]['threshold']:.4f}", *cells, *_support(part.iloc[0])))
+    rates = (each.title for each in AT_THRESHOLD.values())
+    return TextTable(caption, ("class", "chosen for", "chosen on", "tested on", "threshold", *rates, *SUPPORT), rows, 4)
+
+
+def _support(row: pd.Series) -> tuple[str, ...]:
+    return tuple(f"{row[f'n_{side}']:,} ({row[f'patients_{side}']:,})" for side in ("pos", "neg"))
