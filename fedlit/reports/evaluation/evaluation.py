@@ -208,7 +208,7 @@ def _cells(
     places = [(column, *place) for column in range(len(images.classes)) for place in groups]
 
     def cell(place: tuple[int, str, str]) -> Cell | None:
-        return _cell(images, place, groups[place[1:]], patient, counts, thresholds, request)
+        return _cell(images, place, groups[place[1:]], patient, counts, thresholds=thresholds, request=request)
 
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
         cells = list(threads.map(cell, places))
