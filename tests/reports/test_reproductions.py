@@ -241,12 +241,6 @@ class TestLargestWindow:
         assert largest["window"].to_dict() == {"CODA+": 1, "CODASCA": 512}
         assert pd.isna(largest.loc["CODASCA", "harmful"])
 
-    def test_both_scales_of_figure_1_have_a_window_of_one_and_say_what_is_allowed(self):
-        for scale in read_document(find("fdam-fig1")).scales.values():
-            assert scale.report["within"] == 0.01
-            windows = {case.labels["window"] for part in scale.parts.values() for case in part.cases.values()}
-            assert min(windows) == 1
-
 
 class TestGrid:
     """FDAM's grids: eta, gamma, T0, and eta_g of CODASCA."""

@@ -96,25 +96,6 @@ def test_differences_and_p_are_those_of_a_paired_test_over_classes():
     assert "the t-test does not hold there: other, c" in markdown("T", pd.DataFrame(rows), "S")
 
 
-def test_every_row_of_the_papers_tables_is_there():
-    document = read_document(find("surgical-tables"))
-    paper, laptop = document.scales["paper"], document.scales["laptop"]
-    assert len(paper.parts["surgical-table-2"].settings["data.classes"]) == 20
-    assert len(paper.parts["surgical-table-1"].settings["data.classes"]) == 7
-    titles = [title for title, row in paper.report["rows"].items() if row.get("part") != "surgical-table-1"]
-    assert titles == [
-        "NIH baseline",
-        "CheXpert baseline",
-        *(f"PFL {s}" for s in ("FedAvg", "FedBN", "FedBN+")),
-        "Central",
-        *(f"{m} {s}" for m in ("Vanilla", "PartialLoss", "SurgAgg") for s in ("FedAvg", "FedBN+")),
-    ]
-    assert list(paper.report["columns"]) == ["NIH", "CheXpert", "external (MIMIC-LT)"]
-    kinds = by_sharing(laptop.report["sites"])
-    assert len(kinds["shared"]) == 4
-    assert len(kinds["unique"]) == len(laptop.report["sites"]) == 6
-
-
 def test_sites_and_classes_are_those_of_the_data():
     scales = read_document(find("surgical-tables")).scales.values()
     for scale in scales:

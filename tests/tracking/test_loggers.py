@@ -181,7 +181,8 @@ def test_a_csv_logger_stands_beside_mlflow(fedlit_cli, folder: Path):
     from fedlit.tracking.store import connect
 
     table = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
-    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": ["MLflowTracker", table]}))
+    mlflow = {"class_path": "MLflowTracker", "init_args": {"finish_seconds": 200}}  # a busy machine imports it slowly
+    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": [mlflow, table]}))
     assert fedlit_cli("fit --config toy.yaml")[0] == 0
     (run,) = connect("sqlite:///mlflow.db").search_runs(["1"])
     with open("csv/lightning_logs/version_0/metrics.csv") as file:
