@@ -121,40 +121,77 @@ def test_the_picture_has_a_row_a_method():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
 
 
+def small_tables(config) -> dict:
+    """The laptop's tables on two sites, with three methods and two rounds of dilution."""
+    sites = {"A": ["Edema", "Effusion", "Mass"], "B": ["Edema", "Effusion", "Nodule"]}
+    shared = {"A": ["Edema", "Effusion"], "B": ["Edema", "Effusion"]}
+
+    document = yaml.safe_load(find("surgical-tables").read_text())["scales"]["laptop"]
+    others = dict.fromkeys(document["report"]["sites"])
+
+    def declared(clients):
+        return {"data.scheme": {"init_args": {"clients": others | clients}}}
+
+    every = {"data.classes": ["Edema", "Effusion", "Mass", "Nodule"]}
+    few = {"method": ["vanilla-fedavg", "surgagg-fedavg", "surgagg-fedbnplus"]}
+    part = {"config": str(config), "body": None}
+    parts = {
+        "surgical-table-1": part
+        | {"settings": {"data.classes": ["Edema", "Effusion"], **declared(shared)}, "cases": {"{method}": None}},
+        "surgical-table-2": part
+        | {"settings": every, "cases": {"{method}": {"keys": declared(sites), "labels": few}, "full": None}},
+        "surgical-dilution": part
+        | {"settings": every | declared(sites) | {"federation.rounds": 2}}
+        | {"cases": {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}, "seeds": [0]},
+    }
+    kept = ("Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+")
+    kept += ("Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+")
+    columns = dict.fromkeys(document["report"]["columns"]) | {
+        "A": {"sets": ["A"], "own": True},
+        "B": {"sets": ["B"], "own": True},
+        "external (out)": {"sets": ["out"]},
+    }
+    report = {"sites": others | sites, "columns": columns}
+    report["rows"] = {title: None for title in document["report"]["rows"] if title not in kept}
+    laptop = {"parts": parts, "report": report}
+    return {"base": str(find("surgical-tables")), "scales": {"laptop": laptop}}
+
+
 @pytest.mark.slow
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
-    """The laptop's tables on few images, with some methods and two rounds of dilution."""
     monkeypatch.chdir(tmp_path)
-    sites = ("north", "south", "east", "west", "coast", "hills")
-    tiny = {f"data.sources.{site}.hospitals": [{"name": site, "images": 40}] for site in sites}
-    tiny |= {"data.external.abroad.hospitals": [{"name": "abroad", "images": 40}], "data.image_size": 32}
-    tiny |= {"model.backbone": "small_cnn", "federation.rounds": 1, "federation.workers": 1}
-    shown = {
-        "{method}": {"labels": {"method": ["vanilla-fedavg", "surgagg-fedavg", "surgagg-fedbnplus"]}},
-        "full": None,
+    hospital = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "h", "images": 60}]}}
+    other = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "i", "images": 60}]}}
+    third = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "j", "images": 30}]}}
+    data = {"sources": {"A": hospital, "B": other}, "external": {"out": third}, "image_size": 32, "augment": False}
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+    small = {
+        "data": {"class_path": "Organisations", "init_args": data},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "optimizer": sgd}},
+        "federation": {"rounds": 1, "weights": "uniform", "workers": 1},
     }
-    diluted = {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}
-    parts = {
-        "surgical-table-1": {"body": None, "cases": {"{method}": None}},
-        "surgical-table-2": {"body": None, "cases": shown},
-        "surgical-dilution": {"body": None, "cases": diluted, "seeds": [0], "settings": {"federation.rounds": 2}},
-    }
-    small = {"base": str(find("surgical-tables")), "scales": {"laptop": {"settings": tiny, "parts": parts}}}
-    (tmp_path / "surgical-tables.yaml").write_text(yaml.safe_dump(small))
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
+    (tmp_path / "surgical-tables.yaml").write_text(yaml.safe_dump(small_tables(tmp_path / "small.yaml")))
     monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / f"{name}.yaml")
     with (tmp_path / "said.txt").open("w") as said:
         for _ in range(2):
             Reproduction("surgical-tables", jobs=2, seeds=[0]).run(Console(file=said, width=300))
-    assert "3 runs, 3 finished before" in (tmp_path / "said.txt").read_text()
+    said = (tmp_path / "said.txt").read_text()
+    assert "2 runs, 2 finished before" in said
     folder = tmp_path / "reproductions" / "surgical-tables"
-    found = pd.read_csv(folder / "table-2.csv").dropna()
+    found = pd.read_csv(folder / "table-2.csv")
     assert set(found["method"]) == {"Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+"}
     assert set(pd.read_csv(folder / "dilution.csv")["method"]) == {"Vanilla", "SurgAgg"}
-    assert {"dilution.png", "figure.png", "figure.svg"} <= {file.name for file in folder.iterdir()}
+    assert (folder / "dilution.png").exists()
+    assert set(found["class"]) == {"Edema", "Effusion", "Mass", "Nodule"}
+    assert (folder / "figure.png").exists()
+    assert (folder / "figure.svg").exists()
     ours, published = (folder / "report.md").read_text().split("## Published")
+    assert "six hospitals" in ours
     # in Table 1, where all sites label the same, it is one row with the other losses
     assert ours.count("| SurgAgg FedBN+ |") == published.count("| FL + SurgAgg / FedBN+ |") == 3
     assert "FL + SurgAgg" not in ours
+    assert list(pd.read_csv(folder / "table-4.csv")["column"].unique()) == ["out, A classes", "out, B classes"]
 
 
 def test_one_table_runs_no_more_than_it_needs():
