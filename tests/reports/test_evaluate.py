@@ -279,7 +279,9 @@ def test_a_class_that_a_site_does_not_label_is_named(tmp_path: Path):
         part.labels[part.clients == "south", 1] = torch.nan
     found = evaluated(run_of(tmp_path / "run", tested, 0, validation), points=[{"on": "val/each"}])
     text = " ".join(found.notes)
-    assert "federation_val.parquet: no positive image, so no threshold" in text
+    assert (
+        "federation_val.parquet: no positive image, so no threshold for sensitivity 0.9: south: label/Nodule." in text
+    )
     assert "federation.parquet: no positive or no negative image, so no values: client south: label/Nodule." in text
     points = where(found.points, name="Nodule")
     assert "south" not in {*points["chosen_on"], *points["group"]}
