@@ -94,7 +94,7 @@ def delong(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
         ValueError: The shapes differ, a label is not 0, 1 or NaN, or a score is not finite.
     """
     scores, codes = _checked(scores, labels)
-    return np.array([_variance(_places(score, code)) for score, code in zip(scores.T, codes.T, strict=True)])
+    return np.array([_variance(*_places(score, code)) for score, code in zip(scores.T, codes.T, strict=True)])
 
 
 def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.ndarray:
@@ -109,8 +109,9 @@ def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.
     one, codes = _checked(first, labels)
     other, _ = _checked(second, labels)
     # Computed from differences of placement values, so it is exactly 0 for equal values.
-    changes = [_places(a, code).minus(_places(b, code)) for a, b, code in zip(one.T, other.T, codes.T, strict=True)]
-    return np.array([_variance(change) for change in changes])
+    columns = zip(one.T, other.T, codes.T, strict=True)
+    pairs = (zip(_places(a, code), _places(b, code), strict=True) for a, b, code in columns)
+    return np.array([_variance(*(ours - theirs for ours, theirs in pair)) for pair in pairs])
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,20 +170,6 @@ def bootstrap(
     estimate = np.array([counter.auroc(everyone)[0] for counter in counters])
     sample = f"{seed} {draws} {codes.shape}".encode() + patient.astype("<i8").tobytes() + codes.tobytes()
     return Bootstrap(estimate, np.concatenate(values), hashlib.sha256(sample).hexdigest())
-
-
-@dataclass(frozen=True, eq=False)
-class _Places:
-    """DeLong's placement values as counts, which are exact; a tie counts one half.
-
-    A positive image counts the negatives that rank below it, a negative image the positives that rank above it.
-    """
-
-    positives: np.ndarray
-    negatives: np.ndarray
-
-    def minus(self, other: "_Places") -> "_Places":
-        return _Places(self.positives - other.positives, self.negatives - other.negatives)
 
 
 class _PairCounter:
@@ -255,19 +242,23 @@ def patient_codes(patients: ArrayLike, images: int) -> tuple[np.ndarray, int]:
     return patient, len(names)
 
 
-def _places(score: np.ndarray, code: np.ndarray) -> _Places:
+def _places(score: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return DeLong's placement values as counts, which are exact; a tie counts one half.
+
+    A positive image counts the negatives that rank below it, a negative image the positives that rank above it.
+    """
     ours, theirs = score[code == 1], score[code == 0]
     ranks = stats.rankdata(np.concatenate([ours, theirs]))
     # The rank among all minus the rank on the same side is the number of lower scores on the other side.
-    return _Places(ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs)))
+    return ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs))
 
 
-def _variance(places: _Places) -> float:
-    """Return DeLong's variance of an AUROC, NaN with fewer than 2 positives or negatives."""
-    n_pos, n_neg = len(places.positives), len(places.negatives)
+def _variance(positives: np.ndarray, negatives: np.ndarray) -> float:
+    """Return DeLong's variance from placement values or their changes; NaN with fewer than 2 positives or negatives."""
+    n_pos, n_neg = len(positives), len(negatives)
     if min(n_pos, n_neg) < 2:
         return float("nan")
-    positives, negatives = places.positives - places.positives.mean(), places.negatives - places.negatives.mean()
+    positives, negatives = positives - positives.mean(), negatives - negatives.mean()
     of_positives = positives @ positives / (n_pos * (n_pos - 1))
     of_negatives = negatives @ negatives / (n_neg * (n_neg - 1))
     return float(of_positives / n_neg**2 + of_negatives / n_pos**2)

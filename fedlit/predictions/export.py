@@ -111,14 +111,9 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
 def save_model(
     module: LightningModule, config: str, client: str | None, described: Mapping[str, Any], file: Path
 ) -> None:
-    """Write a model to a file atomically.
+    """Write the federation's model (``client`` None) or a client's to a file atomically, with notes as JSON.
 
-    Args:
-        module: Module with the weights.
-        config: Configuration as YAML; only ``model`` and ``fabric`` are used.
-        client: Client whose personal model it is; None for the federation's.
-        described: Notes that are written as JSON.
-        file: Path of the file.
+    Of the configuration, which is YAML, only ``model`` and ``fabric`` are used.
     """
     kind = type(module)
     texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}", "config": marked(config)}

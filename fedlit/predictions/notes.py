@@ -14,6 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.argument_types import fits
 from fedlit.core.system.typed import Mistyped, Table, built, class_paths
 
 PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -25,20 +26,16 @@ PLAIN = ("fedlit", "model", "config", "client")
 """Names of the notes that are plain text; the others are JSON."""
 
 KINDS: dict[str, tuple[str, Any]] = {
-    "round": ("a number of rounds of at least 0", lambda value, _: _whole(value) and value >= 0),
-    "classes": ("a list of different names", lambda value, _: _texts(value)),
+    "round": ("a number of rounds of at least 0", lambda value, _: fits(value, int) and value >= 0),
+    "classes": ("a list of different names", lambda value, _: fits(value, list[str]) and len({*value}) == len(value)),
     "learned": (
         "a list with true or false for each class",
-        lambda value, notes: (
-            isinstance(value, list)
-            and len(value) == len(notes["classes"])
-            and all(isinstance(each, bool) for each in value)
-        ),
+        lambda value, notes: fits(value, list[bool]) and len(value) == len(notes["classes"]),
     ),
-    "image_size": ("a number of pixels from 8 to 16384", lambda value, _: _whole(value) and 8 <= value <= 16384),
+    "image_size": ("a number of pixels from 8 to 16384", lambda value, _: fits(value, int) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
     "resize": ("squeeze or pad", lambda value, _: value in ("squeeze", "pad")),
-    "in_chans": ("a number of channels", lambda value, _: _whole(value) and 1 <= value <= 64),
+    "in_chans": ("a number of channels", lambda value, _: fits(value, int) and 1 <= value <= 64),
     "mean": ("a number for each channel", lambda value, _: _numbers(value)),
     "std": ("a number above 0 for each channel", lambda value, _: _numbers(value) and min(value) > 0),
 }
@@ -169,14 +166,5 @@ def known_classes() -> Table:
     return Table(table, (Optimizer, LightningModule, nn.Module))
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in value) and len(set(value)) == len(value)
-
-
 def _numbers(value: object) -> bool:
-    numbers = isinstance(value, list) and len(value) > 0 and all(isinstance(each, int | float) for each in value)
-    return numbers and all(each == each and abs(each) < 1e6 for each in value)
+    return fits(value, list[float]) and len(value) > 0 and all(abs(each) < 1e6 for each in value)

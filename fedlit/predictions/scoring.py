@@ -1,6 +1,5 @@
 """Scores of the images in a folder by a trained model, which is in MLflow, a folder or a file."""
 
-import importlib.util
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +15,7 @@ from fedlit.core.system.files import whole
 from fedlit.data.pictures.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.tracking.addresses import absent, absolute, without_credentials
-from fedlit.tracking.mlflow import ENVIRONMENT
+from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.store import cause, first_line, import_mlflow, refusal
 
 IMAGES = (".png", ".jpg", ".jpeg", *SUFFIXES)
@@ -81,12 +80,7 @@ def image_files(folder: Path) -> list[Path]:
 def score_files(
     scorer: ImageScorer, files: list[Path], progress: Callable[[int], None]
 ) -> tuple[np.ndarray, dict[Path, str]]:
-    """Score image files.
-
-    Args:
-        scorer: The model.
-        files: N files.
-        progress: Called with the number of files of each completed batch.
+    """Score N image files; ``progress`` is called with the number of files of each completed batch.
 
     Returns:
         Probabilities [N, C] float32, NaN for unreadable files, and the reason for each of these.
@@ -126,13 +120,11 @@ def write_scores(file: Path, folder: Path, files: list[Path], scores: np.ndarray
 
 def _download(model: str, uri: str, folder: str) -> Path:
     """Download the folder of a model in MLflow; for ``runs:/ID``, the artifact ``model`` of the run."""
-    if importlib.util.find_spec("mlflow") is None:
+    if not prepare(**QUIET):
         raise ConfigError(
             f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`",
             key="model-without-mlflow",
         )
-    for name, value in (ENVIRONMENT | QUIET).items():
-        os.environ.setdefault(name, value)
     if missing := absent(uri):
         raise ConfigError(
             f"--tracking_uri {uri}: {missing}; go to the folder where the run was started, or name another store",

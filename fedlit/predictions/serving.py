@@ -195,11 +195,8 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
     """Write an MLflow model atomically, once it has scored its own example.
 
     The folder contains the exported file, the signature (an image's bytes in, one probability per class out), an
-    example and pinned requirements. ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` load it.
-
-    Args:
-        folder: Folder to write.
-        write: Exports the model to a file.
+    example and pinned requirements. ``mlflow.pyfunc.load_model`` and ``mlflow models serve`` load it. ``write`` exports
+    the model to a file.
 
     Raises:
         Exception: The model cannot be exported, or cannot score an image.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,19 +76,16 @@ class Predictions:
     def __len__(self) -> int:
         return len(self.images)
 
+    def take(self, rows: np.ndarray | Sequence[int]) -> Predictions:
+        """Return the predictions of some rows: a mask, or indices [M] in the new order."""
+        rows = np.asarray(rows)
+        columns = ("scores", "labels", *COLUMNS.values())
+        groups = {name: values[rows] for name, values in self.groups.items()}
+        return replace(self, groups=groups, **{name: getattr(self, name)[rows] for name in columns})
+
 
 def collected(session: Session, name: str, scores: Sequence[Scores], rounds: int) -> Predictions | None:
-    """Join the scores of one test set's views with its data.
-
-    Args:
-        session: The federation.
-        name: Name of the test set.
-        scores: Scores of its views.
-        rounds: Number of completed rounds of the model.
-
-    Returns:
-        The predictions, or None if the module returns no scores.
-    """
+    """Join the scores of one test set's views, after so many rounds, with its data; None if there are no scores."""
     scored = [s for s in scores if s.scores is not None]
     if not scored:
         return None

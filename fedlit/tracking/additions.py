@@ -1,13 +1,11 @@
 """Files that are added to a run in MLflow after its end."""
 
-import importlib.util
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedlit.tracking.addresses import absent, without_credentials
-from fedlit.tracking.mlflow import ENVIRONMENT
+from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.store import cause, connect
 
 
@@ -28,10 +26,8 @@ def noted_run(directory: Path, tracking_uri: str | None = None) -> tuple[str, st
 
 def add_files(uri: str, run_id: str, files: Sequence[Path], folder: str) -> str | None:
     """Add files to a folder of a run's artifacts; return the reason if this fails, else None."""
-    if importlib.util.find_spec("mlflow") is None:
+    if not prepare():
         return "the package mlflow is not installed"
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     if missing := absent(uri):
         return missing
     try:

@@ -34,6 +34,13 @@ ENVIRONMENT = {
 }
 
 
+def prepare(**defaults: str) -> bool:
+    """Set defaults of MLflow's environment, those above and more; return True if MLflow is installed."""
+    for name, value in (ENVIRONMENT | defaults).items():
+        os.environ.setdefault(name, value)
+    return importlib.util.find_spec("mlflow") is not None
+
+
 class MLflowTracker(Tracker):
     """Log a run to MLflow, as one MLflow run that a resumed run continues.
 
@@ -96,8 +103,7 @@ class MLflowTracker(Tracker):
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start the thread, which creates or continues the MLflow run as soon as the store responds."""
-        for name, value in ENVIRONMENT.items():
-            os.environ.setdefault(name, value)
+        prepare()
         store = MLflowStore(self.tracking_uri, self.artifact_location, run)
         tags = {"mlflow.source.name": "fedlit", "mlflow.source.type": "LOCAL", **self.tags, **run.tags}
         self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)

@@ -1,7 +1,5 @@
 """Removal of a run from MLflow."""
 
-import importlib.util
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from urllib.request import url2pathname
 from fedlit.core.errors import ConfigError
 from fedlit.tracking.additions import noted_run
 from fedlit.tracking.addresses import absent, without_credentials
-from fedlit.tracking.mlflow import ENVIRONMENT
+from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.store import PARENT_ID, cause, connect, error_code
 
 OTHERWISE = "repeat the command when it answers, name the store with --tracking_uri, or delete the folder by hand"
@@ -31,13 +29,11 @@ def remove_from_mlflow(directory: Path, tracking_uri: str | None = None) -> str:
     if (noted := noted_run(directory)) is None:
         return ""
     uri, run_id = tracking_uri or noted[0], noted[1]
-    if importlib.util.find_spec("mlflow") is None:
+    if not prepare():
         raise ConfigError(
             f"{directory}: its MLflow run needs the package mlflow; install it, or delete the folder",
             key="removal-needs-mlflow",
         )
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
     if missing := absent(uri):
         raise ConfigError(
             f"{directory}: MLflow at {without_credentials(uri)}: {missing}; {OTHERWISE}", key="removal-store-missing"

@@ -42,7 +42,7 @@ def sklearn_auroc(scores, labels):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("n", "c"), [(2, 1), (7, 3), (400, 14), (3000, 5)])
+@pytest.mark.parametrize(("n", "c"), [(2, 1), (400, 14)])
 @pytest.mark.parametrize("levels", [None, 1, 4])
 def test_equals_sklearn_with_ties_and_missing_labels(dtype, n, c, levels):
     scores, labels = random_set(n, c, seed=n + c, dtype=torch.float64, levels=levels)
@@ -101,40 +101,13 @@ def test_nothing_scored_is_undefined():
     assert math.isnan(result.mean)
 
 
-finite = st.integers(-6, 6)
-samples = st.lists(st.tuples(finite, st.sampled_from([0.0, 1.0, NAN])), min_size=1, max_size=40)
-
-
-def columns(rows):
-    values, labels = zip(*rows, strict=True)
-    return torch.tensor(values, dtype=torch.float64)[:, None], torch.tensor(labels)[:, None]
-
-
 @settings(max_examples=60, deadline=None, derandomize=True)
-@given(rows=samples)
+@given(st.lists(st.tuples(st.integers(-6, 6), st.sampled_from([0.0, 1.0, NAN])), min_size=1, max_size=40))
 def test_is_the_share_of_ordered_pairs(rows):
     pairs = [(p > n) + 0.5 * (p == n) for p, y in rows if y == 1 for n, z in rows if z == 0]
     expected = sum(pairs) / len(pairs) if pairs else NAN
-    assert auroc(*columns(rows)).item() == pytest.approx(expected, abs=1e-15, nan_ok=True)
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(rows=samples, scale=st.floats(0.1, 9), shift=st.floats(-5, 5))
-def test_invariant_under_monotone_maps(rows, scale, shift):
-    scores, labels = columns(rows)
-    before = auroc(scores, labels)
-    for mapped in (scores * scale + shift, scores**3, (scores / 4).sigmoid()):
-        assert torch.equal(auroc(mapped, labels).nan_to_num(-1), before.nan_to_num(-1))
-
-
-@settings(max_examples=60, deadline=None, derandomize=True)
-@given(rows=samples, data=st.data())
-def test_negation_and_permutation(rows, data):
-    scores, labels = columns(rows)
-    order = torch.tensor(data.draw(st.permutations(range(len(rows)))))
-    before = auroc(scores, labels)
-    torch.testing.assert_close(auroc(-scores, labels), 1 - before, rtol=0, atol=1e-15, equal_nan=True)
-    assert torch.equal(auroc(scores[order], labels[order]).nan_to_num(-1), before.nan_to_num(-1))
+    scores, labels = torch.tensor(rows, dtype=torch.float64).T[..., None]
+    assert auroc(scores, labels).item() == pytest.approx(expected, abs=1e-15, nan_ok=True)
 
 
 def test_pair_counts_do_not_overflow():
@@ -187,13 +160,6 @@ def test_unknown_labels_are_refused(bad):
 def test_wrong_shapes_and_types_are_refused(scores, labels, said):
     with pytest.raises(ValueError, match=said):
         class_auroc(scores, labels, "ab")
-
-
-def test_one_class_keeps_its_axis():
-    scores, labels = random_set(30, 1, seed=5)
-    result = class_auroc(scores, labels, ["only"])
-    assert result.auroc.shape == result.n_pos.shape == result.n_neg.shape == (1,)
-    assert set(result.as_metrics("val")) == {"val/auroc/only", "val/n_pos/only", "val/n_neg/only", "val/auroc_macro"}
 
 
 def test_metric_names():

@@ -306,23 +306,25 @@ class TestPredict:
         assert len(table) == sum(len(client.val) for client in wards().clients.values())
 
 
-def some(classes=("Nodule/Mass", "Ödem, links")) -> Predictions:
+def some(classes=("Nodule/Mass", "Ödem, links"), **fields) -> Predictions:
     scores, labels = torch.tensor([[0.1, torch.nan], [-2.5, 3e-8]]), torch.tensor([[1, torch.nan], [torch.nan, 0]])
     words = [np.array(pair) for pair in (["a/1", "b"], ["", "p 2"], ["", "Nord"], ["x", "y"], ["", "y"])]
-    return Predictions("outer by y", 7, "logit", classes, scores, labels, *words)
+    return Predictions("outer by y", 7, "logit", classes, scores, labels, *words, **fields)
 
 
 class TestFile:
-    def test_round_trip(self, folder):
-        one = some()
+    @pytest.mark.parametrize("trained", [None, (4, 0)])
+    def test_round_trip(self, trained, folder):
+        groups = {"sex": np.array(["F", ""]), "age": np.array(["40-59", "60+"])}
+        one = some(trained_positives=trained, groups=groups)
         back = read(write(one, folder / "lr=0.1,seed=0" / "one.parquet"))  # no column by the name of lr
         assert len(back) == 2
-        for name, value in vars(one).items():
-            found = getattr(back, name)
+        for name, value in (vars(one) | groups).items():
+            found = {**vars(back), **back.groups}[name]
             if isinstance(value, torch.Tensor):
                 assert found.dtype == torch.float32
                 torch.testing.assert_close(found, value, rtol=0, atol=0, equal_nan=True)
-            else:
+            elif name != "groups":
                 np.testing.assert_array_equal(found, value)
 
     def test_the_file_tells_others_what_it_holds(self, folder):
@@ -379,12 +381,3 @@ def test_scores_of_a_module_are_left_as_they_are():
     assert found.scores.isnan().all(0).tolist() == [False, True, True]
     assert not scores.scores.isnan().any()
     assert found.images.tolist() == ["0", "1", "2"]
-
-
-def test_groups_are_columns_of_a_file(tmp_path):
-    values = {name: np.array(["a", "b"]) for name in ("images", "patients", "sites", "clients", "models")}
-    numbers = {"scores": torch.zeros(2, 1), "labels": torch.tensor([[0.0], [1.0]])}
-    groups = {"sex": np.array(["F", ""]), "age": np.array(["40-59", "60+"])}
-    file = write(Predictions("set", 1, "logit", ("x",), **numbers, **values, groups=groups), tmp_path / "x.parquet")
-    found = read(file).groups
-    assert {name: column.tolist() for name, column in found.items()} == {"sex": ["F", ""], "age": ["40-59", "60+"]}

@@ -7,10 +7,11 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from past_runs import scored
 from sklearn.metrics import balanced_accuracy_score
 
 from fedlit.data.flamby.isic import CENTRES, CLASSES
-from fedlit.predictions.table import Predictions, write
+from fedlit.predictions.table import write
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport, accuracy, balanced_accuracy
 from fedlit.reports.reproductions.published import read_paper
@@ -27,13 +28,8 @@ def predicted(folder: Path, name: str, right: dict[str, float]) -> None:
         label = np.arange(rows) % 2
         said = np.where(np.arange(rows) < round(share * rows), label, 1 - label)
         scores, labels, sites = [*scores, *(2.0 * said - 1)], [*labels, *label], [*sites, *[site] * rows]
-    texts = np.array([str(row) for row in range(len(sites))])
-    empty, column = np.full(len(sites), ""), torch.tensor([labels], dtype=torch.float32).T
-    logits, at_sites = torch.tensor([scores]).T, np.array(sites)
-    found = Predictions(
-        name, 15, "logit", ("Heart disease",), logits, column, texts, texts, at_sites, empty, empty
-    )  # fmt: skip
-    (folder / "predictions").mkdir(parents=True, exist_ok=True)
+    both = (np.array(each)[:, None] for each in (scores, labels))
+    found = scored(*both, ("Heart disease",), name=name, sites=np.array(sites))
     write(found, folder / "predictions" / f"{name}.parquet")
 
 
@@ -138,12 +134,9 @@ def test_isic_is_planned_with_the_benchmarks_rounds_and_every_centre(tmp_path, n
 def test_balanced_accuracy_of_isic_is_compared_in_the_mean_alone(tmp_path):
     """Without a test set of its own, pooled-test is all test images together."""
     labels = torch.eye(8).repeat(6, 1)
-    sites, empty = np.repeat(CENTRES, 8), np.full(48, "")
-    rows = np.arange(48).astype(str)
     scores = labels.clone()
     scores[:8] = scores[:8].roll(1, 0)  # the first centre is all wrong
-    found = Predictions("federation", 9, "logit", CLASSES, scores, labels, rows, rows, sites, empty, empty)
-    (tmp_path / "predictions").mkdir()
+    found = scored(scores, labels, CLASSES, sites=np.repeat(CENTRES, 8))
     write(found, tmp_path / "predictions" / "federation.parquet")
     runs = pd.DataFrame([{"method": "FedAvg", "seed": 42, "directory": tmp_path}])
     made = Reproduction("flamby-isic2019", root=tmp_path)._reporter().make(runs, None)

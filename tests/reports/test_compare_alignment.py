@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from past_runs import CLASSES, predictions, some_images
+from past_runs import CLASSES, predictions
 from refusals import refused
 
 from fedlit.reports.compare.alignment import share
@@ -12,7 +12,7 @@ from fedlit.reports.compare.alignment import share
 
 def test_runs_are_brought_to_the_images_that_they_share_in_one_order() -> None:
     one, other = predictions(1.0, 0, 20), predictions(2.0, 1, 20)
-    backwards = some_images(other, np.arange(17, 4, -1))
+    backwards = other.take(np.arange(17, 4, -1))
     shared = share(["a", "b"], [one, backwards])
     np.testing.assert_array_equal(shared.labels, one.labels[5:18])
     np.testing.assert_array_equal(shared.scores[0], one.scores[5:18])
@@ -53,7 +53,7 @@ def test_image_ids_of_different_sites_may_be_equal() -> None:
     found = predictions(1.0, 0, 20)
     ids = np.array([f"{n % 10}" for n in range(20)])
     sites = np.repeat(["A", "B"], 10)
-    both = [replace(found, images=ids, sites=sites), some_images(replace(found, images=ids, sites=sites), range(20))]
+    both = [replace(found, images=ids, sites=sites)] * 2
     assert len(share(["a", "b"], both).labels) == 20
     with refused("image-name-twice"):
         share(["a", "b"], [replace(each, sites=found.sites) for each in both])
@@ -65,10 +65,10 @@ def test_runs_with_nothing_in_common_are_refused() -> None:
         share(["a", "b"], [one, replace(other, images=np.array([f"x{n}" for n in range(20)]))])
     with refused("no-shared-image", "'north/0'"):
         share(["a", "b"], [one, replace(other, images=np.array([f"north/{n}" for n in range(20)]))])
-    parts = [some_images(one, rows) for rows in (range(20), range(8), range(8, 20))]
+    parts = [one.take(rows) for rows in (range(20), range(8), range(8, 20))]
     with refused("no-shared-image"):
         share(["a", "b", "c"], parts)
-    parts = [some_images(one, rows) for rows in ([0, 1], [1, 2], [2, 0])]
+    parts = [one.take(rows) for rows in ([0, 1], [1, 2], [2, 0])]
     with refused("no-shared-image"):
         share(["a", "b", "c"], parts)
     with refused("no-shared-label-of-images"):

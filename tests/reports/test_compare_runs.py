@@ -271,13 +271,6 @@ def test_tags_with_dots_are_options(store: tuple[str, dict[str, str]], tmp_path:
     assert "Scaffold" not in out
 
 
-def test_a_directory_and_a_run_of_mlflow_are_compared(store: tuple[str, dict[str, str]], tmp_path: Path) -> None:
-    uri, ids = store
-    here = write_run(tmp_path / "here", predictions(1.5, 3), config(("FedProx",)))
-    found = compare_runs(loaded(here, ids["s"], uri=uri, folder=tmp_path), draws=100)
-    assert [scored.method.name for scored in found.statistics.scored] == ["FedProx", "Scaffold"]
-
-
 def test_seeds_of_a_run_are_no_setting(tmp_path: Path) -> None:
     (run,) = loaded(write_run(tmp_path / "a", None, config(seed=3)))
     assert run.seed == 3

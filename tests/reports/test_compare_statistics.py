@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from past_runs import CLASSES, predictions, some_images
+from past_runs import CLASSES, predictions
 from refusals import refused
 from scipy import stats
 from sklearn.metrics import roc_auc_score
@@ -109,7 +109,7 @@ def test_images_of_one_patient_are_no_independent_evidence() -> None:
     # Every image four times over: DeLong takes that for four times the evidence.
     rows = np.tile(np.arange(60), 4)
     names = np.array([f"i{n}" for n in range(len(rows))])
-    copies = [replace(some_images(each, rows), images=names) for each in once]
+    copies = [replace(each.take(rows), images=names) for each in once]
     alone = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], once, strict=True))).against[0]
     repeated = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], copies, strict=True))).against[0]
     assert (alone.how, repeated.how) == ("DeLong", "bootstrap")
@@ -200,6 +200,7 @@ def test_seeds_that_do_not_differ_are_no_several_seeds() -> None:
     assert against.macro.stars == "-"
 
 
+@pytest.mark.slow
 def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equals() -> None:
     below = []
     for trial in range(150):
@@ -208,7 +209,7 @@ def test_the_bootstraps_p_is_below_5_percent_in_5_percent_of_comparisons_of_equa
         truth = rng.random((100, 1)) < 0.4
         base.labels[:] = base.labels.new_tensor(truth)
         noise = np.repeat(rng.normal(size=(50, 1)), 2, axis=0)
-        pair = [some_images(base, np.arange(100)) for _ in range(2)]
+        pair = [base.take(np.arange(100)) for _ in range(2)]
         for each in pair:
             each.scores[:] = each.scores.new_tensor(truth + noise + np.repeat(rng.normal(size=(50, 1)), 2, axis=0))
         (against,) = compared({("FedAvg", 0): pair[0], ("FedProx", 0): pair[1]}, draws=200).against
@@ -227,7 +228,7 @@ def test_few_patients_and_a_perfect_auroc_have_no_interval(images: int) -> None:
 def redrawn(strength: float, seed: int, images: int = 120) -> Predictions:
     """A test set of a draw: the same names as in other draws for images of other patients and labels."""
     found, order = predictions(strength, seed, images), np.random.default_rng(seed).permutation(images)
-    return replace(some_images(found, order), images=found.images, patients=found.patients)
+    return replace(found.take(order), images=found.images, patients=found.patients)
 
 
 def test_seeds_with_draws_of_their_own_are_paired_within_a_seed() -> None:
@@ -256,8 +257,8 @@ def test_seeds_with_draws_of_their_own_are_paired_within_a_seed() -> None:
 def test_test_images_that_draws_have_in_common_make_the_variance_larger() -> None:
     whole = {(n, s): predictions(a, s, 300) for n, a in (("FedAvg", 1.0), ("FedProx", 1.4)) for s in (0, 1, 2)}
     rows = {seed: np.r_[0:50, 50 + 50 * seed : 100 + 50 * seed] for seed in (0, 1, 2)}
-    (against,) = compared({k: some_images(v, rows[k[1]]) for k, v in whole.items()}, drawn=True, draws=100).against
-    by_method = {n: np.array([np.mean(aurocs(some_images(whole[n, s], rows[s]))) for s in rows]) for n, _ in whole}
+    (against,) = compared({k: v.take(rows[k[1]]) for k, v in whole.items()}, drawn=True, draws=100).against
+    by_method = {n: np.array([np.mean(aurocs(whole[n, s].take(rows[s]))) for s in rows]) for n, _ in whole}
     change = by_method["FedProx"] - by_method["FedAvg"]
     t = change.mean() / np.sqrt(change.var(ddof=1) * (1 / 3 + 0.5 / 0.5))
     np.testing.assert_allclose(against.macro.p_seeds, 2 * stats.t.sf(abs(t), 2))

@@ -13,7 +13,7 @@ from past_runs import CLASSES, config, predictions, write_run
 
 from fedlit.metrics.intervals import MIN_PATIENTS
 from fedlit.metrics.paired import holm
-from fedlit.predictions.table import Predictions, read, write
+from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.past_run import PastRun
 
@@ -62,14 +62,8 @@ def test_three_images_of_one_patient_have_an_auroc_and_nothing_else(tmp_path: Pa
     assert comparison.statistics.support.macro_name == "mean of 2 of 3 classes"
     (note,) = [note for note in comparison.notes if "Fewer than 10" in note]
     assert "Mass (1 and 149)" in note
-    assert "not in the mean over classes" in note
-
-
-def test_p_is_corrected_for_the_classes_that_are_left(tmp_path: Path) -> None:
-    sets = {"FedAvg": [rare(0.8, s, 1) for s in (0, 1)], "Scaffold": [rare(1.0, s, 1) for s in (2, 3)]}
-    table = compared(tmp_path, sets).statistics.differences_table().set_index("class")
-    p = table.loc[["Effusion", "Nodule"], "p"]
-    np.testing.assert_allclose(table.loc[p.index, "p_holm"], holm(p.tolist()))
+    left = comparison.statistics.differences_table().set_index("class").loc[["Effusion", "Nodule"]]
+    np.testing.assert_allclose(left["p_holm"], holm(left["p"].tolist()))
 
 
 @pytest.mark.parametrize("patients", [MIN_PATIENTS - 1, MIN_PATIENTS])
@@ -84,9 +78,8 @@ def test_the_bound_is_of_patients_and_not_of_images(patients: int, tmp_path: Pat
 
 def test_images_are_counted_where_patients_are_unknown_and_that_is_said(tmp_path: Path) -> None:
     nobody = np.full(300, "")
-    sets = {}
-    for name, strength in (("FedAvg", 0.1), ("Scaffold", 1.0)):
-        sets[name] = [replace(rare(strength, seed, 1), patients=nobody) for seed in (0, 1)]
+    strengths = (("FedAvg", 0.1), ("Scaffold", 1.0))
+    sets = {name: [replace(rare(s, seed, 1), patients=nobody) for seed in (0, 1)] for name, s in strengths}
     comparison = compared(tmp_path, sets)
     found = row(comparison, RARE)
     assert found["of_n_pos"] == 3
@@ -121,12 +114,6 @@ def test_runs_that_do_not_tell_what_was_trained_on_are_named(tmp_path: Path) -> 
         note.startswith("FedAvg: the predictions lack the numbers of positive training images")
         for note in comparison.notes
     )
-
-
-def test_the_file_keeps_how_many_positives_were_trained_on(tmp_path: Path) -> None:
-    found = rare(1.0, 0, 1, trained_positives=(4, 0, 7))
-    assert read(write(found, tmp_path / "p.parquet")).trained_positives == (4, 0, 7)
-    assert read(write(replace(found, trained_positives=None), tmp_path / "q.parquet")).trained_positives is None
 
 
 def test_without_a_class_that_can_be_judged_the_mean_is_a_number_alone(tmp_path: Path) -> None:

@@ -1,51 +1,30 @@
 """Experiments that no paper has: one condition of a paper's claim varies, and all else is equal."""
 
-from pathlib import Path
-
 import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import table_of_runs
 
 from fedlit.reports.reproductions.document import HOME, find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
-from fedlit.tracking.run import Result
 
 AUROC = "test_curve/federation/auroc_macro"
-
-
-def run(folder: Path, curve: dict[int, float]) -> Path:
-    """The directory of a run whose test AUROC was measured after these rounds."""
-    folder.mkdir(parents=True)
-    lines = [f"{number},{AUROC},{value}" for number, value in curve.items()]
-    (folder / "metrics.csv").write_text("\n".join(["step,key,value", *lines, ""]))
-    Result(32, 8, 1.0, {"test/federation/auroc_macro": 0.5}).write(folder)
-    return folder
 
 
 @pytest.fixture
 def sites(tmp_path) -> tuple[Reproduction, pd.DataFrame]:
     """The reproduction by number of sites, and runs in which surgical heads lead by K thousandths at the end."""
     reproduced = Reproduction("surgical-sites", seeds=[0, 1])
-    part = reproduced.parts()[0]
-    rows = []
-    for name, case in part.cases.items():
-        for seed in (0, 1):
-            lead = case.labels["clients"] / 1000 if case.labels["method"] == "SurgAgg" else 0.0
-            curve = {4: 0.6, 8: 0.65, 16: 0.7, 32: 0.75 + lead + seed / 100}
-            rows.append(
-                {
-                    "part": part.experiment,
-                    "title": part.title,
-                    "case": name,
-                    **case.labels,
-                    "seed": seed,
-                    "best_round": 8,
-                }
-            )
-            rows[-1]["directory"] = run(tmp_path / f"{name}-{seed}", curve)
-    return reproduced, pd.DataFrame(rows)
+
+    def measured(part, name, seed):
+        labels = part.cases[name].labels
+        lead = labels["clients"] / 1000 if labels["method"] == "SurgAgg" else 0.0
+        curve = {4: 0.6, 8: 0.65, 16: 0.7, 32: 0.75 + lead + seed / 100}
+        return {"test/federation/auroc_macro": 0.5}, {step: {AUROC: value} for step, value in curve.items()}, 8
+
+    return reproduced, table_of_runs(reproduced.parts()[:1], tmp_path, measured)
 
 
 def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
@@ -65,10 +44,9 @@ def test_runs_of_two_parts_are_never_one_row(sites):
     reproduced, runs = sites
     with refused("report-row-twice", "seed 0", "'Hidden layer, K = 2, PartialLoss', '4 rounds'"):
         reproduced.report(pd.concat([runs, runs]))
-    other = runs.assign(title="Whole network")
-    assert len(reproduced.report(pd.concat([runs, other])).tables["table"]) == 2 * len(
-        reproduced.report(runs).tables["table"]
-    )
+    both = pd.concat([runs, runs.assign(title="Whole network")])
+    rows = [len(reproduced.report(each).tables["table"]) for each in (runs, both)]
+    assert rows[1] == 2 * rows[0]
 
 
 def test_every_row_of_every_document_is_of_one_run_a_seed():
@@ -80,14 +58,8 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
             reporter = reproduced._reporter()
             if not isinstance(reporter, SeedsReport):
                 continue
-            cells = [
-                (
-                    reporter.row.format(**{"title": part.title} | case.labels),
-                    reporter.column.format(**{"title": part.title} | case.labels),
-                )
-                for part in chosen.parts.values()
-                for case in part.cases.values()
-            ]
+            labels = [{"title": p.title} | case.labels for p in chosen.parts.values() for case in p.cases.values()]
+            cells = [(reporter.row.format(**each), reporter.column.format(**each)) for each in labels]
             assert len(cells) == len(set(cells)), (name, scale)
             seen.add(name)
     assert {"fdam-fig1", "surgical-sites", "localscgdam-table1"} <= seen

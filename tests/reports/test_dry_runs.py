@@ -17,7 +17,7 @@ from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import NAMES, costs, reproduction
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.document import SweepPart, find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
@@ -39,6 +39,10 @@ def figure(tmp_path, monkeypatch):
     return made
 
 
+def first_case(part: SweepPart) -> SweepPart:
+    return replace(part, cases=dict([*part.cases.items()][:1]))
+
+
 def configurations(made: Reproduction) -> dict[str, list[dict]]:
     return {part: [yaml.safe_load(run.config) for run in runs] for part, runs in made.plan().items()}
 
@@ -47,8 +51,8 @@ def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
     given = {"federation.aggregators": ["FedAvg"], "data.images": 120}
     options = {"precision": "64-true", "accelerator": "cpu", "devices": 2, "workers": 3}
     made = figure(seeds=[0], set=given | {"tags.why": "mine"}, set_body={"data.images": 90}, **options)
-    parts = made.chosen.parts["fdam-fig1-phantom"]
-    made.parts = lambda: [parts.__class__(**vars(parts) | {"cases": dict([*parts.cases.items()][:1])})]
+    part = first_case(made.chosen.parts["fdam-fig1-phantom"])
+    made.parts = lambda: [part]
     found = configurations(made)
     body, run = found["fdam-fig1-phantom-body"][0], found["fdam-fig1-phantom"][0]
     assert (body["data"]["init_args"]["images"], run["data"]["init_args"]["images"]) == (90, 120)
@@ -74,8 +78,8 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
 
     monkeypatch.setattr(timm, "create_model", created)
     made = figure("surgical-table1", {}, scale="paper", dry_run=True)
-    parts = made.parts()
-    made.parts = lambda: [parts[0].__class__(**vars(parts[0]) | {"cases": dict([*parts[0].cases.items()][:1])})]
+    part = first_case(made.parts()[0])
+    made.parts = lambda: [part]
     (keys,) = configurations(made)["surgical-table-1"]
     assert keys["model"]["init_args"]["pretrained"]
     assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
@@ -89,8 +93,8 @@ def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     torch.save(timm.create_model("resnet10t").state_dict(), file)
     smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
     made = figure("surgical-table1", smaller, scale="paper", dry_run=True, weights=file)
-    part = made.parts()[0]
-    made.parts = lambda: [part.__class__(**vars(part) | {"cases": dict([*part.cases.items()][:1])})]
+    part = first_case(made.parts()[0])
+    made.parts = lambda: [part]
     model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
     assert (model["pretrained"], model["weights"]) == (False, str(file))
     with refused("reproduction-weights-unused", "fdam-fig1 at laptop"):
@@ -122,15 +126,12 @@ def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
     coda, codasca = (Estimate({}, 0.5).cost(run) for run in made.plan()["fdam-fig1-phantom"][::2])
     assert coda.steps == codasca.steps == 5 * 4096
     # Both send what they train, and keep two checkpoints of the server; CODASCA's clients keep a control variate each.
-    model = ImageClassifier(
-        tuple("abcdefghij"), backbone="small_cnn", hidden=64, trainable="head", objective=AUCSaddle()
-    )
-    flat = FlatModel(model)
+    options = {"backbone": "small_cnn", "hidden": 64, "trainable": "head", "objective": AUCSaddle()}
+    flat = FlatModel(ImageClassifier(tuple("abcdefghij"), **options))
     vector, statistics = 4 * flat.w.numel(), 4 * flat.stats.numel()
-    assert coda.disk == 2 * (
-        vector + statistics + vector + 8
-    )  # weights, statistics, centre of the stage and its first round
-    assert codasca.disk - coda.disk == (2 + 5) * (vector + 8)  # with a number that says whether it is empty
+    # Weights, statistics, centre of the stage and its first round; and a number that says whether a variate is empty.
+    assert coda.disk == 2 * (vector + statistics + vector + 8)
+    assert codasca.disk - coda.disk == (2 + 5) * (vector + 8)
 
 
 @pytest.mark.slow
@@ -138,9 +139,7 @@ def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
     smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
     made = figure("surgical-table1", smaller, scale="paper", dry_run=True, seconds_per_step=0.1)
     part = made.parts()[0]
-    made.parts = lambda: [
-        part.__class__(**vars(part) | {"cases": {k: part.cases[k] for k in ("individual-NIH", "central")}})
-    ]
+    made.parts = lambda: [replace(part, cases={k: part.cases[k] for k in ("individual-NIH", "central")})]
     nih, central = made.plan()["surgical-table-1"]
     estimate = Estimate(made.chosen.images, 0.1)
     batches = -(-78484 // 64)  # 70% of 112,120 images in batches of 64; 15 rounds of warm-up, 150 more

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
-from past_runs import config, some_images, write_run
+from past_runs import config, scored, write_run
+from refusals import refused
 from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -24,7 +25,6 @@ from fedlit.reports.evaluation.tables import tables, verdict
 
 Cli = Callable[[str], tuple[int, str, str]]
 CLASSES = ("Effusion", "Nodule")
-POINT = "--threshold '{at: sensitivity 0.8, on: val/each}'"
 
 
 def drawn(data: int, seed: int = 0, images: int = 1200, kind: str = "logit") -> Predictions:
@@ -35,12 +35,9 @@ def drawn(data: int, seed: int = 0, images: int = 1200, kind: str = "logit") -> 
     faint = np.where((sex == "F")[:, None], [1.0, 0.2], 1.0)
     scores = 2 * labels * faint + rng.normal(size=labels.shape) + 0.2 * own.normal(size=labels.shape) - 1.5
     scores += 0.8 * (client == "west")[:, None]
-    nothing = np.full(images, "")
-    return Predictions(
-        "federation", 3, kind, CLASSES, torch.tensor(scores if kind == "logit" else expit(scores)).float(),
-        torch.tensor(labels), np.array([f"i{n:04d}" for n in range(images)]),
-        np.array([f"p{n:04d}" for n in range(images)]), nothing, client, nothing, (100, 100), {"sex": sex},
-    )  # fmt: skip
+    scores = scores if kind == "logit" else expit(scores)
+    people = np.array([f"p{n:04d}" for n in range(images)])
+    return scored(scores, labels, CLASSES, kind=kind, patients=people, clients=client, groups={"sex": sex})
 
 
 def run_of(
@@ -62,10 +59,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def evaluated(*folders: Path, points: Sequence[dict] = (), draws: int = 100) -> Evaluation:
+def evaluated(*folders: Path, points: Sequence[object] = (), draws: int = 100, **options: object) -> Evaluation:
     """The evaluation of runs."""
     loaded, notes = load_runs([str(folder) for folder in folders], None, {}, "", Path())
-    return evaluate_runs(loaded, EvaluationOptions(points=tuple(map(Point.read, points)), draws=draws), notes)
+    return evaluate_runs(
+        loaded, EvaluationOptions(points=tuple(map(Point.read, points)), draws=draws, **options), notes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +174,7 @@ def few(found: Predictions) -> Predictions:
     """A test set with two women who have a nodule."""
     women = np.flatnonzero((found.groups["sex"] == "F") & (found.labels[:, 1].numpy() == 1))
     kept = np.setdiff1d(np.arange(len(found)), women[2:])
-    return replace(some_images(found, kept), groups={"sex": found.groups["sex"][kept]})
+    return found.take(kept)
 
 
 def test_a_group_with_two_positive_patients_has_no_curve(tmp_path: Path):
@@ -205,80 +204,72 @@ def test_a_gap_without_variation_is_not_said_to_lack_patients(tmp_path: Path):
     assert "no variation" in verdict(evaluation)
 
 
-def older(folder: Path) -> str:
-    run_of(folder / "run", replace(drawn(7), groups={}))
-    return f"{folder / 'run'} --by sex"
+@pytest.mark.parametrize(
+    ("point", "mistake"),
+    [
+        ({"at": "sensitivity 0.9", "on": "test"}, ("threshold-on-test-images", "--threshold: on:", "'test'")),
+        ({"class": "Mas", "on": "val"}, ("threshold-class-unknown", "--threshold: class:", "label/Mas")),
+        ({"on": "val/east"}, ("threshold-client-unknown", "--threshold: on:", "'east'", "federation_val.parquet")),
+        ({"at": "recall 0.9"}, ("threshold-at", "--threshold: at:", "recall 0.9")),
+        ({"a": 1}, ("threshold-keys", "--threshold", "'a'")),
+        ("sensitivity 0.9", ("threshold-form", "--threshold", "sensitivity 0.9")),
+    ],
+)
+def test_a_threshold_that_cannot_be_chosen_names_its_key(point: object, mistake: Sequence[str], runs: Path):
+    with refused(*mistake):
+        evaluated(runs / "seed-0", points=[point])
 
 
-def other_images(folder: Path) -> str:
-    found = drawn(7, 1)
-    run_of(folder / "a", drawn(7))
-    run_of(folder / "b", replace(found, images=np.char.add("x", found.images)), 1)
-    return f"{folder / 'a'} {folder / 'b'}"
-
-
-def other_labels(folder: Path) -> str:
-    found = drawn(7, 1)
-    run_of(folder / "a", drawn(7))
-    run_of(folder / "b", replace(found, labels=1 - found.labels), 1)
-    return f"{folder / 'a'} {folder / 'b'}"
-
-
-def without_validation(folder: Path) -> str:
-    return f"{run_of(folder / 'run', drawn(7))} {POINT}"
-
-
-def other_round(folder: Path) -> str:
-    return f"{run_of(folder / 'run', drawn(7), 0, replace(drawn(8, 0, 500), round=2))} {POINT}"
-
-
-def two_methods(folder: Path) -> str:
-    run_of(folder / "a", drawn(7))
-    run_of(folder / "b", drawn(7), backbone="another")
-    return f"{folder / 'a'} {folder / 'b'}"
-
-
-def validated(folder: Path) -> str:
-    return str(run_of(folder / "run", drawn(7), 0, drawn(8, 0, 500)))
-
-
-def many_ages(folder: Path) -> str:
-    found = drawn(7)
-    return str(run_of(folder / "run", replace(found, groups={"age": np.arange(len(found)).astype(str)})))
-
-
-def improper(folder: Path) -> str:
-    return str(run_of(folder / "run", replace(drawn(7), kind="probability")))
+AGES = {"age": np.arange(1200).astype(str)}
 
 
 @pytest.mark.parametrize(
-    ("make", "more", "words"),
+    ("changes", "options", "mistake"),
     [
-        (validated, "--threshold '{at: sensitivity 0.9, on: test}'", ["--threshold: on:", "test", "validation images"]),
-        (validated, "--threshold '{class: Mas, on: val}'", ["--threshold: class:", "label/Mas", "federation_val"]),
-        (validated, "--threshold '{on: val/east}'", ["--threshold: on:", "east", "column client", "west"]),
-        (validated, "--threshold '{at: recall 0.9}'", ["--threshold: at:", "recall 0.9"]),
-        (validated, "--threshold '{a: 1}'", ["--threshold", "'a'"]),
-        (validated, "--set nih", ["predictions", "'nih'", "federation", "--set"]),
-        (validated, "--risk 2", ["--risk", "2"]),
-        (validated, "--draws 1", ["--draws", "1"]),
-        (without_validation, "", ["federation_val.parquet", "fedlit predict", "--part val"]),
-        (other_round, "", ["federation_val.parquet", "3", "2 rounds"]),
-        (older, "", ["federation.parquet", "column group/sex", "client, site", "fedlit test"]),
-        (other_images, "", ["b/predictions/federation.parquet", "column image", "a/predictions"]),
-        (other_labels, "", ["b/predictions/federation.parquet", "column label/Effusion"]),
-        (two_methods, "", ["2 methods", "fedlit compare"]),
-        (many_ages, "", ["column group/age", "1200", "bands"]),
-        (improper, "", ["federation.parquet", "column score/Effusion", "probabilities"]),
+        ({}, {"test_set": "nih"}, ("evaluate-no-predictions", "'nih'", "federation")),
+        ({"groups": {}}, {"by": ("sex",)}, ("predictions-without-group", "federation.parquet: column group/sex")),
+        ({"groups": AGES}, {}, ("evaluate-groups-too-many", "federation.parquet: column group/age", "1200")),
+        ({"kind": "probability"}, {}, ("predictions-not-probabilities", "federation.parquet: column score/Effusion")),
+        ({}, {"points": [{}]}, ("no-validation-predictions", "probabilities/federation_val.parquet")),
     ],
-)  # fmt: skip
-def test_mistakes_name_the_file_and_the_column(
-    make: Callable[[Path], str], more: str, words: Sequence[str], tmp_path: Path, fedlit_cli: Cli
+)
+def test_mistakes_name_the_file_and_the_column(changes: dict, options: dict, mistake: Sequence[str], tmp_path: Path):
+    run_of(tmp_path / "run", replace(drawn(7), **changes))
+    with refused(*mistake):
+        evaluated(tmp_path / "run", **options)
+
+
+def test_thresholds_of_another_round_are_refused(tmp_path: Path):
+    run_of(tmp_path / "run", drawn(7), 0, replace(drawn(8, 0, 500), round=2))
+    with refused("validation-of-another-round", "federation_val.parquet", "after 3 rounds", "after 2 rounds"):
+        evaluated(tmp_path / "run", points=[{}])
+
+
+IMAGES, LABELS = drawn(7, 1).images, drawn(7, 1).labels
+
+
+@pytest.mark.parametrize(
+    ("changes", "model", "mistake"),
+    [
+        ({"images": np.char.add("x", IMAGES)}, {}, ("predictions-of-other-images", "column image", "a/predictions")),
+        ({"labels": 1 - LABELS}, {}, ("predictions-of-other-values", "b/predictions/federation.parquet: column label")),
+        ({}, {"backbone": "another"}, ("evaluate-several-methods", "found 2 methods")),
+    ],
+)
+def test_runs_on_other_data_or_of_other_methods_are_refused(
+    changes: dict, model: dict, mistake: Sequence[str], tmp_path: Path
 ):
-    code, _, err = fedlit_cli(f"evaluate {make(tmp_path)} {more} --output {tmp_path / 'out'}")
+    run_of(tmp_path / "a", drawn(7))
+    run_of(tmp_path / "b", replace(drawn(7, 1), **changes), 1, **model)
+    with refused(*mistake):
+        evaluated(tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.parametrize("option", ["--risk 2", "--draws 1"])
+def test_options_out_of_range_are_refused(option: str, runs: Path, tmp_path: Path, fedlit_cli: Cli):
+    code, _, err = fedlit_cli(f"evaluate {runs} {option} --output {tmp_path / 'out'}")
     assert code != 0
-    for word in words:
-        assert word in " ".join(err.split())
+    assert option.partition(" ")[0] in err
     assert not (tmp_path / "out").exists()
 
 
@@ -314,10 +305,8 @@ def test_a_class_that_is_asked_for_twice_has_one_threshold(runs: Path):
 
 def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):
     tested = drawn(7)
-    groups = {
-        "sex": np.where(np.arange(len(tested)) < 100, "", tested.groups["sex"]),
-        "view": np.full(len(tested), "PA"),
-    }
+    sex = np.where(np.arange(len(tested)) < 100, "", tested.groups["sex"])
+    groups = {"sex": sex, "view": np.full(len(tested), "PA")}
     found = evaluated(run_of(tmp_path / "run", replace(tested, groups=groups)))
     text = " ".join(found.notes)
     assert "column group/sex: 100 of 1,200 images have no value" in text

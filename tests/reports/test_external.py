@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from joining_runs import site_predictions, write_individual
 from past_runs import CLASSES, config, predictions, write_run
+from refusals import refused
 
-from fedlit.core.errors import ConfigError
 from fedlit.predictions.table import write
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.external import read_external
@@ -28,9 +28,8 @@ def run(tmp_path: Path) -> Path:
 def extern(folder: Path, drop: tuple[str, ...] = (), name: str = "extern.csv") -> Path:
     """A CSV file as `fedlit predict --format csv` writes it, without some columns."""
     file = write(predictions(2.0, 5, 300, per_patient=2), folder / name)
-    pd.read_csv(file).drop(columns=[c for c in pd.read_csv(file).columns if c.startswith(drop)]).to_csv(
-        file, index=False
-    )
+    table = pd.read_csv(file)
+    table.drop(columns=[c for c in table if c.startswith(drop)]).to_csv(file, index=False)
     return file
 
 
@@ -78,27 +77,24 @@ def test_the_command_takes_a_file(run: Path, tmp_path: Path, fedlit_cli: Cli):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "mistake"),
     [
-        ("picture,score/Mass\na,0.1\n", "expected the columns image and score/CLASS"),
-        ("image,Mass\na,0.1\n", "found no column score/CLASS, only image, Mass"),
-        ("image,score/Mass\n", "found no rows"),
-        ("", "expected a CSV file of predictions"),
-        ("image,score/Mass\na,high\n", "column score/Mass, line 2: expected a number or nothing, found 'high'"),
-        ("image,score/Mass,label/Mass\na,0.1,0\nb,0.2,2\n", "column label/Mass, line 3: expected 0, 1 or nothing"),
+        ("picture,score/Mass\na,0.1\n", ("external-column-missing", "column image")),
+        ("image,Mass\na,0.1\n", ("external-column-missing", "score/CLASS", "only image, Mass")),
+        ("image,score/Mass\n", ("external-column-missing", "no rows")),
+        ("", ("external-not-csv",)),
+        ("image,score/Mass\na,high\n", ("external-number-invalid", "score/Mass, line 2", "'high'")),
+        ("image,score/Mass,label/Mass\na,0.1,0\nb,0.2,2\n", ("external-label-invalid", "label/Mass, line 3")),
     ],
 )
-def test_what_is_missing_is_named_with_file_and_column(content: str, words: str, tmp_path: Path):
+def test_what_is_missing_is_named_with_file_and_column(content: str, mistake: tuple[str, ...], tmp_path: Path):
     (tmp_path / "extern.csv").write_text(content)
-    with pytest.raises(ConfigError) as refused:
+    with refused(*mistake, tmp_path / "extern.csv"):
         read_external(tmp_path / "extern.csv")
-    assert words in str(refused.value)
-    assert str(tmp_path / "extern.csv") in str(refused.value)
 
 
-def test_other_images_are_refused_by_name(run: Path, tmp_path: Path, fedlit_cli: Cli):
+def test_other_images_are_refused_by_name(run: Path, tmp_path: Path):
     lines = ["image," + ",".join(f"score/{name}" for name in CLASSES), "x1,0.1,0.2,0.3", "x2,0.3,0.1,0.2"]
     (tmp_path / "extern.csv").write_text("\n".join(lines))
-    code, _, err = fedlit_cli(f"compare {run} {tmp_path / 'extern.csv'} --output {tmp_path / 'out'}")
-    assert code == 1
-    assert "extern" in err
+    with refused("no-shared-image", "extern"):
+        compare_runs(*load_runs([str(run), str(tmp_path / "extern.csv")], None, {}, "", tmp_path))

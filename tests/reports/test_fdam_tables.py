@@ -1,37 +1,23 @@
 """FDAM's Tables 3, 4 and 5: their plans, what they make of made-up runs, and a whole small one."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from refusals import refused
+from reproduced import measured_run
 from rich.console import Console
 
 from fedlit.reports.reproductions import reproduction
-from fedlit.reports.reproductions.document import HOME, find
 from fedlit.reports.reproductions.report import measured
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.run import Result
 
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
 
 
-def made_up(folder: Path, tested: dict[str, float], validated: dict[int, dict[str, float]], best: int) -> Path:
-    """The directory of a finished run."""
-    folder.mkdir()
-    Result(max(validated), best, 1.0, tested).write(folder)
-    file = MetricsFile(folder / "metrics.csv")
-    for step, metrics in validated.items():
-        file.append(metrics, step)
-    return folder
-
-
 def test_what_a_run_measured_is_its_test_and_the_best_round(tmp_path):
     rounds = {1: {"val/auroc_macro": 0.9, "client/a/auroc_macro": 0.8}, 2: {"val/auroc_macro": 0.7}}
-    run = made_up(tmp_path / "run", {"test/a/auroc_macro": 0.6}, rounds, best=1)
+    run = measured_run(tmp_path / "run", {"test/a/auroc_macro": 0.6}, rounds, best=1)
     assert measured(run) == {"val/auroc_macro": 0.9, "client/a/auroc_macro": 0.8, "test/a/auroc_macro": 0.6}
 
 
@@ -56,20 +42,6 @@ class TestTable3:
         assert len(roots) == 5
         assert data["partition"]["init_args"]["clients"] == 16
         assert data["split"] == [0.665, 0.285, 0.05]
-
-    def test_its_rows_are_compared_at_one_window(self, tmp_path):
-        runs = []
-        for method, shift in (("CODA+", 0.0), ("CODASCA", 0.05)):
-            for seed in (0, 1):
-                auroc = {f"test/federation/auroc/{c}": 0.7 + shift + 0.01 * i for i, c in enumerate(LABELS)}
-                folder = made_up(tmp_path / f"{method}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
-                runs.append({"method": method, "window": 512, "seed": seed, "directory": folder})
-        report = Reproduction("fdam-table3").report(pd.DataFrame(runs))
-        lines = report.text.splitlines()
-        assert "| Cardiomegaly (C0) | Edema (C1) |" in lines[0]
-        assert lines[2].startswith("| CODA+, I = 512 | 0.7000 ± 0.0000 | 0.7100 ± 0.0000 |")
-        assert lines[3].startswith("| CODASCA, I = 512 | 0.7500 ± 0.0000 (**+0.0500 ± 0.0000**) |")
-        assert len(report.tables["values"]) == 2 * 2 * 5
 
 
 class TestTables4And5:
@@ -109,7 +81,7 @@ class TestTables4And5:
         for k in (1, 2):
             for seed in (0, 1):
                 auroc = {f"test/held-out/auroc/{c}": 0.6 + 0.1 * k + 0.01 * i for i, c in enumerate(LABELS)}
-                folder = made_up(tmp_path / f"{k}{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
+                folder = measured_run(tmp_path / f"{k}{seed}", auroc)
                 runs.append({"K": k, "seed": seed, "directory": folder})
         table = Reproduction("fdam-table4").report(pd.DataFrame(runs)).tables["table"].set_index(["row", "column"])
         assert table.loc[("K = 1", "average"), "mean"] == pytest.approx(0.72)
@@ -119,12 +91,12 @@ class TestTables4And5:
     def test_the_papers_scale_reads_the_targets_validation(self, tmp_path):
         labels = [*LABELS[:-1], "Pleural Effusion"]
         validated = {step: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * step for c in labels} for step in (1, 2, 3)}
-        run = made_up(tmp_path / "run", {}, validated, best=2)
+        run = measured_run(tmp_path / "run", {}, validated, best=2)
         table = {"part": "fdam-table5-paper", "K": 1, "seed": 0, "directory": run}
         tried = {"part": "fdam-table5-paper-grid-1", "title": "CheXpert", "K": 1, "directory": run}
         shown = [{"client/CheXpert/auroc_macro": value} for value in (0.7, 0.9, 0.8)]
         of_tries = [
-            tried | {"rate": rate, "I": window, "directory": made_up(tmp_path / f"{rate}", {}, {1: metrics}, 1)}
+            tried | {"rate": rate, "I": window, "directory": measured_run(tmp_path / f"{rate}", {}, {1: metrics}, 1)}
             for (rate, window), metrics in zip(((0.1, 16), (0.01, 64), (0.001, 128)), shown, strict=True)
         ]
         paper = Reproduction("fdam-table5", root=tmp_path, scale="paper")
@@ -136,45 +108,6 @@ class TestTables4And5:
         assert made.tables["values"]["auroc"].tolist() == pytest.approx([0.82] * 6)
         assert "CheXpert's validation set" in made.text
 
-    def test_the_papers_scale_needs_the_folder_of_its_data(self):
-        with refused("reproduction-root-needed", "CheXpert, NIH, PadChest"):
-            Reproduction("fdam-table4", scale="paper").run(Console())
-
-
-@pytest.mark.slow
-def test_a_small_one_from_end_to_end(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    config = yaml.safe_load((HOME / "fdam" / "target_phantom.yaml").read_text())
-    data, federation = config["data"]["init_args"], config["federation"]
-    data["sources"] = {name: data["sources"][name] for name in ("target", "source-4")}
-    for source in (*data["sources"].values(), *data["external"].values()):
-        source["init_args"]["hospitals"][0]["images"] = 120
-    data["image_size"] = 32
-    federation["schedule"]["init_args"] |= {"window": 2, "iterations": 4}
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
-    file = str(tmp_path / "small.yaml")
-    body = {"config": file, "settings": {"federation.rounds": 1}}
-    part = {"config": file, "body": body, "cases": {"k{K}": {"labels": {"K": [1, 2]}}}}
-    clients = {2: {"federation.clients": ["target", "source-4"]}}
-    small = {
-        "base": str(find("fdam-table4")),
-        "scales": {"laptop": {"values": {"K": clients}, "parts": {"target": part}}},
-    }
-    (tmp_path / "fdam-table4.yaml").write_text(yaml.safe_dump(small))
-    monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / f"{name}.yaml")
-    with (tmp_path / "said.txt").open("w") as said:
-        Reproduction("fdam-table4", seeds=[0], run_dir=tmp_path / "runs").run(Console(file=said, width=300))
-    ours, published = (tmp_path / "reproductions" / "fdam-table4" / "report.md").read_text().split("## Published")
-    assert "Ours, at laptop scale" in ours
-    assert "PhantomCXR" in ours
-    assert ours.count("| K = ") == 2
-    assert "0.9376" in published
-    assert "0.9376" not in ours
-    assert "K = 2" not in published.split("\n\n")[2]
-    values = pd.read_csv(tmp_path / "reproductions" / "fdam-table4" / "values.csv")
-    assert values["auroc"].between(0, 1).all()
-    assert len(values) == 2 * 6
-
 
 def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkeypatch):
     """The whole of a reproduction but the training."""
@@ -185,7 +118,7 @@ def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkey
         rows = []
         for number, (case, seed) in enumerate((c, s) for c in sweep.cases or [""] for s in sweep.seeds):
             auroc = {f"test/held-out/auroc/{c}": 0.7 + 0.001 * number for c in LABELS}
-            run = made_up(tmp_path / f"{sweep.experiment}-{case}-{seed}", auroc, {1: {"val/auroc_macro": 0.5}}, 1)
+            run = measured_run(tmp_path / f"{sweep.experiment}-{case}-{seed}", auroc)
             rows.append({"name": run.name, "case": case, "seed": seed, "status": "finished", "best_round": 1})
             rows[-1]["directory"] = str(run)
         return pd.DataFrame(rows)

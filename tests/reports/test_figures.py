@@ -4,18 +4,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from drawn_texts import lies_inside, texts
 from matplotlib import pyplot
 from matplotlib.collections import PatchCollection, QuadMesh
-from matplotlib.text import Text
 
 from fedlit.metrics.auroc import auroc
 from fedlit.tracking.figures import partition_figure, roc_figure
 
 NAN = float("nan")
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
 
 
 def table(clients, classes, seed=0):
@@ -33,15 +29,6 @@ def scored(n, classes, seed=0):
     scores = torch.randn(n, classes, generator=g) + labels * torch.linspace(0, 2, classes)
     labels[torch.rand(n, classes, generator=g) < 0.1] = NAN
     return scores, labels, [f"finding {i}" for i in range(classes)]
-
-
-def lies_inside(figure):
-    """Whether every text of the figure is drawn within its borders."""
-    renderer = figure.canvas.get_renderer()
-    width, height = figure.bbox.size
-    figure.canvas.draw()
-    boxes = [t.get_window_extent(renderer) for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    return all(b.x0 >= -1 and b.y0 >= -1 and b.x1 <= width + 1 and b.y1 <= height + 1 for b in boxes)
 
 
 def test_thousands_of_clients_are_one_picture_of_thin_rows():
@@ -81,9 +68,7 @@ def test_partition_holds_its_numbers():
     assert grid.get_ylim() == (3, 0)
 
 
-@pytest.mark.parametrize(
-    ("clients", "classes"), [(1, 1), (1, 40), (3, 14), pytest.param(64, 2, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("clients", "classes"), [(1, 40), (3, 14), pytest.param(64, 2, marks=pytest.mark.slow)])
 def test_partition_of_any_shape_fits_its_page(clients, classes, tmp_path):
     positives, sizes = table(clients, classes)
     figure = partition_figure(positives, sizes, title="a title that is rather long for one class only")
@@ -124,28 +109,13 @@ def test_dollar_signs_are_no_mathematics(tmp_path):
     assert r"a\$\frac\$b" in texts(figure)
 
 
-def test_wrong_tables_are_refused():
-    positives, sizes = table(3, 4)
-    too_many = positives.copy()
-    too_many.iloc[1, 2] = sizes["site 1"] + 1
-    for other, of, said in (
-        (positives.iloc[:, :0], sizes, "at least one client"),
-        (positives, sizes.rename({"site 2": "elsewhere"}), r"\['site 2'\] and no positives for \['elsewhere'\]"),
-        (positives.rename({"site 1": "site 0"}), sizes, "'site 0' twice"),
-        (too_many, sizes, "class 'finding 2' for client 'site 1'"),
-        (positives, sizes.where(sizes.index != "site 0", -1), "images of client 'site 0', found -1"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            partition_figure(other, of)
-
-
 def curves_of(figure):
     """Every drawn curve as (false positive rates, true positive rates), without the diagonals."""
     lines = [line.get_data() for axes in figure.axes for line in axes.get_lines()]
     return [line for line in lines if len(line[0]) and not np.array_equal(*line)]
 
 
-@pytest.mark.parametrize("classes", [1, 8, 9, 14])
+@pytest.mark.parametrize("classes", [1, 8, 9])
 def test_roc_curves_enclose_the_auroc_they_state(classes):
     scores, labels, names = scored(300, classes)
     figure = roc_figure(scores, labels, names, title="validation")
@@ -200,11 +170,6 @@ def test_long_curves_are_thinned_but_keep_their_area():
     assert len(false) == 2000
     assert np.sum(np.diff(false) * (true[1:] + true[:-1])) / 2 == pytest.approx(auroc(scores, labels).item(), abs=1e-3)
     assert (false[0], true[0], false[-1], true[-1]) == (0, 0, 1, 1)
-
-
-def test_roc_of_no_class_is_refused():
-    with pytest.raises(ValueError, match="at least one class"):
-        roc_figure(torch.zeros(3, 0), torch.zeros(3, 0), [])
 
 
 @pytest.mark.slow

@@ -8,13 +8,13 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import table_of_runs
 from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.tables import markdown
-from fedlit.tracking.run import Result
 
 WITH_LINKED = [name for name in NAMES if "linked" in read_document(find(name)).scales]
 
@@ -34,13 +34,10 @@ def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict
 
 
 def test_the_documents_of_surgical_aggregation_have_it():
-    trained = [
-        name for name in NAMES if name.startswith("surgical-") and read_document(find(name)).scales["paper"].parts
-    ]
-    surgical = [
-        name for name in trained if name not in ("surgical-sites", "surgical-warmup")
-    ]  # conditions that are ours
-    assert [name for name in WITH_LINKED if name.startswith("surgical")] == surgical
+    ours = ("surgical-sites", "surgical-warmup")  # conditions of our own
+    surgical = [name for name in NAMES if name.startswith("surgical-") and name not in ours]
+    trained = [name for name in surgical if read_document(find(name)).scales["paper"].parts]
+    assert [name for name in WITH_LINKED if name.startswith("surgical")] == trained
 
 
 @pytest.mark.parametrize("name", WITH_LINKED)
@@ -87,12 +84,8 @@ def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(t
     wanted = ["central", "vanilla-fedbnplus", "partialloss-fedbnplus", "surgagg-fedbnplus"]
     found = planned("surgical-table2", tmp_path, wanted, no_pretrained)
     for case, keys in found.items():
-        data, model, phase, main = (
-            keys["data"]["init_args"],
-            keys["model"]["init_args"],
-            keys["phases"][0],
-            keys["federation"],
-        )
+        data, model = (keys[section]["init_args"] for section in ("data", "model"))
+        phase, main = keys["phases"][0], keys["federation"]
         assert data["resize"] == "pad"
         assert data["sources"]["CheXpert"]["init_args"]["parts"] == ["train"]
         turn, contrast = data["augment"][1]["init_args"], data["augment"][2]["init_args"]
@@ -143,33 +136,21 @@ def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path,
         if case.labels["method"] == "SurgAgg":
             keys = case.keys
             assert keys["data.partition.init_args.clients"] == case.labels["clients"]
-            found[case.labels["clients"]] = tuple(
-                keys[f"data.scheme.init_args.{kind}"] for kind in ("shared", "unique")
-            )
+            drawn = tuple(keys[f"data.scheme.init_args.{kind}"] for kind in ("shared", "unique"))
+            found[case.labels["clients"]] = drawn
     assert found == numbers
     cases = Reproduction("surgical-fig7", scale="linked").parts()[0].cases
-    shared = [
-        case.keys["data.scheme.init_args.shared"] for case in cases.values() if case.labels["method"] == "SurgAgg"
-    ]
-    assert [14 - number for number in shared] == [14, 13, 12, 10, 6, 2, 0]
+    surgical = [case.keys for case in cases.values() if case.labels["method"] == "SurgAgg"]
+    assert [14 - keys["data.scheme.init_args.shared"] for keys in surgical] == [14, 13, 12, 10, 6, 2, 0]
     made = planned("surgical-fig6", tmp_path, ["clients-6-shared-drawn-surgagg"], no_pretrained)
     scheme = made["clients-6-shared-drawn-surgagg"]["data"]["init_args"]["scheme"]["init_args"]
     assert scheme == {"shared": 0, "unique": 4}
 
 
 def test_both_axes_of_the_figures_are_tabulated(tmp_path):
-    reproduced, rows = Reproduction("surgical-fig5", scale="linked"), []
-    (part,) = reproduced.parts()
-    for number, (name, case) in enumerate(part.cases.items()):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "metrics.csv").write_text("step,key,value\n")
-        value = 0.6 + 0.001 * number
-        Result(8, 8, 1.0, {"test/federation/auroc_macro": value, "test/MIMIC-LT/auroc_macro": value - 0.1}).write(
-            folder
-        )
-        rows.append({"case": name, **case.labels, "seed": 0, "directory": folder})
-    text = reproduced.report(pd.DataFrame(rows)).text
+    reproduced = Reproduction("surgical-fig5", scale="linked")
+    values = {f"test/{name}/auroc_macro": 0.6 for name in ("federation", "MIMIC-LT")}
+    text = reproduced.report(table_of_runs(reproduced.parts(), tmp_path, lambda *_: (values,), [0])).text
     assert "| method | 2 | 3 | 4 | 5 | 6 | 8 | 10 | mean |" in text
     assert "| method | 0 | 1 | 2 | 4 | 8 | 12 | 14 | mean |" in text
 
@@ -180,18 +161,14 @@ def test_standard_deviations_over_classes_are_those_of_a_population():
     assert f"0.700 ± {np.std([0.6, 0.7, 0.8]):.3f}" in markdown("T", table, "S", ddof=0)
     assert "standard deviation, ddof 0, over classes" in markdown("T", table, "S", ddof=0)
     assert "0.700 ± 0.100" in markdown("T", table, "S")
-    reports = {
-        scale: read_document(find("surgical-table1")).scales[scale].report.get("ddof", 1)
-        for scale in ("paper", "linked")
-    }
-    assert reports == {"paper": 1, "linked": 0}
+    scales = read_document(find("surgical-table1")).scales
+    assert [scales[name].report.get("ddof", 1) for name in ("paper", "linked")] == [1, 0]
 
 
-def test_its_runs_and_its_report_lie_apart(tmp_path, monkeypatch):
-    reproduced = Reproduction("surgical-table1", root=tmp_path, scale="linked", run_dir=tmp_path / "runs")
-    assert reproduced.sweep(reproduced.parts()[0]).run_dir == str(tmp_path / "runs" / "linked")
-    other = Reproduction("surgical-table1", root=tmp_path, scale="paper", run_dir=tmp_path / "runs")
-    assert other.sweep(other.parts()[0]).run_dir == str(tmp_path / "runs")
+@pytest.mark.parametrize(("scale", "folder"), [("linked", "runs/linked"), ("paper", "runs")])
+def test_its_runs_lie_apart(scale, folder, tmp_path):
+    reproduced = Reproduction("surgical-table1", root=tmp_path, scale=scale, run_dir=tmp_path / "runs")
+    assert reproduced.sweep(reproduced.parts()[0]).run_dir == str(tmp_path / folder)
 
 
 def test_a_document_without_it_says_what_it_has():

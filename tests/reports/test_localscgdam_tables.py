@@ -6,36 +6,26 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import table_of_runs
 
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.run import Result
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
 RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
 BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 10.0}
 
 
-def run(folder: Path, validation: float, test: float) -> Path:
-    """The directory of a finished run of four rounds, whose best model is that of the third."""
-    folder.mkdir(parents=True)
-    Result(4, 3, 1.0, {"test/federation/auroc_macro": test}).write(folder)
-    file = MetricsFile(folder / "metrics.csv")
-    for step, value in ((1, 0.5), (3, validation), (4, validation - 0.1)):
-        file.append({"val/auroc_macro": value}, step)
-    return folder
-
-
 def rows(part: SweepPart, folder: Path, validation, test) -> pd.DataFrame:
     """What the runs of a part leave; validation and test AUROC are functions of a case's labels and the seed."""
-    return pd.DataFrame(
-        {"part": part.experiment, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 3}
-        | {"directory": run(folder / part.experiment / f"{name}-{seed}", validation(case, seed), test(case, seed))}
-        for name, case in part.cases.items()
-        for seed in part.seeds or (0, 1)
-    )
+
+    def measured(part, name, seed):
+        best, case = validation(part.cases[name], seed), part.cases[name]
+        by_round = {step: {"val/auroc_macro": value} for step, value in ((1, 0.5), (3, best), (4, best - 0.1))}
+        return {"test/federation/auroc_macro": test(case, seed)}, by_round, 3
+
+    return table_of_runs([part], folder, measured)
 
 
 @pytest.fixture

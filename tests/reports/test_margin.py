@@ -118,7 +118,7 @@ def test_the_test_set_noise_of_a_training_is_no_larger_than_that_of_few_training
     assert macro.run_variance / 3 == pytest.approx(macro.images_variance, rel=0.3)
 
 
-@pytest.mark.parametrize("options", ["--margin -0.1", "--margin 0", "--power"])
+@pytest.mark.parametrize("options", ["--margin 0", "--power"])
 def test_the_command_refuses_bad_margins_and_single_methods(options: str, tmp_path: Path, fedlit_cli: Cli):
     write_run(tmp_path / "FedAvg-0", predictions(1.0), config())
     code, _, err = fedlit_cli(f"compare {tmp_path / 'FedAvg-0'} {options} --draws 100 --output {tmp_path / 'out'}")

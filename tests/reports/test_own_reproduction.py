@@ -60,15 +60,15 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     } | {"seeds": [0]}
 
 
-def reproduce(fedlit_cli, document: dict, *words: str) -> tuple[int, str, str]:
+def written(document: dict) -> str:
     Path("doe-table1.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-    return fedlit_cli(" ".join(["reproduce", "doe-table1.yaml", "--jobs", "1", *words]))
+    return "doe-table1.yaml"
 
 
 @pytest.mark.slow
 def test_it_runs_and_its_paper_and_kind_of_report_are_found(fedlit_cli, document: dict):
     document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
-    code, out, err = reproduce(fedlit_cli, document)
+    code, out, err = fedlit_cli(f"reproduce {written(document)} --jobs 1")
     assert code == 0, err
     text = Path("reproductions/doe-table1/report.md").read_text()
     assert "2 runs of a, b" in text
@@ -77,110 +77,97 @@ def test_it_runs_and_its_paper_and_kind_of_report_are_found(fedlit_cli, document
     assert text in out
 
 
-def test_it_is_planned_without_a_paper(fedlit_cli, document: dict):
+def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_that_is_based_on_it(
+    fedlit_cli, document: dict
+):
     document.pop("paper"), document.pop("tables")
     document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
-    code, out, err = reproduce(fedlit_cli, document, "--dry_run true --seconds_per_step 0.1")
-    assert code == 0, err
-    assert "doe-table1 at laptop scale: how to reproduce a table of Doe" in out
+    Path("elsewhere").mkdir()
+    Path("elsewhere/derived.yaml").write_text(f"base: ../{written(document)}\nshows: the same\n")
+    for file, title in (("doe-table1", document["shows"]), ("elsewhere/derived", "the same")):
+        code, out, err = fedlit_cli(f"reproduce {file}.yaml --dry_run true --seconds_per_step 0.1")
+        assert code == 0, err
+        assert f"{Path(file).name} at laptop scale: {title}" in out
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "mistake"),
     [
-        ({"report": SEEDS | {"row": "{methd}"}}, ("report.row", "'methd'")),
-        ({"report": SEEDS | {"row": "{}"}}, ("report.row", "{}")),
-        ({"report": SEEDS | {"row": "{method"}}, ("report.row", "{method")),
-        ({"report": SEEDS | {"column": "{method:d}"}}, ("report.column", "{method:d}")),
-        ({"report": SEEDS | {"row": 3}}, ("report.row", "expected a text, found 3")),
-        ({"report": SEEDS | {"picture": "window"}}, ("report.picture", "'windows'", "found 'window'")),
-        ({"report": SEEDS | {"picture": "steps"}}, ("report", "needs the label 'column'")),
-        ({"report": SEEDS | {"within": 0.01}}, ("report", "needs the label 'window'")),
-        ({"report": SEEDS | {"against": {"method": "c"}}}, ("report.against.method", "(a, b)", "found 'c'")),
-        ({"report": SEEDS | {"against": {"methd": "a"}}}, ("report.against.methd", "found 'a'")),
-        ({"report": {"kind": "ranks_of_doe.Counts"}}, ("report", "ranks_of_doe.Counts", "cannot be imported")),
-        ({"report": {"kind": "stops.Count"}}, ("report", "stops.Count cannot be imported: SystemExit: 3")),
-        ({"report": {"kind": "fails.Count"}}, ("report", "fails.Count cannot be imported: ZeroDivisionError")),
-        ({"report": {"kind": "a..b"}}, ("report", "a..b cannot be imported")),
-        ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, ("report.unit", "expected a text, found 3")),
-        ({"report": {"kind": "ranks_of_doe.dataclass"}}, ("report", "a method make")),
-        ({"report": {"kind": "rows"}}, ("report", "seeds, classes", "found 'rows'")),
-        ({"report": {"kind": "ranks_of_doe.Count", "units": "runs"}}, ("report.units", "there is no such key")),
-        ({"tables": ["Table 2"]}, ("tables", "Table 1", "found 'Table 2'")),
-        ({"paper": "roe"}, ("roe.json", "fdam", "found 'roe'")),
-        ({"tables": "Table 1"}, ("tables", "expected a list of a text, found 'Table 1'")),
-        ({"paper": ""}, ("tables", "expected a paper that has these tables")),
-        ({"seeds": 3}, ("seeds", "expected a list of a whole number")),
-        ({"scales": {}}, ("scales", "expected laptop or paper")),
-        ({"scales": {"laptop": {}, "papr": {}}}, ("scales", "found laptop, papr")),
-        ({"scales": {"laptop": {}, "linked": {}}}, ("scales.linked", "expected a scale paper")),
-        ({"rates": "0.1"}, ("rates", "expected keys and values, found '0.1'")),
-        ({"values": {"method": ["a"]}}, ("values.method", "expected keys and values")),
-        ({"values": {"method": {"a": "FedAvg"}}}, ("values.method.a", "expected keys and values")),
-        ({"settings": ["seed"]}, ("settings", "expected a dict")),
-        ({"valus": {}}, ("valus", "did you mean values?")),
+        ({"report": SEEDS | {"row": "{methd}"}}, ("document-label-unknown", "report.row", "'methd'")),
+        ({"report": SEEDS | {"row": "{}"}}, ("document-label-unknown", "report.row", "{}")),
+        ({"report": SEEDS | {"row": "{method"}}, ("document-label-unknown", "report.row", "{method")),
+        ({"report": SEEDS | {"column": "{method:d}"}}, ("document-label-unknown", "report.column", "{method:d}")),
+        ({"report": SEEDS | {"row": 3}}, ("argument-type", "report.row", "found 3")),
+        ({"report": SEEDS | {"picture": "window"}}, ("argument-type", "report.picture", "'windows'", "'window'")),
+        ({"report": SEEDS | {"picture": "steps"}}, ("report-label-missing", "report", "'column'")),
+        ({"report": SEEDS | {"within": 0.01}}, ("report-label-missing", "report", "'window'")),
+        ({"report": SEEDS | {"against": {"method": "c"}}}, ("report-against-unknown", "against.method", "(a, b)")),
+        ({"report": SEEDS | {"against": {"methd": "a"}}}, ("report-against-unknown", "report.against.methd")),
+        ({"report": {"kind": "ranks_of_doe.Counts"}}, ("report-kind-not-imported", "report", "ranks_of_doe.Counts")),
+        ({"report": {"kind": "stops.Count"}}, ("report-kind-not-imported", "report", "SystemExit: 3")),
+        ({"report": {"kind": "fails.Count"}}, ("report-kind-not-imported", "report", "ZeroDivisionError")),
+        ({"report": {"kind": "a..b"}}, ("report-kind-not-imported", "report", "a..b")),
+        ({"report": {"kind": "ranks_of_doe.dataclass"}}, ("report-kind-not-a-dataclass", "report")),
+        ({"report": {"kind": "rows"}}, ("report-kind-not-a-dataclass", "report", "seeds, classes", "'rows'")),
+        ({"report": {"kind": "ranks_of_doe.Count"}}, ("document-key-missing", "report", "no unit")),
+        ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, ("argument-type", "report.unit", "found 3")),
+        ({"report": {"kind": "ranks_of_doe.Count", "units": "x"}}, ("document-field-unknown", "report.units", "unit")),
+        ({"tables": ["Table 2"]}, ("report-table-unknown", "tables", "Table 1", "'Table 2'")),
+        ({"paper": "roe"}, ("paper-unknown", "roe.json", "fdam", "'roe'")),
+        ({"tables": "Table 1"}, ("argument-type", "tables", "found 'Table 1'")),
+        ({"paper": ""}, ("report-tables-without-paper", "tables")),
+        ({"seeds": 3}, ("argument-type", "seeds")),
+        ({"scales": {}}, ("document-scales", "scales", "laptop or paper")),
+        ({"scales": {"laptop": {}, "papr": {}}}, ("document-scales", "scales", "laptop, papr")),
+        ({"scales": {"laptop": {}, "linked": {}}}, ("linked-scale-without-paper", "scales.linked")),
+        ({"scales": {"laptop": 3}}, ("document-not-a-mapping", "scales.laptop", "found 3")),
+        ({"rates": "0.1"}, ("document-not-a-mapping", "rates", "'0.1'")),
+        ({"values": {"method": ["a"]}}, ("document-not-a-mapping", "values.method")),
+        ({"values": {"method": {"a": "FedAvg"}}}, ("document-not-a-mapping", "values.method.a")),
+        ({"settings": ["seed"]}, ("argument-type", "settings")),
+        ({"valus": {}}, ("document-key-unknown", "valus", "did you mean values?")),
     ],
-)  # fmt: skip
-def test_mistakes_are_refused_before_anything_trains(change: dict, words: tuple, fedlit_cli, document: dict):
-    code, _, err = reproduce(fedlit_cli, document | change)
-    assert code == 1
-    assert not Path("runs").exists()
-    assert [word for word in words if word not in err] == []
+)
+def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tuple, document: dict):
+    with refused(*mistake):
+        Reproduction(written(document | change))
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "mistake"),
     [
-        ({"config": "smal.yaml"}, ("smal.yaml", "found none")),
-        ({"config": "."}, ("expected a file", "found none")),
-        ({"settings": "seed"}, ("settings", "expected keys and values")),
-        ({"experiment": 3}, ("experiment", "expected a text, found 3")),
-        ({"cases": {"{methd}": {"labels": {"method": ["a"]}}}}, ("{methd}", "among method, found 'methd'")),
-        ({"cases": {"{": {"labels": {"method": ["a"]}}}}, ("among method", "found '{'")),
-        ({"cases": {"x": {"labels": ["a"]}}}, ("labels", "expected a dict")),
-        ({"cases": {"x": {"labels": {"method": ["c"]}}}}, ("labels.method", "no 'c'")),
-        ({"cases": {"x": {"labels": {"method": [["a"]]}}}}, ("labels.method", "expected a value or a list of values")),
-        ({"cases": {"x": {"labels": {"method": ["a", "b"]}}}}, ("two cases are named x",)),
-        ({"cases": {"{method}": {"labels": {"method": ["a"]}, "leave_out": ["c"]}}}, ("leave_out", "found 'c'")),
+        ({"config": "smal.yaml"}, ("document-file-missing", "smal.yaml")),
+        ({"config": "."}, ("document-file-missing",)),
+        ({"configs": 1}, ("document-field-unknown", "parts.doe-table1.configs", "config")),
+        ({"settings": "seed"}, ("document-not-a-mapping", "settings")),
+        ({"experiment": 3}, ("argument-type", "experiment", "found 3")),
+        ({"cases": {"{methd}": {"labels": {"method": ["a"]}}}}, ("document-label-unknown", "{methd}", "'methd'")),
+        ({"cases": {"{": {"labels": {"method": ["a"]}}}}, ("document-label-unknown", "'{'")),
+        ({"cases": {"x": {"labels": ["a"]}}}, ("argument-type", "labels")),
+        ({"cases": {"x": {"labels": {"method": ["c"]}}}}, ("case-value-missing", "cases.x.labels.method", "'c'")),
+        ({"cases": {"x": {"labels": {"method": [["a"]]}}}}, ("case-value-invalid", "labels.method")),
+        ({"cases": {"x": {"labels": {"method": ["a", "b"]}}}}, ("case-name-twice", "cases.x")),
+        ({"cases": {"x": {"labels": {"method": "a"}, "leave_out": ["c"]}}}, ("leave-out-unknown", "leave_out", "'c'")),
     ],
-)  # fmt: skip
-def test_mistakes_in_a_part_are_refused(change: dict, words: tuple, fedlit_cli, document: dict):
+)
+def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: dict):
     document["scales"]["laptop"]["parts"]["doe-table1"] |= change
-    code, _, err = reproduce(fedlit_cli, document)
-    assert code == 1
-    assert not Path("runs").exists()
-    assert [word for word in words if word not in err] == []
+    with refused(*mistake):
+        Reproduction(written(document))
 
 
 @pytest.mark.parametrize(
     "table",
     [
-        ["Table 1"],
-        {"columns": "m"},
-        {"columns": ["m", "n"]},
-        {"rows": [[0.9]]},
-        {"rows": ["9"]},
-        {"rows": [["0.9", "0.8"]]},
-        {"caption": None},
-        {"note": 1},
+        ["Table 1"], {"columns": "m"}, {"columns": ["m", "n"]}, {"rows": [[0.9]]}, {"rows": ["9"]},
+        {"rows": [["0.9", "0.8"]]}, {"caption": None}, {"note": 1},
     ],
-)
-def test_published_cells_are_text_in_every_column(table: dict | list, fedlit_cli, document: dict):
+)  # fmt: skip
+def test_published_cells_are_text_in_every_column(table: dict | list, document: dict):
     changed = PAPER["tables"]["Table 1"] | table if isinstance(table, dict) else table
     Path("doe.json").write_text(json.dumps(PAPER | {"tables": {"Table 1": changed}}))
-    code, _, err = reproduce(fedlit_cli, document)
-    assert code == 1
-    assert "doe.json: expected JSON with source, and tables" in err
-
-
-def test_a_base_in_another_folder_brings_its_files(fedlit_cli, document: dict):
-    document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
-    Path("elsewhere").mkdir()
-    Path("doe-table1.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
-    Path("elsewhere/derived.yaml").write_text("base: ../doe-table1.yaml\nshows: the same\n")
-    code, out, err = fedlit_cli("reproduce elsewhere/derived.yaml --dry_run true --seconds_per_step 0.1")
-    assert code == 0, err
-    assert "derived at laptop scale: the same" in out
+    with refused("paper-file-invalid", "doe.json"):
+        Reproduction(written(document))
 
 
 def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
@@ -192,29 +179,31 @@ def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
     assert Reproduction("surgical-fig4a")._reporter().config == HOME / "surgical" / "warmup.yaml"
 
 
-@pytest.mark.parametrize("base", ["itself.yaml", "other.yaml", "3", "[itself.yaml]", "none.yaml", "folder.yaml"])
-def test_a_base_is_another_document(base: str, fedlit_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(
+    ("base", "key"),
+    [
+        ("itself.yaml", "document-base-circular"), ("other.yaml", "document-base-circular"),
+        ("3", "document-base-not-a-path"), ("[itself.yaml]", "document-base-not-a-path"),
+        ("none.yaml", "document-unreadable"), ("folder.yaml", "document-unreadable"),
+    ],
+)  # fmt: skip
+def test_a_base_is_another_document(base: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("folder.yaml").mkdir()
     Path("itself.yaml").write_text(f"base: {base}\n")
     Path("other.yaml").write_text("base: ./itself.yaml\n")
-    code, _, err = fedlit_cli("reproduce itself.yaml")
-    assert code == 1
-    assert "expected" in err
-    assert "itself.yaml" in err
+    with refused(key, "itself.yaml"):
+        Reproduction("itself.yaml")
 
 
-def test_a_file_that_is_missing_is_named(fedlit_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    fedlit_cli("reproduce none.yaml").refused("document-unreadable", "none.yaml", "No such file")
+def test_a_file_that_is_missing_is_named(fedlit_cli, folder: Path):
+    fedlit_cli("reproduce none.yaml").refused("document-unreadable", "none.yaml")
 
 
-def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(fedlit_cli, document: dict):
+def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(document: dict):
     document["scales"] = {"paper": document["scales"]["laptop"]}
-    code, _, err = reproduce(fedlit_cli, document)
-    assert code == 1
-    assert "--scale: expected paper" in err
-    assert "found laptop" in err
+    with refused("scale-unknown", "expected paper", "found laptop"):
+        Reproduction(written(document))
 
 
 def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

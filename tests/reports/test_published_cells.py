@@ -7,32 +7,29 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from past_runs import scored
+from reproduced import table_of_runs
 
-from fedlit.predictions.table import Predictions, write
+from fedlit.predictions.table import write
 from fedlit.reports.reproductions import sources
 from fedlit.reports.reproductions.fdam import ratios
 from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.run import Result
 
 METHODS = {"PFL Baseline": "PFL", "Vanilla FL": "Vanilla", "FL + PartialLoss": "PartialLoss", "FL + SurgAgg": "SurgAgg"}
 
 
 def reported(name: str, folder: Path, metrics, scale: str = "paper") -> tuple[Reproduction, Report]:
     """What a reproduction makes of made-up metrics; ``metrics`` gives those of a case."""
-    reproduced, rows = Reproduction(name, scale=scale), []
-    for part in reproduced.chosen.parts.values():
-        for case, its in part.cases.items():
-            made = folder / part.experiment / case
-            made.mkdir(parents=True)
-            found = metrics(reproduced.chosen, part, case)
-            Result(1, 1, 1.0, {key: value for key, value in found.items() if key.startswith("test/")}).write(made)
-            MetricsFile(made / "metrics.csv").append(found | {"val/auroc_macro": 0.5}, 1)
-            rows.append({"part": part.experiment, "title": part.title, "case": case, **its.labels})
-            rows[-1] |= {"seed": 0, "best_round": 1, "directory": made}
-    return reproduced, reproduced._reporter().make(pd.DataFrame(rows), reproduced.chosen)
+    reproduced = Reproduction(name, scale=scale)
+
+    def measured(part, case, seed):
+        found = metrics(reproduced.chosen, part, case)
+        return found, {1: found | {"val/auroc_macro": 0.5}}
+
+    runs = table_of_runs(reproduced.chosen.parts.values(), folder, measured, [0])
+    return reproduced, reproduced._reporter().make(runs.assign(seed=0), reproduced.chosen)
 
 
 def cells(text: str, names: int) -> set[tuple[str, str]]:
@@ -63,8 +60,8 @@ def of_surgical(chosen, part, case) -> dict[str, float]:
     values = {label: 0.6 + 0.01 * number + 0.001 * len(case) * (number % 3) for number, label in enumerate(classes)}
     learned = sites.get(case.removeprefix("individual-"), classes)
     found = {}
-    for test_set, scored in (*sites.items(), ("MIMIC-LT", classes)):
-        for label in set(scored) & set(learned) & set(classes):
+    for test_set, labelled in (*sites.items(), ("MIMIC-LT", classes)):
+        for label in set(labelled) & set(learned) & set(classes):
             if not (case.startswith("pfl") and test_set == "MIMIC-LT"):
                 found[f"test/{test_set}/auroc/{label}"] = values[label]
     if case.startswith("pfl"):
@@ -206,11 +203,6 @@ def test_every_number_of_the_benchmark(name, table, tmp_path):
 
 def predicted(run: Path, tests: tuple[str, ...]) -> Path:
     """A run with two predictions, of either class, at each hospital."""
-    number = 2 * len(tests)
     labels = torch.eye(2).repeat(len(tests), 1)
-    texts, empty = np.array([str(row) for row in range(number)]), np.full(number, "")
-    sites = np.repeat(np.array(tests), 2)
-    found = Predictions("federation", 1, "logit", ("a", "b"), labels, labels, texts, texts, sites, empty, empty)
-    (run / "predictions").mkdir(parents=True)
-    write(found, run / "predictions" / "federation.parquet")
-    return run
+    found = scored(labels, labels, ("a", "b"), sites=np.repeat(np.array(tests), 2))
+    return write(found, run / "predictions" / "federation.parquet").parents[1]

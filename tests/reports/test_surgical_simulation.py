@@ -3,11 +3,11 @@
 import pandas as pd
 import pytest
 import yaml
+from reproduced import table_of_runs
 from scipy import stats
 
 from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.tracking.run import Result
 
 EVERYTHING = "All labels"
 LEVEL = {"Central": 0.70, "Vanilla": 0.60, "PartialLoss": 0.66, "SurgAgg": 0.68, EVERYTHING: 0.75}
@@ -22,18 +22,12 @@ def auroc(labels: dict, seed: int) -> float:
 @pytest.fixture
 def runs(tmp_path) -> pd.DataFrame:
     """What the laptop's runs leave, two seeds each; the external test set is 0.1 harder."""
-    (part,) = Reproduction("surgical-fig5").parts()
-    rows = []
-    for name, case in part.cases.items():
-        for seed in (0, 1):
-            folder = tmp_path / f"{name}-{seed}"
-            folder.mkdir()
-            (folder / "metrics.csv").write_text("step,key,value\n")
-            value = auroc(case.labels, seed)
-            sets = {"test/federation/auroc_macro": value, "test/abroad/auroc_macro": value - 0.1}
-            Result(8, 8, 1.0, sets).write(folder)
-            rows.append({"case": name, **case.labels, "seed": seed, "directory": folder})
-    return pd.DataFrame(rows)
+
+    def measured(part, name, seed):
+        value = auroc(part.cases[name].labels, seed)
+        return ({"test/federation/auroc_macro": value, "test/abroad/auroc_macro": value - 0.1},)
+
+    return table_of_runs(Reproduction("surgical-fig5").parts(), tmp_path, measured)
 
 
 def test_one_of_the_two_varies_and_a_setting_on_both_axes_runs_once():

@@ -1,19 +1,16 @@
-"""The surgical aggregation paper's tables: from made-up metrics, and a whole small reproduction."""
+"""The surgical aggregation paper's tables from made-up metrics."""
 
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
-from refusals import refused
-from rich.console import Console
+from reproduced import table_of_runs
 from scipy import stats
 
 from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
-from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.figure import draw
@@ -97,25 +94,6 @@ def test_differences_and_p_are_those_of_a_paired_test_over_classes():
     assert "the t-test does not hold there: other, c" in markdown("T", pd.DataFrame(rows), "S")
 
 
-def test_every_row_of_the_papers_tables_is_there():
-    document = read_document(find("surgical-tables"))
-    paper, laptop = document.scales["paper"], document.scales["laptop"]
-    assert len(paper.parts["surgical-table-2"].settings["data.classes"]) == 20
-    assert len(paper.parts["surgical-table-1"].settings["data.classes"]) == 7
-    titles = [title for title, row in paper.report["rows"].items() if row.get("part") != "surgical-table-1"]
-    assert titles == [
-        "NIH baseline",
-        "CheXpert baseline",
-        *(f"PFL {s}" for s in ("FedAvg", "FedBN", "FedBN+")),
-        "Central",
-        *(f"{m} {s}" for m in ("Vanilla", "PartialLoss", "SurgAgg") for s in ("FedAvg", "FedBN+")),
-    ]
-    assert list(paper.report["columns"]) == ["NIH", "CheXpert", "external (MIMIC-LT)"]
-    kinds = by_sharing(laptop.report["sites"])
-    assert len(kinds["shared"]) == 4
-    assert len(kinds["unique"]) == len(laptop.report["sites"]) == 6
-
-
 def test_sites_and_classes_are_those_of_the_data():
     scales = read_document(find("surgical-tables")).scales.values()
     for scale in scales:
@@ -141,77 +119,25 @@ def test_the_picture_has_a_row_a_method():
     assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
 
 
-def small_tables(config) -> dict:
-    """The laptop's tables on two sites, with three methods and two rounds of dilution."""
-    sites = {"A": ["Edema", "Effusion", "Mass"], "B": ["Edema", "Effusion", "Nodule"]}
-    shared = {"A": ["Edema", "Effusion"], "B": ["Edema", "Effusion"]}
+def test_the_laptops_tables_and_dilution_are_made_of_runs(tmp_path):
+    """Federations log ``auroc_unique`` and an external set by site: see the tests of their evaluation."""
+    reproduced = Reproduction("surgical-tables", seeds=[0, 1])
+    sites = reproduced.chosen.report["sites"]
 
-    document = yaml.safe_load(find("surgical-tables").read_text())["scales"]["laptop"]
-    others = dict.fromkeys(document["report"]["sites"])
+    def measured(part, name, seed):
+        sets, lead = (*sites, "federation", "abroad", *(f"abroad by {site}" for site in sites)), "surgagg" in name
+        tested = {f"test/{scored}/auroc/{label}": 0.7 for scored in sets for label in part.settings["data.classes"]}
+        return tested, {step: {"val/auroc_unique": 0.6 + 0.01 * step + 0.1 * lead} for step in (1, 2, 4, 8)}
 
-    def declared(clients):
-        return {"data.scheme": {"init_args": {"clients": others | clients}}}
-
-    every = {"data.classes": ["Edema", "Effusion", "Mass", "Nodule"]}
-    few = {"method": ["vanilla-fedavg", "surgagg-fedavg", "surgagg-fedbnplus"]}
-    part = {"config": str(config), "body": None}
-    parts = {
-        "surgical-table-1": part
-        | {"settings": {"data.classes": ["Edema", "Effusion"], **declared(shared)}, "cases": {"{method}": None}},
-        "surgical-table-2": part
-        | {"settings": every, "cases": {"{method}": {"keys": declared(sites), "labels": few}, "full": None}},
-        "surgical-dilution": part
-        | {"settings": every | declared(sites) | {"federation.rounds": 2}}
-        | {"cases": {"{method}-fedavg": {"labels": {"method": ["Vanilla", "SurgAgg"]}}}, "seeds": [0]},
-    }
-    kept = ("Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+")
-    kept += ("Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+")
-    columns = dict.fromkeys(document["report"]["columns"]) | {
-        "A": {"sets": ["A"], "own": True},
-        "B": {"sets": ["B"], "own": True},
-        "external (out)": {"sets": ["out"]},
-    }
-    report = {"sites": others | sites, "columns": columns}
-    report["rows"] = {title: None for title in document["report"]["rows"] if title not in kept}
-    laptop = {"parts": parts, "report": report}
-    return {"base": str(find("surgical-tables")), "scales": {"laptop": laptop}}
-
-
-@pytest.mark.slow
-def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    hospital = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "h", "images": 60}]}}
-    other = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "i", "images": 60}]}}
-    third = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "j", "images": 30}]}}
-    data = {"sources": {"A": hospital, "B": other}, "external": {"out": third}, "image_size": 32, "augment": False}
-    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
-    small = {
-        "data": {"class_path": "Organisations", "init_args": data},
-        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "optimizer": sgd}},
-        "federation": {"rounds": 1, "weights": "uniform", "workers": 1},
-    }
-    (tmp_path / "small.yaml").write_text(yaml.safe_dump(small))
-    (tmp_path / "surgical-tables.yaml").write_text(yaml.safe_dump(small_tables(tmp_path / "small.yaml")))
-    monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / f"{name}.yaml")
-    with (tmp_path / "said.txt").open("w") as said:
-        for _ in range(2):
-            Reproduction("surgical-tables", jobs=2, seeds=[0]).run(Console(file=said, width=300))
-    said = (tmp_path / "said.txt").read_text()
-    assert "2 runs, 2 finished before" in said
-    folder = tmp_path / "reproductions" / "surgical-tables"
-    found = pd.read_csv(folder / "table-2.csv")
-    assert set(found["method"]) == {"Vanilla FedAvg", "SurgAgg FedAvg", "SurgAgg FedBN+"}
-    assert set(pd.read_csv(folder / "dilution.csv")["method"]) == {"Vanilla", "SurgAgg"}
-    assert (folder / "dilution.png").exists()
-    assert set(found["class"]) == {"Edema", "Effusion", "Mass", "Nodule"}
-    assert (folder / "figure.png").exists()
-    assert (folder / "figure.svg").exists()
-    ours, published = (folder / "report.md").read_text().split("## Published")
-    assert "six hospitals" in ours
+    report = reproduced.report(table_of_runs(reproduced.parts(), tmp_path, measured))
+    assert set(report.tables) == {"table-1", "table-2", "table-3", "table-4", "dilution"}
+    assert set(report.figures) == {"figure", "dilution"}
+    found = report.tables["table-2"].set_index("method")["auroc"]
+    assert set(found["SurgAgg FedBN+"].round(9)) == {0.7}
     # in Table 1, where all sites label the same, it is one row with the other losses
-    assert ours.count("| SurgAgg FedBN+ |") == published.count("| FL + SurgAgg / FedBN+ |") == 3
-    assert "FL + SurgAgg" not in ours
-    assert list(pd.read_csv(folder / "table-4.csv")["column"].unique()) == ["out, A classes", "out, B classes"]
+    assert report.text.count("| SurgAgg FedBN+ | 0.700 ± 0.000 ") == 3
+    assert "| Vanilla | 0.610 (-0.100 ± 0.000) | 0.620 (-0.100 ± 0.000) |" in report.text
+    assert "| SurgAgg | 0.710 | 0.720 | 0.740 | 0.780 |" in report.text
 
 
 def test_one_table_runs_no_more_than_it_needs():
@@ -229,8 +155,3 @@ def test_runs_of_both_scales_are_valid(scale, tmp_path, plan_some):
     made = Reproduction("surgical-tables", root=root, scale=scale, run_dir=tmp_path)
     assert ("surgical-dilution" in {part.experiment for part in made.parts()}) == (scale == "laptop")
     assert {run.rounds for run in plan_some(made, 1, slice(1, 2))["surgical-table-2"]} == {150 if root else 8}
-
-
-def test_the_papers_scale_needs_the_folder_of_its_data(tmp_path):
-    with refused("reproduction-root-needed", "CheXpert"):
-        Reproduction("surgical-tables", scale="paper").run(Console())

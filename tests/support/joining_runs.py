@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from past_runs import config, some_images, write_run
+from past_runs import config, scored, write_run
 
 from fedlit.predictions.table import Predictions, write
 
@@ -25,11 +24,8 @@ def site_predictions(
     strengths = np.array([strength if isinstance(strength, (int, float)) else strength[site] for site in holders])
     scores = strengths[:, None] * labels + rng.normal(size=labels.shape) + 0.3 * own.normal(size=labels.shape)
     names = np.array([f"{site}-{n:05d}" for n, site in enumerate(holders)])
-    nothing = np.full(count, "")
-    return Predictions(
-        "federation", 3, "logit", CLASSES, torch.tensor(scores).float(), torch.tensor(labels), names,
-        np.char.add("p", names), holders, holders, nothing, (100,) * len(CLASSES),
-    )  # fmt: skip
+    people = np.char.add("p", names)
+    return scored(scores, labels, CLASSES, images=names, patients=people, sites=holders, clients=holders)
 
 
 def write_federation(folder: Path, name: str, found: Predictions, seed: int, **settings: object) -> Path:
@@ -42,9 +38,9 @@ def write_individual(folder: Path, site: str, found: Predictions, seed: int) -> 
     """A run of one client, which is tested on its own images as the federation, and on those of every other client."""
     wanted = config((), seed) | {"tags": {"fedlit.case": f"individual-{site}"}}
     wanted["federation"]["clients"] = [site]
-    directory = write_run(folder / f"individual-{site},seed={seed}", some_images(found, found.clients == site), wanted)
+    directory = write_run(folder / f"individual-{site},seed={seed}", found.take(found.clients == site), wanted)
     for other in sorted(set(found.clients.tolist()) - {site}):
-        part = replace(some_images(found, found.clients == other), name=other)
+        part = replace(found.take(found.clients == other), name=other)
         write(part, directory / "predictions" / f"{other}.parquet")
     return directory
 

@@ -1,14 +1,13 @@
 """Runs that have ended, written by hand: directories as ``fedlit fit`` leaves them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 import yaml
 
-from fedlit.predictions.table import Predictions, write
+from fedlit.predictions.table import COLUMNS, Predictions, write
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
@@ -22,18 +21,17 @@ def predictions(
     rng, own = np.random.default_rng(7), np.random.default_rng(seed + 1)
     labels = (rng.random((images, len(classes))) < 0.3).astype(np.float32)
     scores = strength * labels + rng.normal(size=labels.shape) + 0.5 * own.normal(size=labels.shape)
-    nothing = np.full(images, "")
-    return Predictions(
-        "federation", 3, "logit", tuple(classes), torch.tensor(scores).float(), torch.tensor(labels),
-        np.array([f"i{n:04d}" for n in range(images)]), np.array([f"p{n // per_patient:04d}" for n in range(images)]),
-        nothing, nothing, nothing, (100,) * len(classes),
-    )  # fmt: skip
+    names = np.array([f"i{n:04d}" for n in range(images)])
+    people = np.array([f"p{n // per_patient:04d}" for n in range(images)])
+    return scored(scores, labels, classes, images=names, patients=people)
 
 
-def some_images(found: Predictions, rows: Sequence[int] | np.ndarray) -> Predictions:
-    """These rows, in this order."""
-    names = ("scores", "labels", "images", "patients", "sites", "clients", "models")
-    return replace(found, **{name: getattr(found, name)[np.asarray(rows)] for name in names})
+def scored(scores: object, labels: object, classes: Sequence[str], **fields: object) -> Predictions:
+    """Predictions of N images from arrays [N, C]; without other fields images are numbered and columns are blank."""
+    usual = {"name": "federation", "round": 3, "kind": "logit", "trained_positives": (100,) * len(classes)}
+    usual |= dict.fromkeys(COLUMNS.values(), np.full(len(labels), "")) | {"images": np.arange(len(labels)).astype(str)}
+    numbers = {"scores": torch.as_tensor(scores).float(), "labels": torch.as_tensor(labels).float()}
+    return Predictions(classes=tuple(classes), **usual | numbers | fields)
 
 
 def config(aggregators: Sequence[str] = ("FedAvg",), seed: int = 0, rounds: int = 3, **model: object) -> dict:

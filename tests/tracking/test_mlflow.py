@@ -16,7 +16,7 @@ from runs import execute
 from tracked_sessions import Flaky, Session, client_of, flaky, history, runs_of, warnings_in
 
 from fedlit.tracking import store as mlflow_store
-from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, Tracker
+from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo
 from fedlit.tracking.mlflow import MLflowTracker
 
 connect = mlflow_store.connect
@@ -215,16 +215,6 @@ def test_an_interpreter_that_exits_without_finish_does_not_hang(tmp_path):
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "Fatal" not in done.stderr
-
-
-def test_the_neutral_tracker_does_nothing(tmp_path):
-    tracker = Tracker()
-    tracker.start(RunInfo(tmp_path, "e", "r", {}, {}, False), MetricsFile(tmp_path / "metrics.csv"))
-    tracker.log_metrics({"loss": 1.0}, 0)
-    tracker.log_artifact(tmp_path)
-    tracker.finish("FINISHED")
-    assert tracker.summary() is None
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_tracker_that_never_started_does_nothing():

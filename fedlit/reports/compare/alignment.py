@@ -45,11 +45,7 @@ class Shared:
 
 
 def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
-    """Reduce the predictions of runs on one test set to what they share, in the same order.
-
-    Args:
-        names: Names of the runs, for messages.
-        predictions: Predictions of the runs.
+    """Reduce the predictions of runs, named in messages, on one test set to what they share, in the same order.
 
     Raises:
         ConfigError: If the runs share no image or no class, or image ids repeat.
@@ -123,11 +119,6 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     """Reduce the runs of each draw of the data to what they share; all runs together if their test sets are equal.
 
     The images of the draws are concatenated. A patient of two draws counts as two.
-
-    Args:
-        names: Names of the runs, for messages.
-        predictions: Predictions of the runs.
-        draws: Draw of the data of each run.
 
     Raises:
         ConfigError: If the runs of a draw have nothing to `share`, or the draws share no class.

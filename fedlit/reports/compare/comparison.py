@@ -48,17 +48,10 @@ def compare_runs(
     draws: int = DRAWS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Comparison:
-    """Compare finished runs.
+    """Compare finished runs, of which others may have been left out with notes before.
 
-    Args:
-        runs: Finished runs.
-        notes: Notes on what was left out before.
-        baseline: Name of the method that is subtracted; by default the first.
-        test_set: Name of the test set; by default ``federation``.
-        metric: Key of the metric that is shown by round; by default ``val/auroc_macro``.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-        progress: Function that shows a message about the current step.
+    By default the baseline is the first method, the test set is ``federation``, and the metric by round is
+    ``val/auroc_macro``.
 
     Raises:
         ConfigError: If there is no run, no such baseline, test set or metric, or the runs have nothing in common.

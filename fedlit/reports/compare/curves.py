@@ -84,15 +84,7 @@ def curves_figure(
     """Draw each method's mean over seeds with its band (see `spread` and `band_note`).
 
     A method's mean ends with its shortest seed; longer seeds continue as thin lines. The legend marks methods without
-    values.
-
-    Args:
-        curves: Curves of each method's seeds.
-        x_label: Label of the x axis.
-        y_label: Label of the y axis.
-        styles: Looks of the methods by name.
-        in_bytes: Whether x is shown in kB, MB, GB or TB.
-        log_y: Whether y is logarithmic.
+    values. Bytes are shown in kB, MB, GB or TB.
     """
     averaged = {method: average(series) for method, series in curves.items()}
     labels = {method: method if any(drawn) else f"{method} (none)" for method, drawn in averaged.items()}

@@ -61,11 +61,6 @@ def completed(external: PastRun, others: Sequence[Predictions], notes: Notes) ->
     """Return external predictions with what they lack (labels, patients, sites, clients), taken from runs by image.
 
     Images are matched by name, or by site and name if the file has sites. Notes name what was taken.
-
-    Args:
-        external: The external predictions.
-        others: Predictions of the runs that it is compared with.
-        notes: List to which the notes are added.
     """
     table = external.table
     keys = ["image", "site"] if (table.sites != "").all() else ["image"]

@@ -28,7 +28,7 @@ def intervals_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure
     """
     count = len(numbers.scored)
     apart = (0.1 if count <= 4 else 0.075) / (step := max(0.2, 0.1 + (0.1 if count <= 4 else 0.075) * count))
-    names = [*numbers.shared.classes, numbers.support.macro_name]
+    names = numbers.names
     halves = 2 if len(numbers.shared.classes) * step > TALL else 1
     rows = math.ceil(len(names) / halves)
     looks = {scored.method.name: styles[scored.method.name] for scored in numbers.scored}
@@ -38,10 +38,10 @@ def intervals_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figure
         part = range(start, min(start + rows, len(names)))
         _rows(panel, names, part, rows)
         for number, (scored, style) in enumerate(zip(numbers.scored, looks.values(), strict=True)):
-            for row, estimate in enumerate([*scored.classes, scored.macro][start : start + rows]):
+            for row, estimate in enumerate(scored.rows[start : start + rows]):
                 _point(panel, row + (number - (count - 1) / 2) * apart, estimate, style)
         for row, i in enumerate(part):
-            if all(math.isnan([*scored.classes, scored.macro][i].value) for scored in numbers.scored):
+            if all(math.isnan(scored.rows[i].value) for scored in numbers.scored):
                 panel.text(0.5, row, "undefined", transform=panel.get_yaxis_transform(), ha="center", **UNDEFINED)
         counted = [i for i in part if i < len(numbers.shared.classes)]
         support = panel.secondary_yaxis("right")
@@ -59,10 +59,9 @@ def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figu
     A point is filled if the difference is claimed, else hollow; p (Holm) and its stars are printed next to it.
     """
     methods = [against.method.name for against in numbers.against]
-    names = [*numbers.shared.classes, numbers.support.macro_name]
-    figure, panels = _panels(methods, names, 2 if len(methods) == 4 else min(len(methods), 3), 0.19)
+    figure, panels = _panels(methods, numbers.names, 2 if len(methods) == 4 else min(len(methods), 3), 0.19)
     for panel, against in zip(panels, numbers.against, strict=True):
-        for row, difference in enumerate((*against.classes, against.macro)):
+        for row, difference in enumerate(against.rows):
             _difference(panel, row, difference, styles[against.method.name])
     figure.supxlabel(f"AUROC minus that of {printed(numbers.against[0].baseline.name)}", fontsize=8, color=INK)
     return figure

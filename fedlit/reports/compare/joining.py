@@ -123,13 +123,7 @@ def what_joining_brought(
     draws: int = DRAWS,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Joining:
-    """Compare every method with each site's own model.
-
-    Args:
-        runs: Finished runs; those of a single client are individual models.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-        progress: Function that shows a message about the current step.
+    """Compare every method with each site's own model; finished runs of a single client are individual models.
 
     Raises:
         ConfigError: If there are no individual models or no others, a site has two kinds of individual model, or runs
@@ -189,16 +183,11 @@ def _signed(value: float, interval: Interval) -> str:
 def _held(run: PastRun) -> Predictions | None:
     """Return a run's predictions of all images that clients hold, from all of its test sets; None without any."""
     tables = [run.predictions(name) for name in run.sets]
-    parts = [part for table in tables if len(part := _rows(table, table.clients != ""))]
+    parts = [part for table in tables if len(part := table.take(table.clients != ""))]
     if not parts or (run.site is not None and SET not in run.sets):
         return None
     names = {"scores": torch.cat, "labels": torch.cat} | dict.fromkeys(COLUMNS.values(), np.concatenate)
     return replace(parts[0], groups={}, **{n: cat([getattr(p, n) for p in parts]) for n, cat in names.items()})
-
-
-def _rows(predictions: Predictions, rows: np.ndarray) -> Predictions:
-    names = ("scores", "labels", *COLUMNS.values())
-    return replace(predictions, groups={}, **{name: getattr(predictions, name)[rows] for name in names})
 
 
 def _parts(methods: Sequence[Method], scored: Mapping[str, Predictions], inside: bool) -> dict[str, Predictions]:
@@ -217,7 +206,7 @@ def _parts(methods: Sequence[Method], scored: Mapping[str, Predictions], inside:
         here = np.zeros(len(ids[run.where]), dtype=bool)
         for draw, images in at_home:
             here |= ids[run.where].isin(images) & (one_draw or draw == run.draw)
-        parts[run.where] = _rows(scored[run.where], here == inside)
+        parts[run.where] = scored[run.where].take(here == inside)
     return parts
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from fedlit.metrics.intervals import FEWEST, Interval
 from fedlit.metrics.paired import p_text
-from fedlit.reports.compare.joining import Joining, SiteGain
+from fedlit.reports.compare.difference import Difference
+from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.words import short
 
@@ -38,15 +39,13 @@ def write_latex(folder: Path, numbers: Statistics | None, joining: Joining | Non
 
 def auroc_table(numbers: Statistics) -> str:
     """Return the AUROC of each class and method, with its interval, as a LaTeX table."""
-    names = (*numbers.shared.classes, numbers.support.macro_name)
-    changes = {each.method.name: (*each.classes, each.macro) for each in numbers.against}
+    changes = {each.method.name: each.rows for each in numbers.against}
     rows = []
-    for i, name in enumerate(names):
+    for i, name in enumerate(numbers.names):
         of_class = [each[i] for each in changes.values()]
         cells = []
         for scored in numbers.scored:
-            estimate = (*scored.classes, scored.macro)[i]
-            change = changes.get(scored.method.name)
+            estimate, change = scored.rows[i], changes.get(scored.method.name)
             better = change[i].claimed and change[i].value > 0 if change else False
             if not change and of_class:
                 better = all(each.claimed and each.value < 0 for each in of_class)
@@ -67,16 +66,11 @@ def auroc_table(numbers: Statistics) -> str:
 
 def differences_table(numbers: Statistics) -> str:
     """Return each method's difference from the baseline, with interval and p, as a LaTeX table."""
-    names = (*numbers.shared.classes, numbers.support.macro_name)
     rows = []
-    for i, name in enumerate(names):
-        row = [escaped(name)]
-        for each in numbers.against:
-            change = (*each.classes, each.macro)[i]
-            value = "--" if change.value != change.value else f"{change.value:+.3f}"
-            shown = _bold(_signed(value) + _ends(change.interval, "+.3f"), change.claimed)
-            row += [shown, escaped(p_text(change.p_holm))]
-        rows.append(row)
+    for i, name in enumerate(numbers.names):
+        changes = [each.rows[i] for each in numbers.against]
+        cells = [cell for each in changes for cell in (_change(each), escaped(p_text(each.p_holm)))]
+        rows.append([escaped(name), *cells])
     baseline = numbers.against[0].baseline.name
     noise = "test-set and seed noise" if any(each.several_seeds for each in numbers.against) else "test-set noise only"
     caption = (
@@ -89,19 +83,11 @@ def differences_table(numbers: Statistics) -> str:
 
 def gains_table(joining: Joining) -> str:
     """Return the gain of each site from each method as a LaTeX table, with the summary over sites."""
-    sites = [gain.site for gain in joining.methods[0].home]
-    rows = [
-        [escaped(site), short(joining.methods[0].home[i].own.value), *(_gain(each.home[i]) for each in joining.methods)]
-        for i, site in enumerate(sites)
-    ]
+    by_site = zip(*(each.home for each in joining.methods), strict=True)
+    rows = [[escaped(g[0].site), short(g[0].own.value), *(_change(each.gain) for each in g)] for g in by_site]
     summaries = [each.summary for each in joining.methods]
-    apart = int(any(summaries))
-    if apart:
-        cells = [
-            "--" if s is None else _bold(_signed(f"{s.effects.mean:+.3f}") + _ends(s.interval, "+.3f"), s.p_holm < 0.05)
-            for s in summaries
-        ]
-        rows.append(["all sites", "", *cells])
+    if apart := int(any(summaries)):
+        rows.append(["all sites", "", *("--" if s is None else _change(s.as_difference) for s in summaries)])
     caption = (
         f"AUROC of each site's own model on its test images, and what joining adds, with {100 * joining.level:g}% "
         "intervals under test-set and seed noise, which are not corrected. Bold: beyond noise (p below 0.05, "
@@ -126,8 +112,7 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], apa
     return "\n".join([*lines, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
-def _gain(gain: SiteGain) -> str:
-    change = gain.gain
+def _change(change: Difference) -> str:
     if change.value != change.value:
         return "--"
     return _bold(_signed(f"{change.value:+.3f}") + _ends(change.interval, "+.3f"), change.claimed)
@@ -144,4 +129,4 @@ def _ends(interval: Interval, form: str = ".3f") -> str:
 
 
 def _signed(text: str) -> str:
-    return text.replace("-", "$-$") if text != "--" else text
+    return text.replace("-", "$-$")

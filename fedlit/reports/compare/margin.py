@@ -171,10 +171,6 @@ def needed(numbers: Statistics, size: float) -> list[Needed]:
     test-set noise has the variance ``(images + run / S - run / S0) n0 / n`` and seed noise ``(seeds S0 + run (n0 / n -
     1)) / S``. These variances are estimates: with two or three seeds, that of the seeds is known within a factor of
     several. For non-inferiority with the margin ``size``, a true difference of 0 has the same power.
-
-    Args:
-        numbers: Statistics of the runs at hand.
-        size: The difference of AUROC that should be found.
     """
     patients = len(np.unique(numbers.shared.units))
     unit = "images" if numbers.shared.patients is None else "patients"

@@ -1,7 +1,5 @@
 """Runs in MLflow, fedlit's or others', downloaded as run directories with the files that a comparison reads."""
 
-import importlib.util
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,7 +15,7 @@ from fedlit.predictions.table import FOLDER
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.mlflow import ENVIRONMENT
+from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.names import IS_PARENT, key_of
 from fedlit.tracking.store import cause, connect, error_code
 
@@ -26,24 +24,18 @@ FILES = ("config.yaml", "metrics.csv", "partition.png")
 
 
 class MLflowRuns:
-    """An MLflow store of runs.
-
-    Args:
-        uri: Its tracking URI.
-        folder: Folder for downloads, with one directory per run.
+    """An MLflow store of runs, which are downloaded to a folder with one directory per run.
 
     Raises:
         ConfigError: If MLflow is not installed, or a database file does not exist.
     """
 
     def __init__(self, uri: str, folder: Path) -> None:
-        if importlib.util.find_spec("mlflow") is None:
+        if not prepare(**QUIET):
             raise ConfigError(
                 "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories",
                 key="compare-without-mlflow",
             )
-        for name, value in (ENVIRONMENT | QUIET).items():
-            os.environ.setdefault(name, value)
         if missing := absent(uri):
             raise ConfigError(
                 f"--tracking_uri {uri}: {missing}; change to the folder in which the runs were started, name another "

@@ -52,11 +52,7 @@ def page(
 ) -> str:
     """Return the page as HTML; equal content gives equal bytes.
 
-    Args:
-        comparison: Methods, numbers and notes.
-        looks: Looks of the methods by name.
-        charts: Charts by the id of their section.
-        partitions: Figures of partitions as PNG, each with the names of its runs.
+    Looks are by method, charts by the id of their section; partitions are figures as PNG with the names of their runs.
     """
     return template("compare/report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
@@ -131,13 +127,8 @@ def marker_path(marker: str) -> str:
     shape = MarkerStyle(marker)
     size = 7.5 * LARGER.get(marker, 1.0)
     outline = shape.get_path().transformed(shape.get_transform() + Affine2D().scale(size, -size).translate(18, 8))
-    letters = {
-        Outline.MOVETO: "M",
-        Outline.LINETO: "L",
-        Outline.CURVE3: "Q",
-        Outline.CURVE4: "C",
-        Outline.CLOSEPOLY: "Z",
-    }
+    codes = (Outline.MOVETO, Outline.LINETO, Outline.CURVE3, Outline.CURVE4, Outline.CLOSEPOLY)
+    letters = dict(zip(codes, "MLQCZ", strict=True))
     return "".join(
         letters[code] + ("" if code == Outline.CLOSEPOLY else " ".join(f"{point:.4g}" for point in points))
         for points, code in outline.iter_segments()

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class RandomEffects:
     weights: np.ndarray  # `[K]` weights of the sites, which sum to 1.
     tau2: float  # Variance of the effect between sites.
     i2: float  # Share of the observed variance that is between sites, in [0, 1].
-    p_heterogeneity: float  # p of Cochran's test that all sites have the same effect.
 
 
 def random_effects(effects: Sequence[float], variances: Sequence[float]) -> RandomEffects:
@@ -26,16 +24,9 @@ def random_effects(effects: Sequence[float], variances: Sequence[float]) -> Rand
     Args:
         effects: ``[K]`` effect of each site.
         variances: ``[K]`` their variances, above 0.
-
-    Raises:
-        ValueError: There are fewer than two sites, or a variance is not above 0.
     """
     effect, variance = np.asarray(effects, dtype=np.float64), np.asarray(variances, dtype=np.float64)
     count = len(effect)
-    if count < 2 or variance.shape != effect.shape or not (variance > 0).all():
-        raise ValueError(
-            f"random_effects: expected at least two effects with variances above 0, found {effect} and {variance}"
-        )
     fixed = 1 / variance
     q = float(fixed @ (effect - fixed @ effect / fixed.sum()) ** 2)
     excess = q - (count - 1)
@@ -44,5 +35,4 @@ def random_effects(effects: Sequence[float], variances: Sequence[float]) -> Rand
     shares = weights / weights.sum()
     mean = float(shares @ effect)
     error = float(np.sqrt(shares @ (effect - mean) ** 2 / (count - 1)))
-    i2, p = max(0.0, excess / q) if q else 0.0, float(stats.chi2.sf(q, count - 1))
-    return RandomEffects(count, mean, error, shares, tau2=float(tau2), i2=i2, p_heterogeneity=p)
+    return RandomEffects(count, mean, error, shares, tau2=float(tau2), i2=max(0.0, excess / q) if q else 0.0)

@@ -23,18 +23,9 @@ ACROSS = 5
 
 
 def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Draw patients with replacement, as `fedlit.metrics.intervals.bootstrap` does with the same seed and number.
+    """Return `[B, N]` int32, how often each image is drawn if patients are drawn with replacement.
 
-    Args:
-        patients: `[N]` ids, one per image.
-        draws: Number of draws B.
-        seed: Seed of the draws.
-
-    Returns:
-        `[B, N]` int32, the number of times that each image is drawn.
-
-    Raises:
-        ValueError: If an id is missing or there are fewer than two patients.
+    The draws are those of `fedlit.metrics.intervals.bootstrap` with the same seed and number; ``patients`` are `[N]`.
     """
     patient, count = patient_codes(patients, len(patients))
     (drawn,) = resampled(count, draws, seed, draws)
@@ -56,13 +47,8 @@ def roc_curve(
 
     Returns:
         The band, or None if no seed has both positives and negatives.
-
-    Raises:
-        ValueError: If the shapes of scores, labels and draws do not match, or scores are not finite.
     """
-    if len(scores) != len(labels):
-        raise ValueError(f"Expected scores and labels of the same seeds, found {len(scores)} and {len(labels)}.")
-    of_seeds = [_rates(np.asarray(s), np.asarray(l), None) for s, l in zip(scores, labels, strict=True)]
+    of_seeds = [_rates(s, l) for s, l in zip(scores, labels, strict=True)]
     rates = [rate for rate in of_seeds if rate is not None]
     if not rates:
         return None
@@ -70,7 +56,7 @@ def roc_curve(
     if len(scores) > 1 or draws is None:
         low, high = spread(values)
     else:
-        of_draws = _rates(np.asarray(scores[0]), np.asarray(labels[0]), draws)
+        of_draws = _rates(scores[0], labels[0], draws)
         low, high = np.nanquantile(of_draws, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     return Band(RATES, values.mean(0), np.clip(low, 0, 1), np.clip(high, 0, 1))
 
@@ -129,13 +115,8 @@ def class_panels(
 ) -> tuple[Figure, list[Axes], float]:  # fmt: skip
     """Return a figure with a titled panel for each class, its panels, and their width in inches.
 
-    Args:
-        classes: Names of the classes.
-        looks: Looks of what is drawn, for the legend.
-        labels: Labels of x and y.
-        heights: Inches around all panels, and around each row of them.
-        pad: Points between a panel and its title.
-        share: Whether the panels share their axes.
+    Labels are those of x and y; heights are inches around all panels, and around each row of them; ``pad`` is in points
+    between a panel and its title. Panels may share their axes.
     """
     across = min(len(classes), ACROSS)
     down, panel = math.ceil(len(classes) / across), min(PAGE / across - 0.1, 2.2)
@@ -150,16 +131,11 @@ def class_panels(
     return figure, panels[: len(classes)], panel
 
 
-def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None) -> np.ndarray | None:
+def _rates(scores: np.ndarray, labels: np.ndarray, draws: np.ndarray | None = None) -> np.ndarray | None:
     """Return `[B, G]` true positive rates at `RATES`, one row without draws; None without positives or negatives.
 
     A draw without positives or negatives is NaN.
     """
-    if scores.shape != labels.shape or (draws is not None and draws.shape[1:] != scores.shape):
-        shapes = f"{list(scores.shape)}, {list(labels.shape)}" + ("" if draws is None else f", {list(draws.shape)}")
-        raise ValueError(f"Expected scores [N], labels [N] and draws [B, N] of the same images, found {shapes}.")
-    if not np.isfinite(scores).all():
-        raise ValueError("Expected finite scores, found NaN or infinite ones.")
     labelled = np.flatnonzero((labels == 0) | (labels == 1))
     labelled = labelled[np.argsort(-scores[labelled], kind="stable")]
     ranked, positive = scores[labelled], labels[labelled] == 1

@@ -14,6 +14,7 @@ and no test. The same applies to a class without a positive training image in so
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 import pandas as pd
@@ -54,6 +55,11 @@ class MethodAuroc:
     macro: AurocEstimate  # Their mean, over the classes where it is defined (the same for all methods).
     how: str  # Method of the classes' intervals: ``bootstrap`` or ``DeLong``.
 
+    @property
+    def rows(self) -> tuple[AurocEstimate, ...]:
+        """Return the estimate of each class, then the mean."""
+        return (*self.classes, self.macro)
+
 
 @dataclass(frozen=True, eq=False)
 class MethodDifferences:
@@ -65,6 +71,11 @@ class MethodDifferences:
     classes: tuple[Difference, ...]  # Difference of each class.
     macro: Difference  # Difference of the mean over classes; always from the bootstrap.
     over_classes: Paired  # Paired t-test over classes, as in Kulkarni et al., section 4.3.
+
+    @property
+    def rows(self) -> tuple[Difference, ...]:
+        """Return the difference of each class, then that of the mean."""
+        return (*self.classes, self.macro)
 
     @property
     def several_seeds(self) -> bool:
@@ -117,8 +128,7 @@ class Statistics:
         rows = []
         for scored in self.scored:
             support = [*self.support.rows(), (None,) * 5]
-            entries = zip(self._names, (*scored.classes, scored.macro), support, strict=True)
-            for name, estimate, counts in entries:
+            for name, estimate, counts in zip(self.names, scored.rows, support, strict=True):
                 how = RESAMPLED if estimate is scored.macro else scored.how
                 interval = (estimate.interval.low, estimate.interval.high, estimate.interval.level, how)
                 method = scored.method
@@ -134,7 +144,7 @@ class Statistics:
         columns += ["p_seeds", "p", "p_holm", "stars"]
         rows = []
         for against in self.against:
-            for name, change in zip(self._names, (*against.classes, against.macro), strict=True):
+            for name, change in zip(self.names, against.rows, strict=True):
                 how = RESAMPLED if change is against.macro else against.how
                 interval = (change.interval.low, change.interval.high, change.interval.level)
                 names = (against.method.name, against.baseline.name, name)
@@ -153,8 +163,7 @@ class Statistics:
     @property
     def has_intervals(self) -> bool:
         """Return True if any AUROC has an interval."""
-        estimates = (each for scored in self.scored for each in (*scored.classes, scored.macro))
-        return any(each.interval.low == each.interval.low for each in estimates)
+        return any(each.interval.low == each.interval.low for scored in self.scored for each in scored.rows)
 
     @property
     def images(self) -> str:
@@ -164,7 +173,8 @@ class Statistics:
         return f"{len(self.shared.labels):,} images {sharing}"
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the classes and of their mean."""
         return (*self.shared.classes, self.support.macro_name)
 
 
@@ -179,14 +189,7 @@ def numbers_of(
 ) -> Statistics:
     """Return the statistics of methods on the images, classes and draws of the data that all their runs share.
 
-    Args:
-        methods: Methods, all of whose runs have predictions.
-        baseline: One of them, which is subtracted from the others.
-        predictions: Predictions by the place of a run.
-        notes: List to which notes on what is left out are added.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-        progress: Function that shows a message about the current step.
+    All runs have predictions, by their place. Notes on what is left out are added to ``notes``.
 
     Raises:
         ConfigError: If the runs have nothing in common.
@@ -227,13 +230,7 @@ def statistics(
     patients are unknown, for a difference also if each patient has one image. The standard deviation of the bootstrap's
     draws is the error of a difference under test-set noise, so a small p does not need millions of draws.
 
-    Args:
-        methods: Methods, with their runs in the order of ``shared.scores``.
-        baseline: The method that is subtracted from the others.
-        shared: Scores of the runs.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
-        progress: Function that shows a message about the current step.
+    The scores of ``shared`` are in the order of the methods and of their runs.
 
     Raises:
         ConfigError: If the level or the number of draws is out of range, or there are fewer than two patients.
@@ -244,33 +241,42 @@ def statistics(
             "change --level or --draws",
             key="draws-or-level-out-of-range",
         )
-    support = Support.of(shared)
-    judged = np.append(support.judged, support.judged.any())
-    boots: list[Bootstrap] = []
+    support, boots = Support.of(shared), []
     parts = list(dict.fromkeys(rows.start for rows in shared.rows))
     for number in range(len(shared.scores)):
         progress(f"bootstrap: run {number + 1} of {len(shared.scores)}")
         seed = parts.index(shared.rows[number].start) if parts else 0  # draws of the data are independent
         boots.append(_with_macro(intervals.bootstrap(*shared.of_run(number), draws, seed), support.averaged))
-    scored, means, slices = [], {}, {}
-    for method in methods:
-        start = sum(len(other.runs) for other in methods[: methods.index(method)])
-        slices[method.name] = slice(start, start + len(method.runs))
-        own = boots[slices[method.name]]
-        mean = (np.mean([getattr(boot, part) for boot in own], axis=0) for part in ("estimate", "draws"))
-        means[method.name] = Bootstrap(*mean, own[0].sample)
-        single = shared.scores[start] if len(method.runs) == 1 else None
-        of_all = {"shared": shared, "support": support, "judged": judged, "level": level}
-        scored.append(_scored(method, own, means[method.name], single, **of_all))
-    against = []
-    theirs = slices[baseline.name]
-    for method in (each for each in methods if each is not baseline):
-        ours, change = slices[method.name], means[method.name].minus(means[baseline.name])
-        of_runs = {"ours": boots[ours], "theirs": boots[theirs], "change": change}
-        of_runs |= {"our_scores": shared.scores[ours], "their_scores": shared.scores[theirs]}
-        of_all = {"shared": shared, "averaged": support.averaged, "judged": judged, "level": level}
-        against.append(_against(method, baseline, **of_runs, **of_all))
+    runs = zip(shared.scores, boots, strict=True)
+    resampled = [_Resampled(method, *zip(*islice(runs, len(method.runs)), strict=True)) for method in methods]
+    first = resampled[methods.index(baseline)]
+    scored = [_scored(each, shared, support, level) for each in resampled]
+    against = [_against(each, first, shared, support, level) for each in resampled if each is not first]
     return Statistics(shared, support, tuple(scored), _corrected(against), level, draws)
+
+
+@dataclass(frozen=True, eq=False)
+class _Resampled:
+    """A method with the scores and the bootstrap of each of its runs."""
+
+    method: Method
+    scores: tuple[np.ndarray, ...]
+    boots: tuple[Bootstrap, ...]
+
+    @property
+    def single(self) -> bool:
+        return len(self.boots) == 1
+
+    @property
+    def by_seed(self) -> np.ndarray:
+        """Return `[S, C + 1]` AUROC of each run, the mean over classes last."""
+        return np.stack([boot.estimate for boot in self.boots])
+
+    @property
+    def mean(self) -> Bootstrap:
+        """Return the bootstrap of the mean over runs."""
+        means = (np.mean([getattr(boot, part) for boot in self.boots], axis=0) for part in ("estimate", "draws"))
+        return Bootstrap(*means, self.boots[0].sample)
 
 
 def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
@@ -282,23 +288,14 @@ def _with_macro(boot: Bootstrap, averaged: np.ndarray) -> Bootstrap:
     return Bootstrap(np.append(boot.estimate, macro), np.column_stack([boot.draws, draws]), boot.sample)
 
 
-def _scored(
-    method: Method,
-    boots: Sequence[Bootstrap],
-    mean: Bootstrap,
-    single: np.ndarray | None,
-    shared: Shared,
-    support: Support,
-    judged: np.ndarray,
-    level: float,
-) -> MethodAuroc:
-    by_seed = np.stack([boot.estimate for boot in boots])
-    deviations = by_seed.std(0, ddof=1) if len(boots) > 1 else np.full(by_seed.shape[1], np.nan)
+def _scored(runs: _Resampled, shared: Shared, support: Support, level: float) -> MethodAuroc:
+    mean, by_seed = runs.mean, runs.by_seed
+    deviations = np.full(by_seed.shape[1], np.nan) if runs.single else by_seed.std(0, ddof=1)
     fewest = np.minimum(*support.independent).clip(2)
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
     variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
-    if single is not None and shared.patients is None:
-        variance, how = intervals.delong(single, shared.labels), DELONG
+    if runs.single and shared.patients is None:
+        variance, how = intervals.delong(runs.scores[0], shared.labels), DELONG
     images, known = support.rarer, support.averaged
     if known.any():  # the mean over classes has the median class's patients, and the rarer images of all classes
         usual = np.median(fewest[known])
@@ -307,41 +304,36 @@ def _scored(
     else:
         fewest, images, variance = (np.append(each, np.nan) for each in (fewest, images, variance))
     ends = intervals.logit_intervals(mean.estimate, variance, fewest, images, level)
-    shown = [each if known else Interval(np.nan, np.nan, level) for each, known in zip(ends, judged, strict=True)]
+    shown = [each if ok else Interval(np.nan, np.nan, level) for each, ok in zip(ends, _judged(support), strict=True)]
     columns = (mean.estimate.tolist(), deviations.tolist(), shown)
     estimates = [AurocEstimate(*numbers) for numbers in zip(*columns, strict=True)]
-    return MethodAuroc(method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
+    return MethodAuroc(runs.method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
 
 
 def _against(
-    method: Method,
-    baseline: Method,
-    ours: Sequence[Bootstrap],
-    theirs: Sequence[Bootstrap],
-    change: Bootstrap,
-    our_scores: Sequence[np.ndarray],
-    their_scores: Sequence[np.ndarray],
-    shared: Shared,
-    averaged: np.ndarray,
-    judged: np.ndarray,
-    level: float,
+    runs: _Resampled, baseline: _Resampled, shared: Shared, support: Support, level: float
 ) -> MethodDifferences:
-    error, how = _error(change), RESAMPLED
-    if len(ours) == len(theirs) == 1 and not shared.clustered:
-        tested = intervals.paired_delong(our_scores[0], their_scores[0], shared.labels)
+    both = runs, baseline
+    error, how = _error(runs.mean.minus(baseline.mean)), RESAMPLED
+    if runs.single and baseline.single and not shared.clustered:
+        tested = intervals.paired_delong(runs.scores[0], baseline.scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested), DELONG
-    by_seed = [np.stack([boot.estimate for boot in boots]) for boots in (ours, theirs)]
-    by_draw = paired_by_seed(method, baseline)
+    by_draw = paired_by_seed(runs.method, baseline.method)
     extra = extra_variance(shared) if by_draw else None
-    columns = zip(*(each.T for each in by_seed), error, strict=True)
+    columns = zip(*(each.by_seed.T for each in both), error, strict=True)
     differences = [tested_difference(*column, level, extra) for column in columns]
-    differences = [each if known else each.untested for each, known in zip(differences, judged, strict=True)]
-    means = [np.where(averaged, each[:, :-1].mean(0), np.nan) for each in by_seed]
-    noise = [np.stack([boot.draws[:, -1] for boot in boots]) for boots in (ours, theirs)]
+    differences = [each if ok else each.untested for each, ok in zip(differences, _judged(support), strict=True)]
+    means = [np.where(support.averaged, each.by_seed[:, :-1].mean(0), np.nan) for each in both]
+    noise = [np.stack([boot.draws[:, -1] for boot in each.boots]) for each in both]
     sides = [noise[0] - noise[1]] if by_draw else noise
-    run = sum(_run_variance(side) / len(side) for side in sides) * min(len(ours), len(theirs))
+    run = sum(_run_variance(side) / len(side) for side in sides) * min(len(each.boots) for each in both)
     macro = replace(differences[-1], run_variance=run)
-    return MethodDifferences(method, baseline, how, tuple(differences[:-1]), macro, paired(*means))
+    return MethodDifferences(runs.method, baseline.method, how, tuple(differences[:-1]), macro, paired(*means))
+
+
+def _judged(support: Support) -> np.ndarray:
+    """Return `[C + 1]` bool, the classes with intervals and tests, and whether their mean has them."""
+    return np.append(support.judged, support.judged.any())
 
 
 def _run_variance(draws: np.ndarray) -> float:

@@ -58,11 +58,8 @@ def method_figure(
 ) -> Figure:
     """Return a blank figure, one page wide, with a legend if there are several methods.
 
-    Args:
-        styles: Looks of the methods by name.
-        height: Height below the legend, inches.
-        layout: Layout engine of matplotlib; ``compressed`` for square panels.
-        lines: Whether the legend shows lines with the markers.
+    The height is that below the legend, in inches; the layout is ``compressed`` for square panels. Without ``lines``,
+    the legend shows only markers.
     """
     names = [printed(method) for method in styles]
     if len(names) == 1:
@@ -102,21 +99,13 @@ def svg(figure: Figure) -> str:
     return document.getvalue()
 
 
-def save(figure: Figure, path: Path | str) -> Path:
-    """Write the figure as `.svg` (see `svg`), `.pdf` with embedded TrueType fonts and no date, or `.png`.
-
-    Raises:
-        ValueError: If the file's name has another suffix.
-    """
-    path = Path(path)
-    match path.suffix.lower():
-        case ".svg":
-            path.write_text(svg(figure), encoding="utf-8")
-        case ".pdf":
-            with rc_context({"pdf.fonttype": 42}):
-                figure.savefig(path, format="pdf", metadata={"CreationDate": None, "Creator": None, "Producer": None})
-        case ".png":
-            figure.savefig(path, format="png", dpi=300)
-        case _:
-            raise ValueError(f"Expected a figure's name to end in .svg, .pdf or .png, found {path.name!r}.")
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure as `.svg` (see `svg`), `.pdf` with embedded TrueType fonts and no date, or `.png`."""
+    if path.suffix == ".svg":
+        path.write_text(svg(figure), encoding="utf-8")
+    elif path.suffix == ".pdf":
+        with rc_context({"pdf.fonttype": 42}):
+            figure.savefig(path, metadata={"CreationDate": None, "Creator": None, "Producer": None})
+    else:
+        figure.savefig(path, dpi=300)
     return path

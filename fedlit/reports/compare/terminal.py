@@ -105,13 +105,13 @@ def _auroc(comparison: Comparison, numbers: Statistics, labels: dict[str, str]) 
     head = ("mean", "SD", f"{100 * numbers.level:g}% int.", *compared)
     widths = (max(len("method"), *map(len, labels.values())), *WIDTHS)
     yield Text(_line(("  method", *head), widths), "bold")
-    changes = {against.method.name: (*against.classes, against.macro) for against in numbers.against}
-    for i, name in enumerate((*shared.classes, numbers.support.macro_name)):
+    changes = {against.method.name: against.rows for against in numbers.against}
+    for i, name in enumerate(numbers.names):
         both = (numbers.support.positives, " positive"), (numbers.support.negatives, " negative")
         support = ", ".join(of(i, sign) for of, sign in both) if i < len(shared.classes) else ""
         yield Text.assemble((name, "bold"), (f": {support}" if support else "", "dim"))
         for scored in numbers.scored:
-            estimate, change = (*scored.classes, scored.macro)[i], changes.get(scored.method.name)
+            estimate, change = scored.rows[i], changes.get(scored.method.name)
             row = _row(estimate, change[i] if change else None, bool(numbers.against))
             yield Text(_line((f"  {labels[scored.method.name]}", *row), widths), "bold" if "*" in row[-1] else "")
 

@@ -22,9 +22,10 @@ from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCoun
 from fedlit.metrics.paired import holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
+from fedlit.predictions.table import GROUP
 from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, grouping, test_images, validation_images
+from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, test_images, validation_images
 from fedlit.reports.evaluation.points import FEDERATION, Point, Threshold, by_owner, choose
 
 ALL = "all"
@@ -153,9 +154,14 @@ def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> 
     """Return the kinds of groups: those asked for, or else all in the files."""
     named = [kind for images in sets for kind in images.groups if kind not in COLUMNS]
     kinds = tuple(dict.fromkeys(named)) if request.by is None else request.by
+    there = ", ".join([*(f"{GROUP}{name}" for name in sets[0].groups if name not in COLUMNS), *COLUMNS])
     for kind in kinds:
         if not any(kind in images.groups for images in sets):
-            grouping(sets[0], kind)
+            raise ConfigError(
+                f"{sets[0].file}: column {GROUP}{kind}: expected the group of each image, found only the columns "
+                f"{there}; name {kind} in `groups` of the data and write the file again with `fedlit test`",
+                key="predictions-without-group",
+            )
     if request.by is None and not kinds:
         notes.append(
             f"{sets[0].file} has no column group/..., so groups of patients are not compared. Name them as `groups` of "
@@ -202,10 +208,7 @@ def _cells(
     places = [(column, *place) for column in range(len(images.classes)) for place in groups]
 
     def cell(place: tuple[int, str, str]) -> Cell | None:
-        column, *group = place
-        group = tuple(group)
-        draws = {"patient": patient, "counts": counts}
-        return _cell(images, column, group, groups[group], **draws, thresholds=thresholds, request=request)
+        return _cell(images, place, groups[place[1:]], patient, counts, thresholds=thresholds, request=request)
 
     with ThreadPoolExecutor(max(1, min(4, os.cpu_count() or 1))) as threads:
         cells = list(threads.map(cell, places))
@@ -224,14 +227,14 @@ def _cells(
 
 def _cell(
     images: Images,
-    column: int,
-    group: tuple[str, str],
+    place: tuple[int, str, str],
     rows: np.ndarray,
     patient: np.ndarray,
     counts: np.ndarray,
     thresholds: Sequence[Threshold],
     request: EvaluationOptions,
 ) -> Cell | None:
+    column, *group = place
     labels, name = images.labels[:, column], images.classes[column]
     known = ~np.isnan(labels)
     prevalence = float(labels[known].mean()) if request.prevalence is None and known.any() else request.prevalence

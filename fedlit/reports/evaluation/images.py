@@ -10,7 +10,7 @@ import torch
 from scipy.special import logit
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError
 from fedlit.predictions.table import AGAIN, FOLDER, GROUP, Predictions, read
 from fedlit.reports.compare.past_run import Notes, PastRun
 
@@ -43,9 +43,10 @@ def read_images(runs: Sequence[PastRun], files: Sequence[Path], objective: str, 
     """Read the predictions of runs for one set of images.
 
     Raises:
-        ConfigError: A file is damaged, or the runs differ in images, labels, patients, groups or classes.
+        DataError: A file is damaged.
+        ConfigError: The runs differ in images, labels, patients, groups or classes.
     """
-    parts = [_read(file) for file in files]
+    parts = [read(file) for file in files]
     first, file = parts[0], files[0]
     keys = [_keys(part, each) for part, each in zip(parts, files, strict=True)]
     logits = []
@@ -136,29 +137,6 @@ def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> 
                 key="no-validation-predictions",
             )
     return read_images(runs, files, objective, notes)
-
-
-def grouping(images: Images, kind: str) -> np.ndarray:
-    """Return `[N]`, the group of each image.
-
-    Raises:
-        ConfigError: The file has no such column.
-    """
-    if kind not in images.groups:
-        columns = [f"{GROUP}{name}" for name in images.groups if name not in COLUMNS] + list(COLUMNS)
-        raise ConfigError(
-            f"{images.file}: column {GROUP}{kind}: expected the group of each image, found only the columns "
-            f"{', '.join(columns)}; name {kind} in `groups` of the data and write the file again with `fedlit test`",
-            key="predictions-without-group",
-        )
-    return images.groups[kind]
-
-
-def _read(file: Path) -> Predictions:
-    try:
-        return read(file)
-    except ValueError as error:
-        raise ConfigError(str(error), key=key_of(error, "proposal-failed")) from error
 
 
 def _keys(part: Predictions, file: Path) -> pd.MultiIndex:

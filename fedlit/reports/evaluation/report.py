@@ -30,12 +30,7 @@ SECTIONS = {
 
 
 def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Sequence[Chart]]) -> Path:
-    """Write the report, its figures and tables to a folder, replacing earlier ones; return the page's path.
-
-    Args:
-        evaluation: The numbers.
-        folder: The folder, which is created if necessary.
-        drawn: Figures by section, see :func:`fedlit.reports.evaluation.figures.charts`.
+    """Write the report, its tables and its figures by section to a folder, replacing earlier ones; return the page.
 
     Raises:
         ConfigError: The folder cannot be created.
@@ -57,11 +52,11 @@ def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Seque
 def add_to_mlflow(
     evaluation: Evaluation, drawn: Mapping[str, Sequence[Chart]], tracking_uri: str, folder: Path
 ) -> str | None:
-    """Add the most important figures to ``evaluation/`` of the runs in MLflow.
+    """Add the reliability diagram, the decision curve and two ROC curves to ``evaluation/`` of the runs in MLflow.
 
     Args:
         evaluation: The numbers.
-        drawn: Figures by section; the reliability diagram, the decision curve and two ROC curves are added.
+        drawn: Figures by section.
         tracking_uri: The store, for ids of runs and for directories whose store needs credentials.
         folder: A temporary folder.
 

@@ -8,7 +8,7 @@ import torch
 
 from fedlit.core.system.processes import cores
 from fedlit.experiment.grid import Sweep
-from fedlit.reports.reproductions.costs import Estimate
+from fedlit.reports.reproductions.costs import Cost, Estimate
 from fedlit.reports.reproductions.document import Scale, SweepPart
 from fedlit.reports.reproductions.published import grid
 
@@ -20,43 +20,24 @@ def announced(
 ) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
-    Args:
-        scale: The scale of the reproduction.
-        parts: Its sweeps, including bodies and sweeps whose rates are not chosen yet.
-        sweeps: Sweep of each part, by its experiment.
-        folders: Folders of the data, which need not exist.
-        estimate: Estimate of steps and times.
+    Parts include bodies, and sweeps whose rates are not chosen yet; sweeps are by experiment. Folders need not exist.
     """
-    rows, number, total_steps, hours, disk, todo, caches = [], 0, 0, 0.0, 0, 0, {}
     constants = scale.rates.constants if scale.rates else ()
-    unknown, known = False, {}
-    for part in parts:
-        costs = estimate.costs(sweeps[part.experiment], constants)
-        steps = [cost.steps for cost, _ in costs]
-        waiting = [cost for cost, finished in costs if not finished]
-        todo += len(waiting)
-        unknown = unknown or None in steps
-        seconds = [estimate.seconds(cost) or 0.0 for cost in waiting]
-        hours += sum(seconds) / 3600
-        total_steps += sum(step or 0 for step in steps)
-        disk += sum(cost.disk for cost, _ in costs)
-        number += len(costs)
-        for cost, _ in costs:
-            caches[(cost.images, cost.picture)] = cost.cache
-            known[cost.step] = estimate.given or estimate.measured[cost.step]
-        clients = sorted({cost.clients for cost, _ in costs})
-        span = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1]}"
-        takes = ["?", "?"] if None in steps else [f"{sum(steps):,}", f"{sum(seconds) / 3600:,.2f}"]
-        rows.append([part.experiment, str(len(costs)), str(len(costs) - len(waiting)), span, *takes])
+    costs = {part.experiment: estimate.costs(sweeps[part.experiment], constants) for part in parts}
+    rows = [[experiment, *_row(runs, estimate)] for experiment, runs in costs.items()]
+    runs = [run for of_part in costs.values() for run in of_part]
+    every, waiting = [cost for cost, _ in runs], [cost for cost, finished in runs if not finished]
+    steps = sum(cost.steps or 0 for cost in every)
+    hours = sum(estimate.seconds(cost) or 0.0 for cost in waiting) / 3600
     lines = [
         f"From {scale.data}.",
         "",
         *grid(["experiment", "runs", "finished", "clients", "local steps, all clients", "hours"], rows),
         "",
-        f"{number} runs, {todo} of them to do; {total_steps:,} local steps of all "
-        f"clients in all; {hours:,.1f} hours on one device, clients and runs one after the other, without evaluations.",
+        f"{len(runs)} runs, {len(waiting)} of them to do; {steps:,} local steps of all clients in all; "
+        f"{hours:,.1f} hours on one device, clients and runs one after the other, without evaluations.",
     ]
-    if unknown:
+    if any(cost.steps is None for cost in every):
         lines.append(
             "The length of runs with ? is in epochs of missing data: their steps are known once --root has the data."
         )
@@ -65,8 +46,11 @@ def announced(
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the processor"
     source = "as given" if estimate.given is not None else f"measured here, on {device}, fastest of two"
     lines += ["", f"Seconds of a local step, {source}:", ""]
+    known = {cost.step: estimate.given or estimate.measured[cost.step] for cost in every}
     lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
+    disk = sum(cost.disk for cost in every)
     lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and the states of clients)"]
+    caches = {(cost.images, cost.picture): cost.cache for cost in every}
     if None not in caches.values() and caches:
         lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
     if scale.root is None:
@@ -74,6 +58,16 @@ def announced(
     lines.append(f"- --root: {scale.root}")
     lines += [f"- {path}: {'there' if path.exists() else 'not there'}" for path in folders]
     return "\n".join([*lines, ""])
+
+
+def _row(runs: Sequence[tuple[Cost, bool]], estimate: Estimate) -> list[str]:
+    """Return the numbers of runs, of finished ones and of clients, all steps, and the hours of runs to do."""
+    steps, waiting = [cost.steps for cost, _ in runs], [cost for cost, finished in runs if not finished]
+    clients = sorted({cost.clients for cost, _ in runs})
+    span = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1]}"
+    hours = sum(estimate.seconds(cost) or 0.0 for cost in waiting) / 3600
+    takes = ["?", "?"] if None in steps else [f"{sum(steps):,}", f"{hours:,.2f}"]
+    return [str(len(runs)), str(len(runs) - len(waiting)), span, *takes]
 
 
 def _busy() -> str:

@@ -44,11 +44,7 @@ class SeedsReport:
     within: float | None = None
 
     def check_cases(self, scale: Scale, place: Place) -> None:
-        """Check before training that rows, columns and figures can be made for all cases.
-
-        Args:
-            scale: The scale of the reproduction.
-            place: Place of the report in its document.
+        """Check before training that rows, columns and figures can be made for all cases; errors name the place.
 
         Raises:
             ConfigError: A case lacks a label, or no case has the value of a label in ``against``.

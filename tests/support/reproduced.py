@@ -1,0 +1,41 @@
+"""Runs of reproductions that nobody trained: directories with the metrics that a report reads."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from fedlit.reports.reproductions.document import SweepPart
+from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result
+
+
+def measured_run(
+    directory: Path,
+    tested: Mapping[str, float],
+    by_round: Mapping[int, Mapping[str, float]] = {1: {"val/auroc_macro": 0.5}},
+    best: int = 1,
+) -> Path:
+    """The directory of a finished run: test metrics of its best model, and metrics of rounds."""
+    directory.mkdir(parents=True)
+    Result(max(by_round), best, 1.0, dict(tested)).write(directory)
+    file = MetricsFile(directory / "metrics.csv")
+    for step, metrics in by_round.items():
+        file.append(metrics, step)
+    return directory
+
+
+def table_of_runs(
+    parts: Iterable[SweepPart],
+    folder: Path,
+    measured: Callable[[SweepPart, str, int], tuple],
+    seeds: Sequence[int] = (0, 1),
+) -> pd.DataFrame:
+    """The runs of parts; ``measured`` gets the part, the name of a case and a seed for what ``measured_run`` takes."""
+    return pd.DataFrame(
+        {"part": part.experiment, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 1}
+        | {"directory": measured_run(folder / part.experiment / f"{name}-{seed}", *measured(part, name, seed))}
+        for part in parts
+        for name, case in part.cases.items()
+        for seed in part.seeds or seeds
+    )
