@@ -45,10 +45,10 @@ class Records:
     classes: tuple[str, ...]
     patients: np.ndarray
     sites: np.ndarray
-    site_classes: dict[str, tuple[str, ...]]
-    splits: np.ndarray | None
-    table: pd.DataFrame
-    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+    site_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    splits: np.ndarray | None = None
+    table: pd.DataFrame = field(kw_only=True)
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,6 @@ class MedMNIST(FederatedDataModule):
             classes=self.classes,
             patients=names,
             sites=np.full(len(names), self.file.stem.partition("_")[0]),
-            site_classes={},
             splits=splits,
             table=pd.DataFrame({"image": names}),
         )
@@ -128,11 +127,7 @@ class MedMNIST(FederatedDataModule):
         )
 
     def _labels(self) -> np.ndarray:
-        """Return the labels, [N, L] float32.
-
-        Raises:
-            ValueError: A label has no name, or is not 0 or 1 although images have several labels.
-        """
+        """Return the labels, [N, L] float32."""
         labels = np.concatenate(self._arrays("labels")).astype(np.int64)
         top = 1 if self.several else len(self.labels) - 1
         if labels.min() < 0 or labels.max() > top:
@@ -165,12 +160,7 @@ class MedMNIST(FederatedDataModule):
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array in a file, without reading the images.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not a file of MedMNIST with two-dimensional images.
-    """
+    """Return the shape of each array in a file of MedMNIST, without reading the images."""
     if not file.is_file():
         raise MissingFileError(
             f"{file}: no such file; expected a file of MedMNIST, such as chestmnist.npz", key="medmnist-file-missing"

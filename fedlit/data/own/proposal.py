@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.data.labels import letters
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
 from fedlit.data.own.image_paths import image_pattern, images_below, why_no_image
 from fedlit.data.own.table_formats import is_numeric, read_any_table
@@ -96,9 +97,6 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
         table: The table.
         root: The folder with the images; by default that of the table.
         known: Known arguments, which are not searched for.
-
-    Raises:
-        ConfigError: There is no image below the folder, the table names no image, or no column is a label.
     """
     known = dict(known or {})
     read, written = read_any_table(table, known.get("sheet"))
@@ -274,9 +272,8 @@ def _add_classes(proposal: Proposal, known: Mapping[str, Any], rows: pd.DataFram
 
 def _like(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """Return the label of each class that differs only in case, blanks and punctuation."""
-    spelled = {re.sub(r"[\W_]+", "", label.casefold()): label for label in labels}
-    of = {name: spelled.get(re.sub(r"[\W_]+", "", name.casefold())) for name in classes}
-    return {name: label for name, label in of.items() if label is not None}
+    spelled = {letters(label): label for label in labels}
+    return {name: spelled[letters(name)] for name in classes if letters(name) in spelled}
 
 
 def _meanings(cells: pd.Series) -> set[str]:

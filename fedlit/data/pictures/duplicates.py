@@ -73,11 +73,7 @@ class Pair:
 
 
 class Thumbs:
-    """Thumbnails in a temporary file, and their hashes.
-
-    Args:
-        count: Number of thumbnails, all black at first.
-    """
+    """Thumbnails in a temporary file, all black at first, and their hashes."""
 
     def __init__(self, count: int) -> None:
         self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)

@@ -43,11 +43,7 @@ def readers() -> dict[str, type[ChestXrays]]:
 
 
 def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
-    """Return the reader of a folder by the name of its data set, or else by its files.
-
-    Raises:
-        ConfigError: There is no such folder, or it looks like none of the data sets or like several.
-    """
+    """Return the reader of a folder by the name of its data set, or else by its files; one or none is an error."""
     if not root.is_dir():
         raise ConfigError(
             f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
