@@ -11,13 +11,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from PIL import Image
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.cache import read_header
 from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import SPLITS, Records, listed
@@ -85,7 +83,7 @@ class MedMNIST(FederatedDataModule):
             in_chans=(3 if len(pictures) == 4 else 1) if in_chans is None else in_chans,
             **kwargs,
         )
-        self.several = targets[1] > 1
+        self.several, self.photographs = targets[1] > 1, len(pictures) == 4
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
@@ -93,10 +91,6 @@ class MedMNIST(FederatedDataModule):
                 f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
             )
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the flip and crop of photographs for colour, and the default of X-rays for grey."""
-        return FlipCropAugmentation(2) if len(self._shapes["train_images"]) == 4 else super().default_augmentation()
 
     def records(self) -> Records:
         """Read the file, and store its images in the cache."""
