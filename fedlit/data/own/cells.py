@@ -99,11 +99,7 @@ def read_labels(
 ) -> np.ndarray:
     """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; other cells are named with their lines.
 
-    Args:
-        table: The table.
-        columns: Names of the columns.
-        values: Meanings of spellings in all columns.
-        of_columns: Meanings of spellings in single columns.
+    Spellings have the meanings of ``values``, or those of their column, ``of_columns``.
     """
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):

@@ -89,15 +89,16 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
 
     A name is ``all``, ``unfinished``, or the beginning of an entry's name; one that matches no entry is an error.
     """
-
-    def stands_for(name: str, entry: CacheEntry) -> bool:
-        return name == "all" or (name == "unfinished" and not entry.finished) or entry.name.startswith(name)
-
-    for name in names:
-        if name not in ("all", "unfinished") and not any(stands_for(name, entry) for entry in candidates):
+    starts = tuple(name for name in names if name not in ("all", "unfinished"))
+    for name in starts:
+        if not any(entry.name.startswith(name) for entry in candidates):
             raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}", key="cache-entry-unknown")
-    matching = [entry for entry in candidates if any(stands_for(name, entry) for name in names)]
-    return [entry for entry in matching if time.time() - entry.used >= older * 86400]
+    return [
+        entry
+        for entry in candidates
+        if ("all" in names or ("unfinished" in names and not entry.finished) or entry.name.startswith(starts))
+        and time.time() - entry.used >= older * 86400
+    ]
 
 
 def remove(entry: CacheEntry) -> bool:
