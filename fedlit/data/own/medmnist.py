@@ -9,7 +9,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from PIL import Image
 
 from fedlit.core.errors import DataError, MissingFileError
@@ -107,7 +106,6 @@ class MedMNIST(FederatedDataModule):
             patients=names,
             sites=np.full(len(names), self.file.stem.partition("_")[0]),
             splits=splits,
-            table=pd.DataFrame({"image": names}),
         )
 
     def _arrays(self, what: str) -> list[np.ndarray]:
