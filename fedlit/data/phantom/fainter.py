@@ -42,9 +42,10 @@ class Fainter:
                 f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it",
                 key="fainter-finding-unknown",
             )
-        contrast, share = "data.fainter.contrast", "data.fainter.share"
-        check_number(contrast, self.contrast, "[0, 1]", key="finding-contrast-out-of-range", error=DataError)
-        check_number(share, self.share, "(0, 1)", key="scanner-share-out-of-range", error=DataError)
+        check_number(
+            "data.fainter.contrast", self.contrast, "[0, 1]", key="finding-contrast-out-of-range", error=DataError
+        )
+        check_number("data.fainter.share", self.share, "(0, 1)", key="scanner-share-out-of-range", error=DataError)
 
     def scanners(self, hospital: Hospital, cohort: Cohort, seed: int) -> np.ndarray:
         """Return the scanner of each image, [N] "A" or "B"."""

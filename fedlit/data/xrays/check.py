@@ -43,7 +43,7 @@ def readers() -> dict[str, type[ChestXrays]]:
 
 
 def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
-    """Return the reader of a folder by the name of its data set, or else by its files; one or none is an error."""
+    """Return the reader of a folder by the name of its data set, or else by its files; several or none are an error."""
     if not root.is_dir():
         raise ConfigError(
             f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
