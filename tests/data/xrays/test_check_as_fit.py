@@ -42,7 +42,7 @@ def noise(seed: int) -> Image.Image:
     [
         ({"NumberOfFrames": 3}, "3 in MONOCHROME2"),
         ({"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}, "1 in RGB"),
-        ({"PixelData": None}, "one without pixels"),
+        ({"Rows": None, "Columns": None, "BitsStored": None, "PixelData": None}, "one without pixels"),
     ],
 )
 def test_what_a_dicom_header_says(tmp_path, fedlit_cli, change, word):
