@@ -25,12 +25,10 @@ def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
     return [(split, data) for split, data in parts if data is not None]
 
 
-def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
-    """Return the sorted names of the clients, given the client and the split of each record, [N] str.
+def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
+    """Check the client of each record, [N] str, given its split, [N] str.
 
-    Raises:
-        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
-            has fewer than two training images.
+    Refuse other lengths, empty names, names that are equal in files or metrics, and fewer than two training images.
     """
     if owners.shape != splits.shape:
         raise DataError(
@@ -48,15 +46,10 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> list[str]:
             f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client.",
             key="client-with-too-few-images",
         )
-    return names
 
 
 def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None:
-    """Check that all images of a patient, [N] str, have the same client, [N] str.
-
-    Raises:
-        ValueError: A patient is at several clients; the message begins with ``where``.
-    """
+    """Refuse patients whose images, [N] str, are at several clients, [N] str; the error begins with ``where``."""
     pairs = sorted(set(zip(patients.tolist(), owners.tolist(), strict=True)))
     several = [patient for patient, count in Counter(patient for patient, _ in pairs).items() if count > 1]
     if several:
@@ -71,11 +64,7 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
 
 
 def distinct_names(names: Iterable[str]) -> None:
-    """Check that no client name is empty, and that no two are equal as a file name or metric key.
-
-    Raises:
-        ConfigError: A name is empty, or equal to another one.
-    """
+    """Refuse client names that are empty, or equal as a file name or metric key."""
     seen: dict[str, str] = {}
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"

@@ -64,12 +64,7 @@ def check_data_module(kind: type[FederatedDataModule], **arguments: Any) -> None
 
 
 class _Maker:
-    """Modules of a class, made from arguments as in YAML.
-
-    Args:
-        kind: The class.
-        arguments: Arguments of all modules.
-    """
+    """Modules of a class, made from arguments as in YAML."""
 
     def __init__(self, kind: type[FederatedDataModule], arguments: dict[str, Any]) -> None:
         self.kind, self.arguments, self._parser = kind, arguments, ArgumentParser(exit_on_error=False)

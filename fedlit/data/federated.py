@@ -80,9 +80,11 @@ class FederatedDataModule(Checked):
     Attributes:
         drawn: Identifiers of the generators of synthetic images; empty for real images. Two synthetic sources without a
             common generator are not searched for copies of each other's images.
+        photographs: True for ``FlipCropAugmentation`` by default, false for ``XrayAugmentation``.
     """
 
     drawn: frozenset = frozenset()
+    photographs: bool = False
 
     def __init__(
         self,
@@ -143,9 +145,9 @@ class FederatedDataModule(Checked):
 
     def default_augmentation(self) -> nn.Module:
         """Return the transform for ``augment: true``, which takes a batch of float images [B, C, H, W] in [0, 1]."""
-        from fedlit.data.pictures.augmentation import XrayAugmentation
+        from fedlit.data.pictures.augmentation import FlipCropAugmentation, XrayAugmentation
 
-        return XrayAugmentation()
+        return FlipCropAugmentation() if self.photographs else XrayAugmentation()
 
     def decode(self, files: Sequence[str | Path]) -> ImageStore:
         """Decode image files, or load them from the cache, for ``records()``.
@@ -201,17 +203,17 @@ class FederatedDataModule(Checked):
         from fedlit.core.messages import ClientData
 
         records, owners, kept, hidden = self.divided()
+        owners, splits = owners[kept], records.splits[kept]
         if self.sampler is not None and len(records.classes) != 1:
             raise DataError(
                 f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one "
                 "class, or remove data.sampler",
                 key="sampler-with-several-classes",
             )
-        names, visible = check_clients(owners[kept], records.splits[kept]), _without(records.labels, hidden)
+        visible = _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
-        owners, splits = owners[kept], records.splits[kept]
         rows_of = pd.DataFrame({"client": owners, "split": splits}).groupby(["client", "split"]).indices
-        for name in names:
+        for name in sorted(set(owners.tolist())):
             train, val, test = (kept[rows_of.get((name, split), np.empty(0, np.int64))] for split in SPLITS)
             labelled = ~hidden[train].all(axis=0)
             images = self._images(records, train, trained, self._augmentation())
@@ -230,10 +232,7 @@ class FederatedDataModule(Checked):
     def divided(self) -> tuple[Records, np.ndarray, np.ndarray, np.ndarray]:
         """Return the records with their splits, the client of each, the kept rows and a mask of hidden labels, [N, C].
 
-        No image is read.
-
-        Raises:
-            ValueError: As in ``setup()``.
+        No image is read. Errors are those of ``setup()``.
         """
         from fedlit.data.splits import split_by_patient
 
@@ -278,11 +277,7 @@ class FederatedDataModule(Checked):
         return hidden
 
     def save_partition(self, path: str | Path) -> None:
-        """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file.
-
-        Raises:
-            ValueError: The path has another suffix, or the data have no records.
-        """
+        """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file."""
         path = Path(path)
         if self.assignment is None:
             raise DataError(f"{type(self).__name__} has no records yet: call setup() first", key="records-before-setup")

@@ -1,5 +1,6 @@
 """Labels of a source: policies for uncertain and blank ones, and the harmonised names of findings."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -53,16 +54,12 @@ class Origin:
 
 
 def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
-    """Check a map of names against the labels of a source, and return the origin of each class.
+    """Return the origin of each class, after checking a map of names against the labels of a source.
 
     Args:
-        names: A map from each class to a label, or to several labels with a rule.
+        names: A map from each class to a label, or to several labels with a rule. No label is in two classes.
         labels: The labels of the source.
         key: The option, for messages.
-
-    Raises:
-        ValueError: A class has no label, a label is unknown, several labels have no rule, or two classes have the same
-            label.
     """
     origin_of: dict[str, Origin] = {}
     claimed: dict[str, str] = {}
@@ -98,16 +95,9 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
 def checked_classes(
     classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes", advice: str = ""
 ) -> tuple[str, ...]:
-    """Return the classes after checking them.
+    """Return the classes, which are different and among the allowed ones.
 
-    Args:
-        classes: Names of the classes.
-        allowed: Names to choose from.
-        key: The option, for messages.
-        advice: End of the message about an unknown class.
-
-    Raises:
-        ValueError: A class is unknown or repeated, or there is no class.
+    An error names the option ``key``. The one about an unknown class ends with ``advice``.
     """
     for label in classes:
         if label not in allowed:
@@ -119,6 +109,11 @@ def checked_classes(
     return tuple(classes)
 
 
+def letters(label: str) -> str:
+    """Return a name without case, blanks and punctuation."""
+    return re.sub(r"[\W_]+", "", label.casefold())
+
+
 def similar_names(label: str, names: Sequence[str]) -> str:
     """Return the names most similar to a label, or all of them if none is similar, for an error message."""
     folded = {name.casefold(): name for name in names}
@@ -127,11 +122,7 @@ def similar_names(label: str, names: Sequence[str]) -> str:
 
 
 def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], key: str) -> dict[str, str]:
-    """Return the policy of every label, given one policy or a map with ``default`` for all other labels.
-
-    Raises:
-        ValueError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
-    """
+    """Return the policy of every label, given one policy or a map with ``default`` for all other labels."""
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():
         if value not in _MEANS:

@@ -1,7 +1,6 @@
 """Several data sets as one federation, each of them an organisation."""
 
 import hashlib
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from fedlit.core.errors import DataError
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.labels import checked_classes
+from fedlit.data.labels import checked_classes, letters
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.patients import keys
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
@@ -27,14 +26,7 @@ from fedlit.data.splits import split_by_patient
 
 
 class JoinedStore:
-    """Concatenation of several image stores.
-
-    Args:
-        stores: The image stores; all images have the same shape.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
+    """Concatenation of several image stores whose images have the same shape."""
 
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
@@ -122,7 +114,7 @@ class Organisations(FederatedDataModule):
         for name, source in (*sources.items(), *self.external.items()):
             source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
             self._set_resize(name, source)
-        self._classes = self._resolve_classes(classes)
+        self.classes = self._resolve_classes(classes)
 
     def _set_resize(self, name: str, source: FederatedDataModule) -> None:
         """Make an organisation resize as all others do, so that an exported model knows how its images were read."""
@@ -140,21 +132,12 @@ class Organisations(FederatedDataModule):
         if resize is not None:
             source.resize = self.resize
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self._classes
-
     def default_augmentation(self) -> nn.Module:
         """Return the default augmentation of the organisation whose name comes first in the alphabet."""
         return next(iter(self.sources.values())).default_augmentation()
 
     def records(self) -> Records:
-        """Read all organisations, and compare their images with each other and with the external test sets.
-
-        Raises:
-            ValueError: An image is in two organisations, or in one and an external test set.
-        """
+        """Read all organisations, and search them and the external test sets for copies of images."""
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]
@@ -249,7 +232,7 @@ class Organisations(FederatedDataModule):
     def _warn_of_similar_names(self, names: Sequence[str]) -> None:
         folded: dict[str, list[str]] = {}
         for label in names:
-            folded.setdefault(re.sub(r"[\W_]+", "", label.casefold()), []).append(label)
+            folded.setdefault(letters(label), []).append(label)
         for similar in folded.values():
             if len(similar) > 1:
                 warnings.warn(

@@ -35,7 +35,7 @@ class Records:
         site_classes: A map from sites to the classes that they label. Other sites label all classes.
         splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None if there is no
             official split.
-        table: The columns of the source for ``ByColumn``, with one row for each image.
+        table: The columns of the source for ``ByColumn``, with one row for each image; by default only ``image``.
         groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown.
     """
 
@@ -45,10 +45,16 @@ class Records:
     classes: tuple[str, ...]
     patients: np.ndarray
     sites: np.ndarray
-    site_classes: dict[str, tuple[str, ...]]
-    splits: np.ndarray | None
-    table: pd.DataFrame
+    site_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    splits: np.ndarray | None = None
+    table: pd.DataFrame | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.table is None:
+            from pandas import DataFrame
+
+            self.table = DataFrame({"image": self.names})
 
 
 @dataclass(frozen=True)
@@ -82,15 +88,10 @@ def labelled_classes(records: Records) -> tuple[str, ...]:
 
 
 def check_records(records: Records, exact: bool = False) -> Records:
-    """Return the records after checking that they are consistent, with one spelling of each patient.
+    """Return the records after checking that they are consistent, with one spelling of each patient unless ``exact``.
 
-    Args:
-        records: The records.
-        exact: Treat different spellings of an id as different patients.
-
-    Raises:
-        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
-            NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
+    Fields have one row per image, ids and classes are different, each image has a site and a patient, labels are 0, 1
+    or NaN, ``site_classes`` names sites and classes of the records, and groups have few different values.
     """
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
@@ -149,9 +150,9 @@ def check_records(records: Records, exact: bool = False) -> Records:
                 f"label scheme of site {site!r}: no image has this site; sites are {listed(np.unique(records.sites))}",
                 key="site-scheme-site-unknown",
             )
-    texts = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
-    texts["groups"] = check_groups(records.groups, len(records.names))
-    return replace(records, **texts | ({} if exact else {"patients": warn_united(texts["patients"])}))
+    checked = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
+    checked["groups"] = check_groups(records.groups, len(records.names))
+    return replace(records, **checked | ({} if exact else {"patients": warn_united(checked["patients"])}))
 
 
 def listed(values, limit: int = 8) -> str:

@@ -119,11 +119,7 @@ def read_table(
 
 
 def refuse_empty(table: LabelTable, column: str) -> None:
-    """Check that no cell of a column of text is empty.
-
-    Raises:
-        ValueError: A cell is empty; the message names line and column.
-    """
+    """Refuse a column of text with an empty cell; the error names line and column."""
     empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
     if empty.any():
         count = f"({empty.sum()} such lines)"
@@ -134,11 +130,7 @@ def refuse_empty(table: LabelTable, column: str) -> None:
 
 
 def _checked_header(path: Path) -> list[str]:
-    """Return the names of the columns as they are spelled.
-
-    Raises:
-        ValueError: The file is not text, or has two columns with the same name.
-    """
+    """Return the names of the columns as they are spelled, all different."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(HEAD)
@@ -177,11 +169,7 @@ def _refuse_cut_rows(path: Path, width: int) -> None:
 
 
 def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
-    """Check that no two rows have the same value in a column.
-
-    Raises:
-        ValueError: Two rows have the same value; the message names both lines.
-    """
+    """Refuse two rows with the same value in a column; the error names both lines."""
     repeated = table.rows[column].duplicated(keep=False).to_numpy()
     if repeated.any():
         name = table.rows[column][repeated].iloc[0]
@@ -193,11 +181,7 @@ def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
 
 
 def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:
-    """Return columns of numbers as float32 [N, L], with NaN where a cell is blank.
-
-    Raises:
-        ValueError: A cell is neither blank nor one of the allowed values; the message names line and column.
-    """
+    """Return columns of numbers as float32 [N, L], with NaN where a cell is blank; other values are errors."""
     values = table.rows[list(columns)]
     parsed = values.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
     wrong = ~(np.isin(parsed, allowed) | values.isna().to_numpy())

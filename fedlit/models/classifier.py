@@ -77,10 +77,7 @@ class ImageClassifier(Classifier):
         super().__init__(classes)
         check_number("model.in_chans", in_chans, "[1, inf)", key="in-chans-below-one")
         for name, width in {"hidden": hidden, "projection": projection}.items():
-            if width < 0:
-                raise ConfigError(
-                    f"model.{name}: expected a width, or 0 for none, found {width}", key="model-width-negative"
-                )
+            check_number(f"model.{name}", width, "[0, inf)", key="model-width-negative", advice="; use 0 for none")
         check_number("model.drop_rate", drop_rate, "[0, 1)", key="drop-rate-out-of-range")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         self.backbone, self.in_chans = backbone, in_chans

@@ -44,13 +44,7 @@ class ResNet20(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions in parallel to a shortcut without parameters.
-
-    Args:
-        before: Number of input channels.
-        channels: Number of output channels, at least as many.
-        stride: Stride of the first convolution and of the shortcut.
-    """
+    """Two 3x3 convolutions in parallel to a shortcut without parameters, from ``before`` to no fewer ``channels``."""
 
     def __init__(self, before: int, channels: int, stride: int) -> None:
         super().__init__()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import State
+from fedlit.core.system.argument_types import check_number
 from fedlit.objectives.shares import ShareObjective
 
 
@@ -73,11 +74,8 @@ class AUCSaddle(ShareObjective):
         dual_means: Literal["pooled", "clients"] = "pooled",
     ) -> None:
         super().__init__(prior)
-        if not margin > 0 or not dual_scale > 0:
-            raise ConfigError(
-                f"AUCSaddle: expected margin and dual_scale above 0, found {margin}, {dual_scale}",
-                key="auc-margin-not-positive",
-            )
+        for name, value in (("margin", margin), ("dual_scale", dual_scale)):
+            check_number(f"AUCSaddle.{name}", value, "(0, inf]", key="auc-margin-not-positive")
         if form == "paper" and margin != 1:
             raise ConfigError(
                 f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin", key="auc-paper-margin"

@@ -19,9 +19,6 @@ class BCE(Loss):
 
     Args:
         missing: Labels that are NaN: ``ignore``, or ``negative``.
-
-    Raises:
-        ConfigError: Another value of ``missing``.
     """
 
     objective_label = ""

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from own_tables import people, picture, write_table
+from own_tables import opened, people, picture, write_table
 from PIL import Image
 from refusals import refused
 
-from fedlit.data import ImageTable
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.xrays.check import inspect_image
 
@@ -40,8 +39,6 @@ def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
 def test_pictures_that_show_nothing_are_noted(tmp_path):
     black = {n: Image.fromarray(np.full((32, 32), 90 * (n % 2), np.uint8)) for n in (4, 5, 9)}
     table = write_table(tmp_path, people(), black)
-    data = ImageTable(
-        table, image="file", patient="patient", labels=["Edema"], image_size=16, cache_dir=str(tmp_path / "cache")
-    )
+    data = opened(table)
     data.setup()
     assert "3 of 40 images of ours show nothing, the first are '4.png', '5.png', '9.png'" in data.notes

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from PIL import Image
+from own_tables import picture
 from refusals import refused
 
 from fedlit.data import PhantomCXR
@@ -19,7 +19,7 @@ from fedlit.data.pictures.store import ImageStore
 def write(folder: Path, count: int) -> list[Path]:
     folder.mkdir()
     for n in range(count):
-        Image.fromarray(np.random.default_rng(n).integers(0, 256, (64, 64), dtype=np.uint8)).save(folder / f"{n}.png")
+        picture(n, 64).save(folder / f"{n}.png")
     return sorted(folder.iterdir())
 
 

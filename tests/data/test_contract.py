@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from own_tables import people, picture, write_table
-from PIL import Image
 from small_records import make_records
 from torch.utils.data import TensorDataset
 
@@ -156,12 +155,8 @@ class Deaf(Reader):
 
 def write_images(root: Path) -> Path:
     """Twenty images of noise and their labels."""
-    root.mkdir()
-    draw = np.random.default_rng(0)
-    for number in range(20):
-        Image.fromarray(draw.integers(0, 256, (24, 24), dtype=np.uint8)).save(root / f"{number}.png")
-    (root / "labels.csv").write_text("image,Mass\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(20)))
-    return root
+    columns = {"image": [f"{n}.png" for n in range(20)], "Mass": ["0", "1"] * 10}
+    return write_table(root, columns, name="labels.csv", file="image").parent
 
 
 @pytest.mark.parametrize("kind", [Source, Made])

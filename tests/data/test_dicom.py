@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from dicom_files import write_dicom
 from refusals import refused
 
 from fedlit.data.own.image_paths import images_below
@@ -13,30 +14,6 @@ from fedlit.data.xrays.check import inspect_image
 from fedlit.predictions.scoring import image_files
 
 RAMP = np.tile(np.arange(0, 4096, 128, dtype=np.uint16), (32, 1))
-
-
-def write_dicom(path, pixels, photometric="MONOCHROME2", **header):
-    """An uncompressed digital X-ray with these stored values."""
-    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-    meta = pydicom.dataset.FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-    meta.MediaStorageSOPInstanceUID = generate_uid(entropy_srcs=[path.name])
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data = pydicom.dataset.FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    data.Rows, data.Columns = pixels.shape[:2]
-    data.SamplesPerPixel = 1
-    data.PhotometricInterpretation = photometric
-    data.BitsAllocated = 8 * pixels.itemsize
-    data.BitsStored = header.pop("BitsStored", 8 * pixels.itemsize)
-    data.HighBit = data.BitsStored - 1
-    data.PixelRepresentation = int(pixels.dtype.kind == "i")
-    for keyword, value in header.items():
-        setattr(data, keyword, value)
-    data.PixelData = pixels.tobytes()
-    pydicom.dcmwrite(path, data, enforce_file_format=True)
-    return path
 
 
 def grey(path) -> np.ndarray:
@@ -99,6 +76,8 @@ def test_suffixes(tmp_path, name):
 def test_other_pictures_are_refused_by_name(tmp_path):
     palette = write_dicom(tmp_path / "palette.dcm", RAMP, "PALETTE COLOR")
     frames = write_dicom(tmp_path / "frames.dcm", RAMP, NumberOfFrames=2)
+    with refused("dicom-without-pixels"):
+        read_dicom(write_dicom(tmp_path / "header.dcm", RAMP, PixelData=None))
     text = tmp_path / "text.dcm"
     text.write_text("<html>404</html>")
     good = write_dicom(tmp_path / "good.dcm", RAMP)

@@ -39,8 +39,7 @@ def as_seen_by(body: nn.Module, images: LabelledImages) -> torch.Tensor:
         return body.eval()(torch.stack([images[i][0] for i in range(len(images))]))
 
 
-@pytest.mark.parametrize("hidden", [0, 16])
-def test_training_gives_the_same_numbers_as_on_images(tmp_path, hidden):
+def test_training_gives_the_same_numbers_as_on_images(tmp_path):
     ends = []
     for kind in (OnImages, ImageClassifier):
         assert not cached(tmp_path)
@@ -52,7 +51,7 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path, hidden):
             metrics.append({})
             validate(s.session, s.session.broadcast(s.server, s.session.round(0)), metrics[-1])
 
-        end = simulate(model(kind, hidden=hidden), data, federation, "32-true", evaluate)
+        end = simulate(model(kind, hidden=16), data, federation, "32-true", evaluate)
         ends.append((end.server.w, evaluate_sets(end.session, end.server, "test"), metrics))
     (w, tests, metrics), (w2, tests2, metrics2) = ends
     torch.testing.assert_close(w, w2, rtol=1e-4, atol=1e-5)

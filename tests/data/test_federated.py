@@ -50,13 +50,6 @@ def test_clients_partition_the_records_and_patients_are_in_one_split(by_hospital
     assert [len(seen[split]) for split in seen] == [42, 6, 12]
 
 
-def test_setup_twice_changes_nothing(by_hospital):
-    before, hash_before = dict(by_hospital.clients), by_hospital.partition_hash
-    by_hospital.setup("fit")
-    assert by_hospital.clients == before
-    assert by_hospital.partition_hash == hash_before
-
-
 def test_labels_outside_a_scheme_are_hidden_in_train_and_val_only(by_hospital):
     truth = make_records(by_hospital.cache_dir)
     row_of = {name: row for row, name in enumerate(truth.names.tolist())}

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import own_tables
 import pandas as pd
 import pytest
 import small_chexpert
@@ -13,6 +14,7 @@ import small_mimic
 import small_nih
 import small_padchest
 import small_vindr
+from dicom_files import write_dicom
 from edits import replace_in
 from own_tables import people, write_table
 from refusals import refused
@@ -206,33 +208,19 @@ class TestDataSets:
         assert groups["scanner"][2] == "ImagingDynamicsCompanyLtd"
 
     def test_vindr_reads_the_headers_of_dicom_files(self, tmp_path):
-        pytest.importorskip("pydicom")
         root = small_vindr.write_folder(tmp_path / "vindr")
         with refused("vindr-groups-without-headers", root, "data.groups", "sex"):
             opened(VinDrCXR, root, groups=["sex"]).read_within()
         for row, (sex, age) in enumerate((("F", "058Y"), ("M", "000Y"), (None, None))):
             (root / "train" / f"{small_vindr.image_id(row)}.png").unlink()
-            _header(root / "train" / f"{small_vindr.image_id(row)}.dicom", PatientSex=sex, PatientAge=age)
+            pixels = np.full((4, 4), 9, np.uint8)
+            write_dicom(root / "train" / f"{small_vindr.image_id(row)}.dicom", pixels, PatientSex=sex, PatientAge=age)
         (root / "train" / f"{small_vindr.image_id(3)}.png").unlink()
         (root / "train" / f"{small_vindr.image_id(3)}.dicom").write_bytes(b"damaged")
         with pytest.warns(UserWarning, match="expected several groups for 'age', found only '40-64'"):
             groups = opened(VinDrCXR, root, groups=["sex", "age"]).read_within().groups
         assert groups["sex"][:5].tolist() == ["female", "male", "", "", ""]
         assert groups["age"][:5].tolist() == ["40-64", "", "", "", ""]
-
-
-def _header(file: Path, **values) -> None:
-    from pydicom.dataset import Dataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, generate_uid
-
-    data = Dataset()
-    data.file_meta = FileMetaDataset()
-    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    data.file_meta.MediaStorageSOPClassUID = data.file_meta.MediaStorageSOPInstanceUID = generate_uid()
-    for name, value in values.items():
-        if value is not None:
-            setattr(data, name, value)
-    data.save_as(file, enforce_file_format=True)
 
 
 SEX = ["F", "M"] * 20
@@ -243,13 +231,9 @@ class TestImageTable:
     def table(self, root: Path, **columns) -> Path:
         return write_table(root, people(40, Sex=SEX, Alter=AGE, **columns))
 
-    def made(self, table: Path, **arguments) -> ImageTable:
-        usual = {"image": "file", "patient": "patient", "labels": ["Edema"], "image_size": 16}
-        cache = str(table.parent / "cache")
-        return ImageTable(table, **usual | {"partition": ByPatient(2), "cache_dir": cache} | arguments)
-
     def test_groups_reach_every_part_of_every_client_in_its_order(self, tmp_path):
-        data = self.made(self.table(tmp_path), groups={"sex": "Sex", "age": "Alter"}, bands={"age": [30, 50]})
+        groups = {"sex": "Sex", "age": "Alter"}
+        data = own_tables.opened(self.table(tmp_path), groups=groups, bands={"age": [30, 50]}, partition=ByPatient(2))
         data.setup()
         seen = 0
         for client in data.clients.values():
@@ -268,23 +252,20 @@ class TestImageTable:
 
     def test_a_column_that_does_not_exist_has_near_names(self, tmp_path):
         with refused("group-column-unknown", "ours.csv", "'sex'", "similar names are Sex"):
-            self.made(self.table(tmp_path), groups=["sex"]).read_within()
+            own_tables.opened(self.table(tmp_path), groups=["sex"]).read_within()
 
     def test_a_wrong_age_has_its_line(self, tmp_path):
         table = self.table(tmp_path)
         replace_in(table, ",27\n", ",grown\n")
         with refused("group-cell-not-a-number", "ours.csv", "column 'Alter', line 9", "an age", "'grown'"):
-            self.made(table, groups={"age": "Alter"}).read_within()
+            own_tables.opened(table, groups={"age": "Alter"}).read_within()
 
     def test_images_that_are_left_out_take_their_groups_with_them(self, tmp_path):
         table = self.table(tmp_path)
         (tmp_path / "0.png").unlink()
         with pytest.warns(UserWarning, match="missing"):
-            records = self.made(table, groups=["Sex"], missing="drop").records()
+            records = own_tables.opened(table, groups=["Sex"], missing="drop").records()
         assert records.groups["sex"].tolist() == [{"F": "female", "M": "male"}[cell] for cell in SEX[1:]]
-
-    def test_without_groups_there_are_none(self, tmp_path):
-        assert self.made(self.table(tmp_path)).records().groups == {}
 
 
 def test_counts_of_many_sites_are_added_up():

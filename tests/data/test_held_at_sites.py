@@ -19,10 +19,3 @@ def test_it_has_classes_and_no_images():
 def test_classes_are_different_and_at_least_one(classes):
     with refused("classes-repeated"):
         HeldAtSites(classes)
-
-
-def test_a_run_here_is_refused_in_words(fedlit_cli, tmp_path):
-    code, out, err = fedlit_cli(f"fit --data HeldAtSites --data.classes '[Edema, Mass]' --run_dir {tmp_path / 'runs'}")
-    assert (code, out) == (1, "")
-    assert "pass --sites FOLDER to train at the sites" in err
-    assert not (tmp_path / "runs").exists()

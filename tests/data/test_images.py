@@ -11,7 +11,7 @@ from refusals import refused
 from runs import execute
 from torchvision.transforms import v2
 
-from fedlit.data.pictures import opening, pixels
+from fedlit.data.pictures import opening
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
 
@@ -106,13 +106,6 @@ def test_a_killed_write_is_started_again(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["k.npy"]
 
 
-def test_a_damaged_store_is_made_again(tmp_path):
-    store = ImageStore.cached("k", (3, 1, 4, 4), lambda out: out.fill(9), tmp_path)
-    store.path.write_bytes(store.path.read_bytes()[:150])
-    again = ImageStore.cached("k", (3, 1, 4, 4), lambda out: out.fill(8), tmp_path)
-    assert (again[[0, 1, 2]] == 8).all()
-
-
 def test_a_full_disk_is_seen_before_writing(tmp_path):
     with pytest.raises(OSError, match=r"need \d+\.\d GiB, found .* another cache_dir or a smaller image_size"):
         ImageStore.cached("vast", (10**12, 1, 1024, 1024), lambda out: None, tmp_path)
@@ -137,27 +130,6 @@ def test_the_cache_folder_follows_argument_then_environment(tmp_path, monkeypatc
 
 
 # Decoding
-
-
-def test_files_are_decoded_in_order_and_once(tmp_path, monkeypatch):
-    files = png_files(tmp_path / "png")
-    store = decode_images(files, 32, cache_dir=tmp_path / "cache")
-    np.testing.assert_array_equal(store[list(range(5))].numpy(), pictures(5, 32))
-    monkeypatch.setattr(pixels, "read_image", lambda *_: pytest.fail("decoded again"))
-    assert decode_images(files, 32, cache_dir=tmp_path / "cache").path == store.path
-
-
-def test_changed_files_other_sizes_and_orders_are_other_stores(tmp_path):
-    files = png_files(tmp_path / "png")
-    cache = tmp_path / "cache"
-    first = decode_images(files, 32, cache_dir=cache)
-    assert decode_images(files, 16, cache_dir=cache).path != first.path
-    assert decode_images(files, 32, channels=3, cache_dir=cache).shape == (5, 3, 32, 32)
-    assert decode_images(files[::-1], 32, cache_dir=cache).path != first.path
-    Image.fromarray(np.full((32, 32), 99, np.uint8)).save(files[2])
-    changed = decode_images(files, 32, cache_dir=cache)
-    assert changed.path != first.path
-    assert (changed[2] == 99).all()
 
 
 def test_resizing_is_antialiased(tmp_path):
@@ -232,20 +204,6 @@ def test_missing_files_are_named_with_their_count(tmp_path):
     assert "7 of 12 image files are missing" in str(caught.value)
     assert "gone-0.png" in str(caught.value)
     assert "gone-6.png" not in str(caught.value)
-
-
-def test_damaged_files_are_all_named_at_once(tmp_path):
-    files = png_files(tmp_path / "png", count=6, size=64)
-    files[1].write_bytes(files[1].read_bytes()[:900])
-    files[3].write_text("<html>404</html>")
-    files[4].write_bytes(b"")
-    with pytest.raises(ValueError) as caught:
-        decode_images(files, 32, cache_dir=tmp_path / "cache")
-    message = str(caught.value)
-    assert "3 of 6 image files cannot be decoded" in message
-    assert all(str(files[index]) in message for index in (1, 3, 4))
-    assert not any(str(files[index]) in message for index in (0, 2, 5))
-    assert list((tmp_path / "cache").glob("*.npy")) == []
 
 
 def test_floating_point_files_are_refused(tmp_path):

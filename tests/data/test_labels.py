@@ -14,7 +14,6 @@ from fedlit.data.labels import (
     checked_classes,
     checked_policy,
     decided,
-    harmonised,
     harmonised_names,
     origins,
     similar_names,
@@ -39,7 +38,7 @@ def by_hand(rule: str, values: list[float]) -> float:
 # Several labels that make one class
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["any", "all"]),
     st.integers(1, 4).flatmap(
@@ -136,20 +135,6 @@ def test_the_table_of_names_says_what_a_data_set_calls_them(reader):
     found = origins(harmonised_names(reader.source), reader.labels, "harmonised.yaml")
     claimed = [label for origin in found.values() for label in origin.labels]
     assert len(claimed) == len(set(claimed))
+    assert "No Finding" not in found
     if reader is not VinDrCXR:  # whose local labels include some that no other data set has
         assert sorted(claimed) == sorted(reader.labels)
-
-
-def test_nih_and_chexpert_share_seven_of_twenty():
-    nih, chexpert = set(harmonised_names("NIH")), set(harmonised_names("CheXpert"))
-    assert (len(nih), len(chexpert), len(nih | chexpert)) == (14, 13, 20)
-    assert nih & chexpert == {
-        "Atelectasis",
-        "Cardiomegaly",
-        "Consolidation",
-        "Edema",
-        "Pleural Effusion",
-        "Pneumonia",
-        "Pneumothorax",
-    }
-    assert "No Finding" not in harmonised()

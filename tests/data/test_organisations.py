@@ -86,7 +86,6 @@ def test_classes_may_be_the_shared_ones_or_a_list(roots):
     [
         (["Masses"], ("class-unknown", "data.classes", "'Masses'")),
         (["Mass", "Mass"], ("classes-repeated", "data.classes")),
-        ("all", ("argument-type", "classes", "'union'", "'shared'", "'all'")),
         (["Hernia", "Mass"], ("organisation-without-classes", "'CheXpert'", "'Hernia', 'Mass'")),
     ],
 )
@@ -263,16 +262,6 @@ def test_pictures_of_different_shapes_do_not_join(tmp_path):
     stores = [ImageStore.from_array(np.zeros((2, 1, size, 4), np.uint8), tmp_path) for size in (4, 5)]
     with refused("image-shapes-differ", "1, 4, 4), (1, 5, 4"):
         JoinedStore(stores)
-
-
-def test_the_data_pickles_without_pixels(roots):
-    data = ready(both(roots, external={"Phantom": small_phantom()}))
-    again = pickle.loads(pickle.dumps(data))
-    assert again.partition_hash == data.partition_hash
-    for key, part in parts(data).items():
-        if key[1] != "train":
-            assert torch.equal(parts(again)[key].batch([0])[0], part.batch([0])[0])
-    assert data.clients["NIH"].train.store[[0]].numpy().tobytes() not in pickle.dumps(data)
 
 
 def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):

@@ -2,7 +2,6 @@
 
 import warnings
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -16,8 +15,6 @@ from fedlit.data import ByOrganisation, ByPatient
 from fedlit.data.labels import harmonised_names
 from fedlit.data.organisations import Organisations, save_classes
 from fedlit.experiment.options import resolved
-from fedlit.metrics.auroc import slugs
-from fedlit.tracking.base import MetricsFile
 
 # Small folders lack most classes, which is what the warning says.
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
@@ -110,7 +107,7 @@ def test_it_is_configured_by_yaml_and_survives_a_round_trip(roots, tmp_path):
 @pytest.mark.slow
 def test_surgical_heads_on_both_and_what_the_run_leaves(roots, tmp_path):
     told = config(roots)
-    # a curve is drawn for each class and test set, so a few classes
+    # A curve is drawn for each class and test set, so there are few classes.
     classes = ["Cardiomegaly", "Hernia", "Pleural Effusion", "Support Devices"]
     told["data"]["init_args"] |= {"classes": classes}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(told, sort_keys=False))
@@ -128,19 +125,3 @@ def test_surgical_heads_on_both_and_what_the_run_leaves(roots, tmp_path):
         ["NIH", "Pleural Effusion", "Effusion"],
     ]
     assert set(pd.read_csv(run / "partition.csv")["client"]) == {"NIH", "CheXpert"}
-    metrics = {key: value for _, key, value in MetricsFile(run / "metrics.csv").rows()}
-    label = dict(zip(classes, slugs(classes), strict=True))
-    for name in classes:  # an organisation knows nothing of what it does not label
-        for site in ("NIH", "CheXpert"):
-            count = metrics[f"test/{site}/n_pos/{label[name]}"] + metrics[f"test/{site}/n_neg/{label[name]}"]
-            assert (count > 0) == (name in harmonised_names(site))
-    for site in ("NIH", "CheXpert", "federation", "Phantom"):
-        for kind, names in {
-            "shared": ["Cardiomegaly", "Pleural Effusion"],
-            "unique": ["Hernia", "Support Devices"],
-        }.items():
-            values = [metrics[f"test/{site}/auroc/{label[name]}"] for name in names]
-            expected = np.nanmean(values) if np.isfinite(values).any() else np.nan
-            assert metrics[f"test/{site}/auroc_{kind}"] == pytest.approx(expected, nan_ok=True)
-    assert np.isfinite([metrics[f"test/federation/auroc_{kind}"] for kind in ("macro", "shared", "unique")]).all()
-    assert np.isfinite(metrics["test/Phantom/auroc_shared"])

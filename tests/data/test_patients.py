@@ -106,8 +106,6 @@ def test_exact_ids_stay_apart(tmp_path):
     data = nih(tmp_path / "nih", ["0{}"], same_person="exact")
     data.setup()
     assert data.assignment["patient"].nunique() == 80
-    with refused("argument-type", "same_person", "'spellings' or 'exact'", "'no'"):
-        nih(tmp_path / "no", ["0{}"], same_person="no")
 
 
 @pytest.mark.parametrize("column", ["patient", "site"])
@@ -147,8 +145,6 @@ def test_one_id_in_two_sources_may_be_one_person(tmp_path):
     test = data.assignment.query("split == 'test'")
     assert {f"p{n}" for n in range(5)} <= set(test["patient"])
     assert any("are in several sources and were divided differently" in note for note in data.notes)
-    with refused("argument-type", "patients", "'own' or 'shared'", "'all'"):
-        two_hospitals(tmp_path, patients="all")
 
 
 @pytest.mark.parametrize("blank", [np.nan, None, "", " "])

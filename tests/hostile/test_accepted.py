@@ -76,29 +76,8 @@ ELSEWHERE = {
     "cuda_graph": "needs a GPU, or its stand-in: tests/federation/engines/test_captured.py",
     "compile": "tests/federation/test_compile.py",
     **dict.fromkeys(
-        (
-            "table",
-            "root",
-            "image",
-            "patient",
-            "site",
-            "labels",
-            "findings",
-            "separator",
-            "splits",
-            "test",
-            "duplicates",
-            "sheet",
-            "sites",
-            "values",
-            "uncertain",
-            "blank",
-            "views",
-            "names",
-            "missing",
-            "official_split",
-            "colour",
-        ),
+        ("table", "root", "image", "patient", "site", "labels", "findings", "separator", "splits", "test", "duplicates",
+         "sheet", "sites", "values", "uncertain", "blank", "views", "names", "missing", "official_split", "colour"),
         "tests/data/own/test_image_table.py",
     ),
     "sampler": "tests/data/test_sampler.py",
@@ -111,7 +90,7 @@ ELSEWHERE = {
     "accelerator": "needs another device",
     "devices": "ranks: tests/federation/engines",
     "num_nodes": "machines: tests/federation/engines",
-}
+}  # fmt: skip
 
 
 class Seen:
@@ -251,21 +230,18 @@ def test_an_option_of_the_data_changes_what_it_says(option, value, what, tmp_pat
 
 
 def test_every_option_of_the_data_is_in_the_table():
-    names = {
-        n
-        for kind in (
-            PhantomCXR,
-            FederatedDataModule,
-            ChestXrays,
-            ImageTable,
-            ClassFolders,
-            MedMNIST,
-            FedHeartDisease,
-            FedISIC2019,
-        )
-        for n in inspect.signature(kind).parameters
-    } - {"kwargs"}
-    assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE}) == []
+    kinds = (
+        PhantomCXR,
+        FederatedDataModule,
+        ChestXrays,
+        ImageTable,
+        ClassFolders,
+        MedMNIST,
+        FedHeartDisease,
+        FedISIC2019,
+    )
+    names = {name for kind in kinds for name in inspect.signature(kind).parameters}
+    assert sorted(names - {row[0] for row in DATA} - {*ELSEWHERE, "kwargs"}) == []
 
 
 MODEL = [

@@ -66,24 +66,6 @@ class TestGroupNorm:
         affine = sum(p.numel() for m in model.modules() if isinstance(m, nn.GroupNorm) for p in m.parameters())
         assert layout.slices["norm"].stop - layout.slices["norm"].start == affine > 0
 
-    def test_an_image_does_not_depend_on_its_batch(self, name):
-        body = group_normalised(backbone(name)).train()
-        images = torch.randn(3, 1, 32, 32)
-        torch.testing.assert_close(body(images)[:1], body(images[:1]), rtol=1e-4, atol=1e-5)
-
-
-def test_group_norm_and_its_activation_by_hand():
-    layer = timm.layers.BatchNormAct2d(8)
-    nn.init.normal_(layer.weight)
-    nn.init.normal_(layer.bias)
-    images = torch.randn(2, 8, 5, 5)
-    grouped = images.reshape(2, 8, 1, 25)  # 8 channels make 8 groups, of one channel each
-    normal = (grouped - grouped.mean((2, 3), keepdim=True)) / (
-        grouped.var((2, 3), correction=0, keepdim=True) + 1e-5
-    ).sqrt()
-    wanted = (normal.reshape(images.shape) * layer.weight[:, None, None] + layer.bias[:, None, None]).relu()
-    torch.testing.assert_close(group_normalised(nn.Sequential(layer))(images), wanted)
-
 
 def first_block(body: nn.Module, images: torch.Tensor) -> tuple[int, ...]:
     """Shape of the first block's input."""

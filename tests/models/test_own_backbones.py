@@ -60,7 +60,7 @@ def test_a_block_by_hand():
 
 
 @EVERY
-@pytest.mark.parametrize("size", [28, 32, 96])
+@pytest.mark.parametrize("size", [28, 32])
 def test_features_are_the_mean_over_the_image(backbone, size):
     in_chans, _, features = BACKBONES[backbone]
     body = timm.create_model(backbone, num_classes=0, in_chans=in_chans).eval()
@@ -142,5 +142,3 @@ def test_what_it_has_not_is_refused(backbone):
         ImageClassifier(CLASSES, backbone, pretrained=True)
     with refused("stem-unsupported", backbone):
         ImageClassifier(CLASSES, backbone, stem="small")
-    with refused("backbone-unknown", "'resnet20_cifr'", "resnet20_cifar"):
-        ImageClassifier(CLASSES, "resnet20_cifr")

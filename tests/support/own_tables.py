@@ -1,10 +1,12 @@
-"""Tables of one's own with pictures that differ, as people write them."""
+"""Custom tables with different images, as users write them; their data module, and their check."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
+
+from fedlit.data import ImageTable
 
 
 def picture(seed: int, size: int = 32) -> Image.Image:
@@ -37,3 +39,15 @@ def write_table(
     lines = [",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))]
     (root / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
     return root / name
+
+
+def opened(table: Path, **options: object) -> ImageTable:
+    """Return the data module of a table of ``people``; its cache is next to the table."""
+    given = {"image": "file", "patient": "patient", "labels": ["Edema"], "image_size": 16}
+    return ImageTable(table, **given | {"cache_dir": str(table.parent / "cache")} | options)
+
+
+def data_check(fedlit_cli: Callable, line: str) -> tuple[int, str]:
+    """Run ``fedlit data check`` and return its exit code, and all that it prints with single blanks."""
+    code, out, err = fedlit_cli(f"data check {line}")
+    return code, " ".join((out + err).split())

@@ -25,8 +25,6 @@ def random_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -
         classes=("Effusion", "Mass", "Hernia"),
         patients=patient,
         sites=home,
-        site_classes={},
-        splits=None,
         table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
     )
 

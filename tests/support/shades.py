@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import torch
 
 from fedlit.core.fabric import make_fabric
@@ -25,19 +24,11 @@ class Shades(FederatedDataModule):
         cache_dir: of pictures and features.
     """
 
-    def __init__(self, augment: bool = False, image_size: int = 8, cache_dir: str | None = None) -> None:
-        super().__init__(
-            ByPatient(2),
-            batch_size=4,
-            image_size=image_size,
-            augment=augment,
-            cache_dir=cache_dir,
-            split=(0.6, 0.2, 0.2),
-        )
+    classes = CLASSES
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return CLASSES
+    def __init__(self, augment: bool = False, image_size: int = 8, cache_dir: str | None = None) -> None:
+        options = {"augment": augment, "image_size": image_size, "cache_dir": cache_dir}
+        super().__init__(ByPatient(2), batch_size=4, split=(0.6, 0.2, 0.2), **options)
 
     def records(self) -> Records:
         rng = np.random.default_rng(0)
@@ -48,7 +39,7 @@ class Shades(FederatedDataModule):
         names = np.array([f"picture-{i:02}" for i in range(IMAGES)])
         sites = np.full(IMAGES, "one")
         store = ImageStore.from_array(pictures, self.cache_dir)
-        return Records(store, names, labels, CLASSES, names, sites, {}, None, pd.DataFrame(index=range(IMAGES)))
+        return Records(store, names, labels, CLASSES, names, sites)
 
 
 def model(kind: type[ImageClassifier] = ImageClassifier, seed: int = 0, **options) -> ImageClassifier:

@@ -29,7 +29,7 @@ LABELS = (
 VIEWS = ("PA", "AP", "AP_horizontal", "L", "COSTAL")
 
 
-def write_folder(root: Path, images: list[Path] | None = None, flat: bool = False, patients: int = 30) -> Path:
+def write_folder(root: Path, flat: bool = False, patients: int = 30) -> Path:
     """A small download with 2 images for each patient: frontal ones, then a lateral and a costal one."""
     root.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
@@ -38,12 +38,8 @@ def write_folder(root: Path, images: list[Path] | None = None, flat: bool = Fals
         name = f"2168401113669640{index:04d}_0{index % 2}-101-007.png"
         folder = root if flat else root / str(index % 3)
         folder.mkdir(exist_ok=True)
-        if images:
-            # 12 of 16 bits, as released.
-            pixels = np.asarray(Image.open(images[index % len(images)]).convert("L"), np.uint16) * 16
-        else:
-            pixels = rng.integers(0, 4096, (24, 24), dtype=np.uint16)
-            pixels[0, 0] = 4095
+        pixels = rng.integers(0, 4096, (24, 24), dtype=np.uint16)  # 12 of 16 bits, as released
+        pixels[0, 0] = 4095
         Image.fromarray(pixels).save(folder / name)
         row = dict.fromkeys(COLUMNS, "x") | {
             "": str(index),

@@ -21,6 +21,5 @@ def make_records(cache_dir, count: int = 240) -> Records:
         patients=patients,
         sites=np.array(["North", "South", "West"])[np.char.str_len(patients) % 3 + np.arange(count) % 60 % 3],
         site_classes=SCHEME,
-        splits=None,
         table=pd.DataFrame({"View": rng.choice(["PA", "AP"], count)}),
     )

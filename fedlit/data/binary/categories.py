@@ -15,14 +15,12 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.seeds import derive_seed
 from fedlit.core.system.argument_types import check_number
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByCategory, Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records, listed
 from fedlit.data.splits import split_by_patient
@@ -72,7 +70,9 @@ class CategoryImages(FederatedDataModule, ABC):
         layout: A description of the expected folder, for error messages.
     """
 
+    classes = ("positive",)
     layout = ""
+    photographs = True
 
     def __init__(
         self,
@@ -106,11 +106,6 @@ class CategoryImages(FederatedDataModule, ABC):
             ValueError: A file has an unexpected name or content, or a category lacks images.
         """
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The only class, "positive"."""
-        return ("positive",)
-
     def records(self) -> Records:
         """Read the source, and label its images by the positive categories."""
         if not self.root.is_dir():
@@ -126,7 +121,6 @@ class CategoryImages(FederatedDataModule, ABC):
             classes=self.classes,
             patients=images.names,
             sites=category,
-            site_classes={},
             splits=images.splits,
             table=pd.DataFrame({"image": images.names, "category": category}),
         )
@@ -135,11 +129,7 @@ class CategoryImages(FederatedDataModule, ABC):
         return replace(records, splits=splits, sites=np.full(len(category), type(self).__name__))
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool.
-
-        Raises:
-            ValueError: A client has no negative training image, so that no number of positives gives ``imratio``.
-        """
+        """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool."""
         kept = np.ones(len(owners), dtype=bool)
         if self.imratio is None:
             return kept
@@ -158,10 +148,6 @@ class CategoryImages(FederatedDataModule, ABC):
             wanted = max(1, round(negatives * self.imratio / (1 - self.imratio)))
             kept[self._generator("imratio", client).permutation(positives)[wanted:]] = False
         return kept
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the horizontal flip and padded crop."""
-        return FlipCropAugmentation()
 
     def missing(self, reason: str) -> MissingFileError:
         """Return the error for a folder with missing content."""

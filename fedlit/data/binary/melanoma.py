@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import Records, contents
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
@@ -43,6 +41,8 @@ class Melanoma(FederatedDataModule):
         **kwargs: Further arguments of FederatedDataModule.
     """
 
+    classes = ("Melanoma",)
+    photographs = True
     layout = (
         f"expected {LABEL_FILES[0]}, {LABEL_FILES[1]} or {LABEL_FILES[2]}, and images such as ISIC_0015719.jpg in "
         f"{', '.join(f'{folder}/' for folder in FOLDERS[:-1])} or next to it"
@@ -53,11 +53,6 @@ class Melanoma(FederatedDataModule):
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}", key="melanoma-root-missing")
         self.root = Path(root).expanduser()
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The only class, "Melanoma"."""
-        return ("Melanoma",)
 
     def records(self) -> Records:
         """Read the label file and decode the images into the cache as RGB."""
@@ -76,14 +71,8 @@ class Melanoma(FederatedDataModule):
             classes=self.classes,
             patients=table.rows["patient_id"].to_numpy(dtype=str),
             sites=np.full(len(names), "ISIC"),
-            site_classes={},
-            splits=None,
             table=table.rows,
         )
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the horizontal flip and padded crop."""
-        return FlipCropAugmentation()
 
     def _files(self, names: np.ndarray) -> list[Path]:
         """Return the path of each image; a missing image is expected in the first folder."""

@@ -1,7 +1,6 @@
 """Fed-Heart-Disease: the four hospitals of UCI's Heart Disease data, as FLamby reads, splits and normalises them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -83,6 +82,7 @@ class FedHeartDisease(FederatedDataModule):
         eval_batch_size: Number of rows in a batch of test and prediction, at least 1.
     """
 
+    classes = ("Heart disease",)
     layout = f"expected processed.HOSPITAL.data for {', '.join(HOSPITALS)}, as UCI's download has them"
 
     def __init__(
@@ -92,29 +92,21 @@ class FedHeartDisease(FederatedDataModule):
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}", key="heart-root-missing")
         self.root = Path(root).expanduser()
-        self.classes = ("Heart disease",)
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the files and fill ``clients`` and ``test_sets``; a second call changes nothing.
-
-        Raises:
-            FileNotFoundError: A hospital has no file.
-            ValueError: A cell is not a number, or has a value that is missing in UCI's description.
-        """
+        """Read the files and fill ``clients`` and ``test_sets``; a second call changes nothing."""
         if self.clients:
             return
-        hospitals = [_read(self._file(name), name) for name in HOSPITALS]
-        whole = _Scale.of([rows.features[rows.training] for rows in hospitals])
-        scales = [_Scale.of([rows.features[rows.training]]) for rows in hospitals]
-        tests = [_rows([rows], ~rows.training, scale) for rows, scale in zip(hospitals, scales, strict=True)]
-        self.test_sets = {POOLED_TEST: _rows(hospitals, np.concatenate([~r.training for r in hospitals]), whole)}
+        hospitals = {name: _read(self._file(name), name) for name in HOSPITALS}
+        train, self.test_sets[POOLED_TEST] = _normalised(hospitals)
         if self.pooled:
-            train = _rows(hospitals, np.concatenate([rows.training for rows in hospitals]), whole)
-            self.clients = {POOLED: ClientData(POOLED, self.classes, train, None, None)}
-            self.test_sets |= dict(zip(HOSPITALS, tests, strict=True))
-            return
-        for name, rows, scale, test in zip(HOSPITALS, hospitals, scales, tests, strict=True):
-            self.clients[name] = ClientData(name, self.classes, _rows([rows], rows.training, scale), None, test)
+            self.clients[POOLED] = ClientData(POOLED, self.classes, train, None, None)
+        for name, rows in hospitals.items():
+            train, test = _normalised({name: rows})
+            if self.pooled:
+                self.test_sets[name] = test
+            else:
+                self.clients[name] = ClientData(name, self.classes, train, None, test)
 
     def _file(self, hospital: str) -> Path:
         file = self.root / f"processed.{hospital}.data"
@@ -127,43 +119,25 @@ class FedHeartDisease(FederatedDataModule):
         return file
 
 
-@dataclass(frozen=True, eq=False)
-class _Hospital:
-    """The rows of a hospital: raw features [n, 13], labels [n, 1], ids, and a mask of the training rows, [n] bool."""
-
-    name: str
-    features: Tensor
-    labels: Tensor
-    names: np.ndarray
-    training: np.ndarray
+_Rows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""The rows of a hospital: raw features [n, 13], labels [n, 1], ids [n], and a mask of the training rows, [n] bool."""
 
 
-@dataclass(frozen=True, eq=False)
-class _Scale:
-    """Mean and standard deviation of each feature, [13]."""
+def _normalised(hospitals: Mapping[str, _Rows]) -> tuple[LabelledRows, LabelledRows]:
+    """Return the training and the test rows of hospitals, normalised together by the training rows."""
+    features, labels, names, training = map(np.concatenate, zip(*hospitals.values(), strict=True))
+    sites = np.repeat([*hospitals], [len(rows[0]) for rows in hospitals.values()])
+    trained = torch.from_numpy(features[training])
+    mean, std = trained.mean(0), trained.std(0)
 
-    mean: Tensor
-    std: Tensor
+    def rows(mask: np.ndarray) -> LabelledRows:
+        scaled = (torch.from_numpy(features[mask]) - mean) / (std + 1e-9)
+        return LabelledRows(scaled, torch.from_numpy(labels[mask]), names[mask], sites[mask])
 
-    @classmethod
-    def of(cls, features: Sequence[Tensor]) -> "_Scale":
-        together = torch.cat(list(features))
-        return cls(together.mean(0), together.std(0))
-
-    def __call__(self, features: Tensor) -> Tensor:
-        return (features - self.mean) / (self.std + 1e-9)
+    return rows(training), rows(~training)
 
 
-def _rows(hospitals: Sequence[_Hospital], mask: np.ndarray, scale: _Scale) -> LabelledRows:
-    """Return the rows of hospitals in a mask, [n] bool, normalised together."""
-    features, labels = (torch.cat([getattr(each, part) for each in hospitals]) for part in ("features", "labels"))
-    names = np.concatenate([each.names for each in hospitals])
-    sites = np.concatenate([np.full(len(each.names), each.name) for each in hospitals])
-    rows = torch.from_numpy(mask)
-    return LabelledRows(scale(features[rows]), labels[rows], names[mask], sites[mask])
-
-
-def _read(file: Path, name: str) -> _Hospital:
+def _read(file: Path, name: str) -> _Rows:
     table = _numbers(file).drop(columns=LACKING)
     table = table[table.notna().all(axis=1)]
     dummies = []
@@ -178,8 +152,7 @@ def _read(file: Path, name: str) -> _Hospital:
     features = np.column_stack([table[PLAIN].to_numpy(), *dummies]).astype(np.float32)
     positive = (table[COLUMNS - 1] != 0).to_numpy()
     names = np.array([f"{name}-{line + 1:04d}" for line in table.index])
-    labels = torch.from_numpy(positive.astype(np.float32)[:, None])
-    return _Hospital(name, torch.from_numpy(features), labels, names, _training(file, positive))
+    return features, positive.astype(np.float32)[:, None], names, _training(file, positive)
 
 
 def _numbers(file: Path) -> pd.DataFrame:

@@ -3,12 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByOrganisation, Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.records import Records, contents
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
@@ -53,6 +51,8 @@ class FedISIC2019(FederatedDataModule):
         **kwargs: Further arguments of FederatedDataModule.
     """
 
+    classes = CLASSES
+    photographs = True
     layout = (
         f"expected FLamby's {SPLIT_FILE}, and images such as ISIC_0065613.jpg in {FOLDERS[0]}/, {FOLDERS[1]}/ or next "
         "to it"
@@ -79,15 +79,9 @@ class FedISIC2019(FederatedDataModule):
             raise DataError(f"data.root is missing: {self.layout}", key="isic-root-missing")
         self.root = Path(root).expanduser()
         self.split_file = self.root / SPLIT_FILE if split_file is None else Path(split_file).expanduser()
-        self.classes = CLASSES
 
     def records(self) -> Records:
-        """Read the split file and decode the images into the cache as RGB.
-
-        Raises:
-            FileNotFoundError: The split file or an image is missing.
-            ValueError: A cell is wrong, or two columns contradict each other.
-        """
+        """Read the split file and decode the images into the cache as RGB."""
         if not self.split_file.is_file():
             found = contents(self.root)
             raise MissingFileError(
@@ -107,14 +101,9 @@ class FedISIC2019(FederatedDataModule):
             classes=CLASSES,
             patients=names,
             sites=np.array(CENTRES)[centres],
-            site_classes={},
             splits=folds,
             table=table.rows,
         )
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the horizontal flip and padded crop."""
-        return FlipCropAugmentation()
 
 
 def _whole(table: LabelTable, column: str, below: int) -> np.ndarray:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.own.cells import SPLITS
 from fedlit.data.partition import Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.records import contents, listed
 from fedlit.data.spelling import SUFFIXES
 from fedlit.data.xrays.base import ChestXrays
@@ -62,24 +60,16 @@ class ClassFolders(ChestXrays):
                 f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}",
                 key="patient-pattern-groups",
             )
-        self.colour = colour
+        self.colour = self.photographs = colour
+        self.channels = 3 if colour else 1
         self._files = _images_of_classes(Path(root).expanduser())
         self.labels = tuple(dict.fromkeys(sorted(each[1] for each in self._files)))
         super().__init__(root, partition=partition, in_chans=in_chans, **kwargs)
-
-    @property
-    def channels(self) -> int:
-        """Number of channels that are kept of an image."""
-        return 3 if self.colour else 1
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
         """Return True, because any folder may hold folders of classes."""
         return True
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the flip and crop of photographs for colour, and the default of X-rays for grey."""
-        return FlipCropAugmentation() if self.colour else super().default_augmentation()
 
     def read(self) -> Reading:
         """List the folders; no image is opened."""
@@ -114,12 +104,7 @@ class ClassFolders(ChestXrays):
 
 
 def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
-    """Return the split (or ""), the class and the path of each image, in order.
-
-    Raises:
-        FileNotFoundError: There are fewer than two folders of classes, or one has no images.
-        ValueError: There are folders of splits and of classes.
-    """
+    """Return the split (or ""), the class and the path of each image, in order."""
     if not root.is_dir():
         raise MissingFileError(
             f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
-from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, similar_names
+from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, letters, similar_names
 from fedlit.data.own.cells import (
     Meaning,
     findings_in,
@@ -158,17 +158,12 @@ class ImageTable(ChestXrays):
                 "data.test: a list of the test set is a part of the official split; remove official_split",
                 key="test-list-with-official-split",
             )
-        self.colour, self.duplicates = colour, duplicates
+        self.colour, self.channels, self.duplicates = colour, 3 if colour else 1, duplicates
 
     @classmethod
     def lies_in(cls, root: Path) -> bool:
         """Return True, because any folder may hold custom images."""
         return True
-
-    @property
-    def channels(self) -> int:
-        """Number of channels that are kept of an image."""
-        return 3 if self.colour else 1
 
     def records(self) -> Records:
         """Read the table, decode the images, and search for images that belong to two patients."""
@@ -343,19 +338,15 @@ class ImageTable(ChestXrays):
         if names != "harmonised":
             return super()._named(names)
         known = _harmonised_spellings()
-        named = {known.get(_letters(label), label): label for label in self.labels}
+        named = {known.get(letters(label), label): label for label in self.labels}
         if len(named) < len(self.labels):
             lost = next(label for label in self.labels if label not in named.values())
             raise DataError(
-                f"data.names: {lost!r} and another label are both {known[_letters(lost)]!r}; set data.names to a map "
+                f"data.names: {lost!r} and another label are both {known[letters(lost)]!r}; set data.names to a map "
                 "with a rule that makes them one class",
                 key="label-names-clash",
             )
         return named
-
-
-def _letters(label: str) -> str:
-    return re.sub(r"[\W_]+", "", label.casefold())
 
 
 def _harmonised_spellings() -> dict[str, str]:
@@ -364,5 +355,5 @@ def _harmonised_spellings() -> dict[str, str]:
     for name, labels in harmonised().items():
         for label in labels.values():
             if isinstance(label, str):
-                names.setdefault(_letters(label), name)
-    return names | {_letters(name): name for name in harmonised()}
+                names.setdefault(letters(label), name)
+    return names | {letters(name): name for name in harmonised()}

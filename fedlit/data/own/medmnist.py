@@ -9,15 +9,12 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 from PIL import Image
-from torch import nn
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pictures.augmentation import FlipCropAugmentation
 from fedlit.data.pictures.cache import read_header
 from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import SPLITS, Records, listed
@@ -85,7 +82,7 @@ class MedMNIST(FederatedDataModule):
             in_chans=(3 if len(pictures) == 4 else 1) if in_chans is None else in_chans,
             **kwargs,
         )
-        self.several = targets[1] > 1
+        self.several, self.photographs = targets[1] > 1, len(pictures) == 4
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
@@ -93,10 +90,6 @@ class MedMNIST(FederatedDataModule):
                 f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
             )
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
-
-    def default_augmentation(self) -> nn.Module:
-        """Return the flip and crop of photographs for colour, and the default of X-rays for grey."""
-        return FlipCropAugmentation(2) if len(self._shapes["train_images"]) == 4 else super().default_augmentation()
 
     def records(self) -> Records:
         """Read the file, and store its images in the cache."""
@@ -112,9 +105,7 @@ class MedMNIST(FederatedDataModule):
             classes=self.classes,
             patients=names,
             sites=np.full(len(names), self.file.stem.partition("_")[0]),
-            site_classes={},
             splits=splits,
-            table=pd.DataFrame({"image": names}),
         )
 
     def _arrays(self, what: str) -> list[np.ndarray]:
@@ -128,11 +119,7 @@ class MedMNIST(FederatedDataModule):
         )
 
     def _labels(self) -> np.ndarray:
-        """Return the labels, [N, L] float32.
-
-        Raises:
-            ValueError: A label has no name, or is not 0 or 1 although images have several labels.
-        """
+        """Return the labels, [N, L] float32."""
         labels = np.concatenate(self._arrays("labels")).astype(np.int64)
         top = 1 if self.several else len(self.labels) - 1
         if labels.min() < 0 or labels.max() > top:
@@ -165,12 +152,7 @@ class MedMNIST(FederatedDataModule):
 
 
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each array in a file, without reading the images.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: It is not a file of MedMNIST with two-dimensional images.
-    """
+    """Return the shape of each array in a file of MedMNIST, without reading the images."""
     if not file.is_file():
         raise MissingFileError(
             f"{file}: no such file; expected a file of MedMNIST, such as chestmnist.npz", key="medmnist-file-missing"

@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.data.labels import letters
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
 from fedlit.data.own.image_paths import image_pattern, images_below, why_no_image
 from fedlit.data.own.table_formats import is_numeric, read_any_table
@@ -90,15 +91,9 @@ class Proposal:
 
 
 def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | None = None) -> Proposal:
-    """Propose arguments from a table's columns and cells, and from the files below a folder.
+    """Propose arguments that are not ``known`` from a table's columns and cells, and from the files below a folder.
 
-    Args:
-        table: The table.
-        root: The folder with the images; by default that of the table.
-        known: Known arguments, which are not searched for.
-
-    Raises:
-        ConfigError: There is no image below the folder, the table names no image, or no column is a label.
+    The folder of the images is by default that of the table.
     """
     known = dict(known or {})
     read, written = read_any_table(table, known.get("sheet"))
@@ -274,9 +269,8 @@ def _add_classes(proposal: Proposal, known: Mapping[str, Any], rows: pd.DataFram
 
 def _like(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
     """Return the label of each class that differs only in case, blanks and punctuation."""
-    spelled = {re.sub(r"[\W_]+", "", label.casefold()): label for label in labels}
-    of = {name: spelled.get(re.sub(r"[\W_]+", "", name.casefold())) for name in classes}
-    return {name: label for name, label in of.items() if label is not None}
+    spelled = {letters(label): label for label in labels}
+    return {name: spelled[letters(name)] for name in classes if letters(name) in spelled}
 
 
 def _meanings(cells: pd.Series) -> set[str]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedlit.core.errors import DataError
 from fedlit.core.seeds import numpy_generator
+from fedlit.core.system.argument_types import check_number
 from fedlit.data.phantom.drawing import draw_images
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital
 from fedlit.data.phantom.patients import Cohort
@@ -41,15 +42,10 @@ class Fainter:
                 f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it",
                 key="fainter-finding-unknown",
             )
-        if not 0 <= self.contrast <= 1:
-            raise DataError(
-                f"data.fainter.contrast: expected 0 to 1, found {self.contrast}", key="finding-contrast-out-of-range"
-            )
-        if not 0 < self.share < 1:
-            raise DataError(
-                f"data.fainter.share: expected more than 0 and less than 1, found {self.share}",
-                key="scanner-share-out-of-range",
-            )
+        check_number(
+            "data.fainter.contrast", self.contrast, "[0, 1]", key="finding-contrast-out-of-range", error=DataError
+        )
+        check_number("data.fainter.share", self.share, "(0, 1)", key="scanner-share-out-of-range", error=DataError)
 
     def scanners(self, hospital: Hospital, cohort: Cohort, seed: int) -> np.ndarray:
         """Return the scanner of each image, [N] "A" or "B"."""
@@ -58,13 +54,7 @@ class Fainter:
         return np.where(at_b, "B", "A")[cohort.patient]
 
     def fade(self, pictures: np.ndarray, cohort: Cohort, rows: np.ndarray) -> None:
-        """Reduce the contrast of the finding in images before they are exposed, in place.
-
-        Args:
-            pictures: The drawn images, float32 [n, size, size].
-            cohort: The cohort of these n images.
-            rows: Mask of the images of scanner B, [n] bool.
-        """
+        """Reduce the contrast of the finding in drawn images, float32 [n, H, W], in place, for a mask of rows, [n]."""
         column = FINDINGS.index(self.finding)
         rows = np.flatnonzero(rows & (cohort.severity[:, column] > 0))
         if self.contrast == 1 or not len(rows):

@@ -101,25 +101,15 @@ def default_hospitals(
             differences) to 2.
         label_scheme: With ``full`` all hospitals label everything. With ``split`` all label the shared classes, and
             each other class is labelled by one hospital, or by several if there are more hospitals than such classes.
-        shared_classes: Number of classes that all hospitals label with ``split``.
-
-    Raises:
-        ValueError: A value is out of its range.
+        shared_classes: Number of classes that all hospitals label with ``split``, at most 10.
     """
     if count < 1 or images < 2 * count:
         raise DataError(
             f"expected at least 1 hospital and 2 images each, found {count} and {images} images",
             key="hospitals-too-few",
         )
-    if not 0 <= heterogeneity <= 2:
-        raise DataError(f"expected heterogeneity from 0 to 2, found {heterogeneity}", key="heterogeneity-out-of-range")
-    if label_scheme not in ("full", "split"):
-        raise DataError(f"expected label_scheme 'full' or 'split', found {label_scheme!r}", key="label-scheme-unknown")
-    if not 0 <= shared_classes <= len(FINDINGS):
-        raise DataError(
-            f"expected shared_classes from 0 to {len(FINDINGS)}, found {shared_classes}",
-            key="shared-classes-out-of-range",
-        )
+    check_number("data.heterogeneity", heterogeneity, "[0, 2]", key="heterogeneity-out-of-range", error=DataError)
+    check_number("data.shared_classes", shared_classes, "[0, 10]", key="shared-classes-out-of-range", error=DataError)
     shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
     sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
     normal = NormalDist()

@@ -71,22 +71,17 @@ class PhantomCXR(FederatedDataModule):
             )
         self.hospitals, self.fainter = tuple(hospitals), fainter
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
-        self._classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
+        self.classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
         self._site_classes = {
-            hospital.name: tuple(name for name in hospital.classes if name in self._classes)
+            hospital.name: tuple(name for name in hospital.classes if name in self.classes)
             for hospital in hospitals
             if hospital.classes is not None
         }
         idle = [name for name, labelled in self._site_classes.items() if not labelled]
         if idle:
             raise DataError(
-                f"data.classes: hospital {idle[0]!r} labels none of {[*self._classes]}", key="hospital-without-classes"
+                f"data.classes: hospital {idle[0]!r} labels none of {[*self.classes]}", key="hospital-without-classes"
             )
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The findings, by default in alphabetical order."""
-        return self._classes
 
     def records(self) -> Records:
         """Draw the images into the cache, unless they exist."""
@@ -116,7 +111,6 @@ class PhantomCXR(FederatedDataModule):
             patients=patients,
             sites=site,
             site_classes=self._site_classes,
-            splits=None,
             table=pd.DataFrame({"image": names, "patient": patients, "hospital": site}),
             groups={"scanner": np.concatenate(scanners)} if scanners else {},
         )

@@ -34,14 +34,9 @@ def seal(file: Path) -> None:
 
 
 def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
-    """Return the damage of a cache file as text, or "" if the file is intact.
+    """Return the damage of a ``.npy`` cache file as text, or "" if the file is intact.
 
-    Header, size and checksum are checked. An unfinished file has no checksum yet.
-
-    Args:
-        file: ``.npy`` file.
-        shape: Expected shape; None for a dimension of any length.
-        dtype: Expected type of the elements.
+    Header, size and checksum are checked. An unfinished file has no checksum yet. None in ``shape`` is any length.
     """
     try:
         with file.open("rb") as opened:

@@ -85,25 +85,20 @@ def note_use(stores: Iterable[Path], run: Path) -> None:
 
 
 def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float = 0) -> list[CacheEntry]:
-    """Return the entries that match names and have not been used for some days.
+    """Return the entries that match names and have not been used for ``older`` days.
 
-    Args:
-        candidates: All entries.
-        names: ``all``, ``unfinished``, or beginnings of names.
-        older: Number of days for which an entry must not have been used.
-
-    Raises:
-        ValueError: A name matches no entry.
+    A name is ``all``, ``unfinished``, or the beginning of an entry's name; one that matches no entry is an error.
     """
-
-    def stands_for(name: str, entry: CacheEntry) -> bool:
-        return name == "all" or (name == "unfinished" and not entry.finished) or entry.name.startswith(name)
-
-    for name in names:
-        if name not in ("all", "unfinished") and not any(stands_for(name, entry) for entry in candidates):
+    starts = tuple(name for name in names if name not in ("all", "unfinished"))
+    for name in starts:
+        if not any(entry.name.startswith(name) for entry in candidates):
             raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}", key="cache-entry-unknown")
-    matching = [entry for entry in candidates if any(stands_for(name, entry) for name in names)]
-    return [entry for entry in matching if time.time() - entry.used >= older * 86400]
+    return [
+        entry
+        for entry in candidates
+        if ("all" in names or ("unfinished" in names and not entry.finished) or entry.name.startswith(starts))
+        and time.time() - entry.used >= older * 86400
+    ]
 
 
 def remove(entry: CacheEntry) -> bool:

@@ -1,9 +1,9 @@
 """Image decoding in threads, or in processes if threads block each other."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -33,26 +33,21 @@ class DecodeSettings:
 
 
 class Target:
-    """The files that a decoder writes to.
+    """The unfinished store that a decoder writes to, and the file with the state of its rows."""
 
-    Args:
-        partial: The unfinished store.
-        rows: The file with the state of its rows.
-    """
-
-    def __init__(self, partial: Path, rows: Path) -> None:
+    def __init__(self, partial: Path, rows: Path, options: tuple) -> None:
         self.pictures = np.load(partial, mmap_mode="r+")
         self.rows = np.load(rows, mmap_mode="r+")
+        self.options = options
 
-    def take(self, row: int, file: str, image_size: int, channels: int, depth: int, resize: pixels.Resize) -> str:
-        """Decode a file into its row, and return the reason if it cannot be decoded, or "".
+    def take(self, chunk: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Decode files into their rows; return each row with the reason if its file cannot be decoded, or ""."""
+        return [(row, self._decode(row, file)) for row, file in chunk]
 
-        Raises:
-            ConfigError: A package is missing, so the file is not to blame.
-        """
+    def _decode(self, row: int, file: str) -> str:
         try:
-            picture = pixels.read_image(Path(file), image_size, channels, depth, resize)
-        except ConfigError:
+            picture = pixels.read_image(Path(file), *self.options)
+        except ConfigError:  # a package is missing, so the file is not to blame
             raise
         except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
             return str(error) or type(error).__name__
@@ -63,20 +58,13 @@ class Target:
 
 
 class Decoders:
-    """Threads and processes that fill a store.
-
-    Args:
-        job: The files and their options.
-        partial: The unfinished store.
-        rows: The file with the state of its rows.
-        shape: The shape of the store.
-    """
+    """Threads and processes that decode files into an unfinished store."""
 
     WORTH = 30
     """Seconds of work from which on starting processes pays off."""
 
-    def __init__(self, job: DecodeSettings, partial: Path, rows: Path, shape: tuple[int, ...]) -> None:
-        self.job, self._files, self._target = job, (partial, rows), Target(partial, rows)
+    def __init__(self, job: DecodeSettings, partial: Path, rows: Path) -> None:
+        self.job, self._target = job, (partial, rows, (job.image_size, job.channels, job.depth, job.resize))
         self._pool: Executor | None = None
 
     def __enter__(self) -> "Decoders":
@@ -87,36 +75,21 @@ class Decoders:
 
     def threads(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
         """Decode rows in threads; yield each with the reason if it cannot be decoded, or ""."""
-        job = self.job
         self._close()
         self._pool = ThreadPoolExecutor(cores())
-
-        def some(chunk: list[int]) -> list[tuple[int, str]]:
-            take = self._target.take
-            return [
-                (row, take(row, job.files[row], job.image_size, job.channels, job.depth, job.resize)) for row in chunk
-            ]
-
-        chunks = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
-        for answers in self._pool.map(some, chunks):
-            yield from answers
+        yield from chain.from_iterable(self._pool.map(Target(*self._target).take, self._chunks(rows)))
 
     def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
         """Decode rows in processes, and yield the same as ``threads``."""
-        job = self.job
         self._close()
         with starting():
-            self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._files)
-            chunks = [
-                [
-                    (row, job.files[row], job.image_size, job.channels, job.depth, job.resize)
-                    for row in rows[start : start + CHUNK].tolist()
-                ]
-                for start in range(0, len(rows), CHUNK)
-            ]
-            answered = self._pool.map(_take, chunks)
-        for answers in answered:
-            yield from answers
+            self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._target)
+            answers = self._pool.map(_take, self._chunks(rows))
+        yield from chain.from_iterable(answers)
+
+    def _chunks(self, rows: np.ndarray) -> list[list[tuple[int, str]]]:
+        parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+        return [[(row, self.job.files[row]) for row in part] for part in parts]
 
     def _close(self) -> None:
         # Not as a context manager, which would decode all other files after Ctrl-C.
@@ -128,14 +101,14 @@ class Decoders:
 _target: Target | None = None  # of a process that decodes
 
 
-def _begin(partial: Path, rows: Path) -> None:
+def _begin(*target: object) -> None:
     global _target
-    _target = Target(partial, rows)
+    _target = Target(*target)
     end_with_parent()
 
 
-def _take(chunk: list[tuple[int, str, int, int, int, pixels.Resize]]) -> list[tuple[int, str]]:
-    return [(each[0], _target.take(*each)) for each in chunk]
+def _take(chunk: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return _target.take(chunk)
 
 
 class Rate(ProgressColumn):
@@ -146,13 +119,11 @@ class Rate(ProgressColumn):
         return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
 
-@contextmanager
-def bar(total: int) -> Iterator[Callable[[], None]]:
-    """Context manager that shows a progress bar on the terminal and yields a function to call after each image."""
+def with_bar(decoded: Iterator[tuple[int, str]], total: int) -> Iterator[tuple[int, str]]:
+    """Yield decoded images, and show a progress bar on the terminal."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("decoding", total=total)
-        yield lambda: progress.advance(task)
+        yield from progress.track(decoded, total, description="decoding")
 
 
 def duration(seconds: float) -> str:

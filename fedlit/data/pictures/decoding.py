@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
 from fedlit.data.pictures.cache import damage, intact, seal, sweep
-from fedlit.data.pictures.decoders import Decoders, DecodeSettings, bar, duration
+from fedlit.data.pictures.decoders import Decoders, DecodeSettings, duration, with_bar
 from fedlit.data.pictures.hashes import PARTS
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
@@ -93,9 +93,7 @@ def decode(
 ) -> Decoded:
     """Decode files as ``decode_images`` does; with ``damaged="drop"``, continue if some cannot be decoded.
 
-    Raises:
-        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
-            sample cannot be decoded.
+    If most files of the sample cannot be decoded, that is an error in any case.
     """
     files = [os.fspath(file) for file in files]
     ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}{'' if resize == 'squeeze' else f' {resize}'}")
@@ -123,6 +121,10 @@ class CachePlace:
         name: Name of the store.
         ids: Identity of each file, [N] uint64.
         shape: [N, channels, height, width].
+        store: The finished store.
+        partial: The unfinished store.
+        rows: Identity, hashes and state of each row.
+        damaged: Reasons why files cannot be decoded.
     """
 
     folder: Path
@@ -130,25 +132,9 @@ class CachePlace:
     ids: np.ndarray
     shape: tuple[int, int, int, int]
 
-    @property
-    def store(self) -> Path:
-        """The finished store."""
-        return self.folder / f"{self.name}.npy"
-
-    @property
-    def partial(self) -> Path:
-        """The unfinished store."""
-        return self.folder / f"{self.name}.partial"
-
-    @property
-    def rows(self) -> Path:
-        """Identity, hashes and state of each row."""
-        return self.folder / f"{self.name}.rows"
-
-    @property
-    def damaged(self) -> Path:
-        """Reasons why files cannot be decoded."""
-        return self.folder / f"{self.name}.damaged"
+    def __post_init__(self) -> None:
+        suffixes = (".npy", ".partial", ".rows", ".damaged")
+        self.store, self.partial, self.rows, self.damaged = (self.folder / f"{self.name}{each}" for each in suffixes)
 
     def complete(self) -> bool:
         """Return True if the store is complete and intact."""
@@ -191,11 +177,7 @@ class CachePlace:
 
 
 def identities(files: Sequence[str], settings: str) -> np.ndarray:
-    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64.
-
-    Raises:
-        FileNotFoundError: Files are missing.
-    """
+    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64."""
     ids, missing, stem = np.empty(len(files), dtype=np.uint64), [], f"{settings}\n"
     for row, file in enumerate(files):
         try:
@@ -234,7 +216,7 @@ def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
                 return
 
     most = MAX_FAILURES if damaged == "refuse" else total + 1
-    with Decoders(job, place.partial, place.rows, place.shape) as decoders:
+    with Decoders(job, place.partial, place.rows) as decoders:
         looked = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
         first = waiting[np.unique(np.linspace(0, len(waiting) - 1, looked).astype(np.int64))]
         rest = np.setdiff1d(waiting, first)
@@ -247,19 +229,12 @@ def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
             blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
             say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
             doing = decoders.processes(rest) if blocked else decoders.threads(rest)
-            with bar(len(rest)) as advance:
-                look(_counted(doing, advance), most)
+            look(with_bar(doing, len(rest)), most)
     rows["state"][list(failures)] = BROKEN
     rows.flush()
     if failures and damaged == "refuse":
         raise _refusal({f"{job.files[row]}: {reason}" for row, reason in failures.items()}, total)
     place.finish(failures)
-
-
-def _counted(doing: Iterator[tuple[int, str]], advance: Callable[[], None]) -> Iterator[tuple[int, str]]:
-    for each in doing:
-        advance()
-        yield each
 
 
 def _check_sample(job: DecodeSettings, failures: dict[int, str], count: int, total: int, damaged: Damaged) -> None:

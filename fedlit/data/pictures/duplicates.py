@@ -73,11 +73,7 @@ class Pair:
 
 
 class Thumbs:
-    """Thumbnails in a temporary file, and their hashes.
-
-    Args:
-        count: Number of thumbnails, all black at first.
-    """
+    """Thumbnails in a temporary file, all black at first, and their hashes."""
 
     def __init__(self, count: int) -> None:
         self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)
@@ -116,12 +112,9 @@ def cached_pairs(
 
 
 def near_pairs(one: Store, other: Store, apart: tuple[np.ndarray, np.ndarray] | None = None) -> list[Pair]:
-    """Return the near-duplicates in two stores, the best pair for each image of the first, best first.
+    """Return the near-duplicates in two stores, or in one: the best pair for each image of the first, best first.
 
-    Args:
-        one: The first store.
-        other: The second store, which may be the first.
-        apart: Values in which the images of a pair must differ, such as patients, [N] and [M].
+    The images of a pair differ in the values ``apart``, such as patients, [N] and [M].
     """
     parts, ours, others = [], one.hashes(), other.hashes()
     for view, (mine, theirs, quarters, mirrored) in enumerate(VIEWS):

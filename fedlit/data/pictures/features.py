@@ -33,12 +33,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class LabelledFeatures(Dataset):
-    """Features with labels, which replace :class:`LabelledImages` under a body that is not trained.
-
-    Args:
-        file: Features float32 [N, D] of a whole store, as ``.npy``.
-        images: The data set whose rows, labels and names are used.
-    """
+    """Features float32 [N, D] of a whole store, in an ``.npy`` file, with the rows, labels and names of its images."""
 
     def __init__(self, file: Path, images: LabelledImages) -> None:
         self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names

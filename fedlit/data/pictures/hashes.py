@@ -44,13 +44,7 @@ def perceptual_hashes(pictures: "np.ndarray | torch.Tensor") -> np.ndarray:
 
 
 def shrunk(pictures: "np.ndarray | Tensor", side: int, part: float | None) -> np.ndarray:
-    """Return the pixels, or their ranks, of parts of images that are averaged to a small size, [N, side, side].
-
-    Args:
-        pictures: The images, uint8 [N, channels, height, width].
-        side: Height and width in pixels.
-        part: One of ``PARTS``.
-    """
+    """Return the pixels, or their ranks, of one of the ``PARTS`` of images, averaged to [N, side, side]."""
     import torch  # only if an image was decoded, because the import takes seconds
     from torch.nn.functional import adaptive_avg_pool2d
 

@@ -14,12 +14,7 @@ CHUNK = 2**26
 
 
 class ResidentStore:
-    """The images of a store as one uint8 tensor [N, channels, height, width] on a device.
-
-    Args:
-        store: The store, which is copied once.
-        device: The device of the copy.
-    """
+    """A copy of a store's images as one uint8 tensor [N, channels, height, width] on a device."""
 
     def __init__(self, store: ImageStore, device: torch.device) -> None:
         self.path, self.shape = store.path, store.shape

@@ -40,11 +40,7 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Create the folder of decoded images.
-
-    Raises:
-        ConfigError: The folder cannot be created, or is not writable.
-    """
+    """Create the folder of decoded images, or refuse one that is not writable."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -167,12 +163,7 @@ class ImageStore:
 
 
 class PartOfStore:
-    """Some images of a store in any order, with repetitions if wanted.
-
-    Args:
-        store: The image store, or thumbnails with their hashes, which have no files.
-        rows: Rows of the store, [n].
-    """
+    """Some rows of a store, or of thumbnails without files, in any order, with repetitions if wanted."""
 
     def __init__(self, store: "ImageStore | Thumbs", rows: np.ndarray):
         self.store, self.rows = store, np.asarray(rows, dtype=np.int64)
@@ -206,11 +197,7 @@ class PartOfStore:
 
 
 def check_space(folder: Path, shape: tuple[int, ...]) -> None:
-    """Check that the disk has enough space for images.
-
-    Raises:
-        OSError: There is too little; the message names the needed and the free space.
-    """
+    """Raise an OSError with the needed and the free space if images do not fit on the disk."""
     # Writing to a memory map on a full disk would kill the process by a signal, without a message.
     need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free
     if need > free:

@@ -20,11 +20,7 @@ WORTH = 2000
 
 
 class Ahead:
-    """Processes that read the headers of all images below folders until the needed images are known.
-
-    Args:
-        roots: The folders.
-    """
+    """Processes that read the headers of all images below folders until the needed images are known."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         # No fork, which would be unsafe if this process has threads.

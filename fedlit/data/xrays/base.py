@@ -130,9 +130,10 @@ class ChestXrays(FederatedDataModule):
         self.origins: dict[str, Origin] = origins(self._named(names), self.labels, "data.names")
         known = list(dict.fromkeys([*self.origins, *(unlabelled or ())]))
         advice = "; a class that these images are not labelled for goes into data.unlabelled too"
-        self._classes = checked_classes(known if classes is None else classes, known, advice=advice)
-        self.unlabelled = checked_classes(unlabelled, self._classes, "data.unlabelled") if unlabelled else ()
-        if len(self.unlabelled) == len(self._classes):
+        # Not by the setter, which imports PyTorch: that takes seconds, and reading labels does not need it.
+        self._own_classes = checked_classes(known if classes is None else classes, known, advice=advice)
+        self.unlabelled = checked_classes(unlabelled, self.classes, "data.unlabelled") if unlabelled else ()
+        if len(self.unlabelled) == len(self.classes):
             raise DataError("data.unlabelled: expected some of the classes, found all", key="all-classes-unlabelled")
 
     @classmethod
@@ -144,11 +145,6 @@ class ChestXrays(FederatedDataModule):
     def lies_in(cls, root: Path) -> bool:
         """Return True if a folder is the one that ``read()`` expects, even if it could be of several data sets."""
         return cls.recognises(root)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return self._classes
 
     def read(self) -> Reading:
         """Read the label files and locate each image, without opening any image.
@@ -172,12 +168,7 @@ class ChestXrays(FederatedDataModule):
         return self.described(reading, store)
 
     def described(self, reading: Reading, store: ImageStore | PartOfStore | Sequence[str]) -> Records:
-        """Return the records of a reading after deciding on uncertain and blank labels.
-
-        Args:
-            reading: The content of the label files.
-            store: The decoded images, or their files if nothing is decoded.
-        """
+        """Return the records of a reading after applying the policies; ``store`` may be a list of files."""
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
         classes = np.full((len(labels), len(self.classes)), np.nan, dtype=np.float32)
@@ -200,11 +191,7 @@ class ChestXrays(FederatedDataModule):
         )
 
     def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
-        """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns.
-
-        Raises:
-            DataError: There is no such column.
-        """
+        """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns."""
         if group.column in reading.table:
             return reading.table[group.column], reading.source
         given = f"{', '.join(self.group_columns)} or " if self.group_columns else ""
@@ -215,11 +202,7 @@ class ChestXrays(FederatedDataModule):
         )
 
     def read_within(self) -> Reading:
-        """Read the label files, and check that all images are in the data set's folder.
-
-        Raises:
-            ValueError: The name of an image leads out of the folder.
-        """
+        """Read the label files, and check that all images are in the data set's folder."""
         reading, root = self.read(), os.path.join(self.root, "")
         folder = reading.source if reading.source.is_dir() else reading.source.parent
         packed = [file for file in sorted(folder.glob("*.csv.gz")) if file.with_suffix("").is_file()]

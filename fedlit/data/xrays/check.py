@@ -43,11 +43,7 @@ def readers() -> dict[str, type[ChestXrays]]:
 
 
 def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
-    """Return the reader of a folder by the name of its data set, or else by its files.
-
-    Raises:
-        ConfigError: There is no such folder, or it looks like none of the data sets or like several.
-    """
+    """Return the reader of a folder by the name of its data set, or else by its files; several or none are an error."""
     if not root.is_dir():
         raise ConfigError(
             f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
@@ -82,9 +78,6 @@ def check_folder(
         decode: Decode each image, to find damaged pixels, and equal images and near-duplicates of different patients.
         drawn: PNG file for a figure of near-duplicates; by default none is written.
         ahead: Processes that already read the images' headers, if none is decoded.
-
-    Raises:
-        ConfigError: Images are DICOM files, and pydicom is not installed.
     """
     result = Check(reader, decode)
     try:
@@ -118,11 +111,7 @@ def compare_folders(checks: Sequence[Check], drawn: Path | None = None) -> list[
     """Return the images and patients that two folders share.
 
     Images are compared by name, and patients if both folders are of the same source. Decoded images are also compared
-    by content, which finds recompressed, resized and cropped copies.
-
-    Args:
-        checks: The results of the folders.
-        drawn: PNG file for a figure of near-duplicates; by default none is written.
+    by content, which finds recompressed, resized and cropped copies; ``drawn`` is a PNG file for a figure of them.
     """
     problems = []
     for one, other in combinations([result for result in checks if result.reading is not None], 2):

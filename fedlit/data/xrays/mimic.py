@@ -87,9 +87,6 @@ class _MIMICImages(ChestXrays):
         """Return the cells of a group's column; sex and age are those of MIMIC-IV's table of patients.
 
         An age is ``anchor_age`` plus the years from ``anchor_year`` to the study, if both years are known.
-
-        Raises:
-            MissingFileError: There is no table of patients.
         """
         if group.column not in ("gender", "anchor_age"):
             return super().group_cells(group, reading)
@@ -244,11 +241,7 @@ class MIMICCXRLT(_MIMICImages):
 
 
 def _label_files(path: Path) -> list[Path]:
-    """Return the label files in PhysioNet's folder of CXR-LT; for a file, only itself.
-
-    Raises:
-        FileNotFoundError: The folder has no label file.
-    """
+    """Return the label files in PhysioNet's folder of CXR-LT; for a file, only itself."""
     if not path.is_dir():
         return [path]
     if files := [file for name in CXR_LT if (file := path / name).is_file()]:

@@ -7,12 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jsonargparse import ArgumentParser
 from refusals import refused
 
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.partition import IID, ByCategory, ByColumn, Partition
+from fedlit.data.partition import IID, ByCategory, ByColumn
 from fedlit.data.pictures.augmentation import FlipCropAugmentation, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore
 
@@ -133,22 +132,6 @@ def test_imratio_is_the_share_of_positives_of_every_client_in_training_alone(tmp
         assert (part(data, "val")["positives"] == part(data, "val")["negatives"]).all()
 
 
-@pytest.mark.parametrize("imratio", [0.01, 0.05, 0.1, 0.2])
-@settings(max_examples=2, deadline=None, derandomize=True)
-@given(seed=seeds)
-def test_four_equal_clients_lose_training_positives_and_nothing_else(tmp_path_factory, imratio, seed):
-    """Section 6.1 of Zhang et al., arXiv:2304.10101."""
-    data = ready(tmp_path_factory.getbasetemp(), positives="first_half", imratio=imratio, partition=IID(4), seed=seed)
-    train, test = part(data, "train"), part(data, "test")
-    assert len(train) == 4
-    assert train["negatives"].sum() == 4 * 36
-    for negatives, positives in zip(train["negatives"], train["positives"], strict=True):
-        assert positives == max(1, round(negatives * imratio / (1 - imratio)))
-    assert test.sum().tolist() == [40, 40]
-    assert test.sum(axis=1).tolist() == [20] * 4
-    assert part(data, "val").sum().tolist() == [16, 16]
-
-
 def images_of(data: FederatedDataModule) -> set[tuple[str, str, str]]:
     return set(data.assignment[["image", "client", "split"]].itertuples(index=False, name=None))
 
@@ -212,21 +195,6 @@ def test_clients_by_the_column_category(tmp_path):
     assert sorted(ready(tmp_path, partition=ByColumn("category")).clients) == list(CATEGORIES)
     with refused("imratio-without-negatives"):
         ready(tmp_path, partition=ByColumn("category"), imratio=0.1)
-
-
-class Lopsided(Partition):
-    """One client with a single training negative and nearly nothing else."""
-
-    shares_patients = True
-
-    def assign(self, records, seed):
-        negatives = np.flatnonzero((records.splits == "train") & (records.labels[:, 0] == 0))
-        return np.where(np.isin(np.arange(len(records.names)), negatives[:1]), "poor", "rich")
-
-
-def test_a_client_that_is_left_with_too_little_is_refused(tmp_path):
-    with refused("client-with-too-few-images", "'poor'", "found 1"):
-        ready(tmp_path, partition=Lopsided(), imratio=0.1)
 
 
 class Dropping(Photographs):
@@ -326,22 +294,3 @@ def test_the_folder_must_be_named_and_be_there(tmp_path):
         Photographs(None)
     with refused("categories-folder-incomplete", "gone", "no such folder", "expected nothing"):
         CategoryImages.records(Photographs(tmp_path / "gone"))
-
-
-def test_it_is_configured_by_jsonargparse(tmp_path):
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    config = {
-        "class_path": "fedlit.data.CIFAR10",
-        "init_args": {
-            "root": str(tmp_path),
-            "positives": ["cat", "dog"],
-            "imratio": 0.1,
-            "partition": {"class_path": "fedlit.data.ByCategory", "init_args": {"clients": 2}},
-        },
-    }
-    data = parser.instantiate(parser.parse_string(parser.dump(parser.parse_object({"data": config})))).data
-    assert (data.positives, data.imratio, data.partition.clients) == (["cat", "dog"], 0.1, 2)
-    assert (data.image_size, data.in_chans, data.split) == (32, 3, (0.9, 0.1, 0.0))
-    config["init_args"]["positives"] = "first_half"
-    assert parser.instantiate(parser.parse_object({"data": config})).data.positives == "first_half"

@@ -1,35 +1,28 @@
 """Images that are held out stay out, whatever the word for them is."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from own_tables import people, write_table
+from own_tables import data_check, opened, people, write_table
 from refusals import refused
 
-from fedlit.data import ImageTable
+from fedlit.data.own.proposal import propose
 
 pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 
 WORDS = ["train"] * 24 + ["holdout"] * 16
 
 
-def opened(table: Path, **options) -> ImageTable:
-    given = {"image": "file", "patient": "patient", "labels": ["Edema"], "image_size": 16}
-    return ImageTable(table, cache_dir=str(table.parent / "cache"), **given | options)
-
-
-@pytest.mark.parametrize("column", ["split", "Fold", "data_set", "Partition", "subset", "cv_fold", "train_test_split"])
-def test_a_word_that_is_not_known_is_refused(tmp_path, fedlit_cli, column):
-    table = write_table(tmp_path, people(**{column: WORDS}))
-    code, out, _ = fedlit_cli(f"data check {table}")
+def test_a_word_that_is_not_known_is_refused(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(split=WORDS))
+    code, text = data_check(fedlit_cli, table)
     assert code == 1
-    assert f"split: {column}" in out
-    text = " ".join(out.split())
-    assert f"line 26: column {column!r}" in text
-    assert "'holdout' (16 such lines)" in text
-    assert "data.splits {holdout: test}" in text
-    assert "no problems" not in out
+    for word in ("split: split", "line 26: column 'split'", "'holdout' (16 such lines)", "data.splits {holdout: test}"):
+        assert word in text
+    assert "no problems" not in text
+    for name in ("Fold", "data_set", "Partition", "subset", "cv_fold", "train_test_split"):
+        table.write_text(table.read_text().replace("Edema,split", f"Edema,{name}"))
+        assert propose(table).arguments["split"] == name
+        table.write_text(table.read_text().replace(f"Edema,{name}", "Edema,split"))
 
 
 def test_empty_cells_of_a_split_are_refused_unless_they_mean_something(tmp_path, fedlit_cli):

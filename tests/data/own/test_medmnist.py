@@ -57,6 +57,9 @@ def test_each_category_is_a_class(tmp_path):
     assert records.store.shape == (60, 3, 64, 64)
     assert (data.image_size, data.in_chans) == (64, 3)
     np.testing.assert_array_equal(records.store[59].numpy(), np.moveaxis(joined(file, "images")[59], -1, 0))
+    data.setup()
+    images, _ = data.clients["client-01"].train.batch(range(10))
+    assert (images == images.min()).float().mean() < 0.25  # black borders of a crop, at most an eighth of each side
 
 
 def test_names_of_ones_own_and_another_size(tmp_path):

@@ -1,15 +1,14 @@
 """`data check` proposes the meaning of a table's columns, and names unknown words."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from own_tables import data_check as check
 from own_tables import people, write_table
 
 from fedlit.data import ImageTable
-
-
-def check(fedlit_cli, line: str) -> tuple[int, str]:
-    code, out, err = fedlit_cli(f"data check {line}")
-    return code, " ".join((out + err).split())
+from fedlit.data.own.proposal import Proposal, propose
 
 
 def test_a_column_of_labels_with_a_strange_cell_is_shown_with_its_line(tmp_path, fedlit_cli):
@@ -35,48 +34,47 @@ def test_numbers_and_notes_are_no_labels(tmp_path, fedlit_cli):
     assert "labels: [Edema, Portable]" in out
 
 
+@pytest.fixture(scope="module")
+def images(tmp_path_factory) -> Path:
+    """The folder of the 40 images that all tables of ``people`` name."""
+    return write_table(tmp_path_factory.mktemp("images"), people()).parent
+
+
+def proposed(folder: Path, images: Path, columns: dict[str, list[str]]) -> Proposal:
+    (folder / "ours.csv").write_text(
+        "\n".join([",".join(columns), *map(",".join, zip(*columns.values(), strict=True))])
+    )
+    return propose(folder / "ours.csv", images)
+
+
 @pytest.mark.parametrize("name", ["PatID", "Fallnummer", "pat_nr", "Pat.-Nr.", "PID"])
-def test_columns_of_patients_are_found_by_more_names(tmp_path, fedlit_cli, name):
+def test_columns_of_patients_are_found_by_more_names(tmp_path, images, name):
     columns = people()
     columns[name] = columns.pop("patient")
-    assert f"patient: {name} # 20 different" in check(fedlit_cli, str(write_table(tmp_path, columns)))[1]
-
-
-def test_ids_that_repeat_are_asked_about(tmp_path, fedlit_cli):
-    columns = people(ward=[str(n % 2) for n in range(40)])
-    columns["xyz"] = columns.pop("patient")
-    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
-    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
-
-
-def test_ids_of_whole_numbers_are_asked_about_and_ages_sizes_and_dates_are_not(tmp_path, fedlit_cli):
-    number = [int(each.removeprefix("p")) for each in people()["patient"]]
-    columns = people(
-        years=[str(20 + n) for n in number],
-        original_width=[str(2000 + n) for n in number],
-        StudyDate=[str(20200101 + n) for n in number],
-        weight=[f"{60 + n}.5" for n in number],
-    )
-    del columns["patient"]
-    columns["xyz"] = [str(88000 + 7 * n) for n in number]
-    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
-    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
+    found = proposed(tmp_path, images, columns)
+    assert (found.arguments["patient"], found.reasons["patient"]) == (name, "20 different")
 
 
 IMAGES, PATIENTS = np.arange(40), np.random.default_rng(0).permutation(40) // 2
 """Rows, and the patient of each, in no order."""
 
+IDS = {
+    "words": np.char.add("p", (IMAGES // 2).astype(str)), "from 1": PATIENTS + 1, "from 101": PATIENTS + 101,
+    "with gaps": PATIENTS * 7 + 88_000, "with gaps, sorted by patient": np.sort(PATIENTS) * 3 + 20,
+    "with zeros": [f"{n:04}" for n in PATIENTS],
+}  # fmt: skip
+QUANTITIES = {
+    "years": [str(20 + n // 2) for n in range(40)], "original_width": [str(2000 + n // 2) for n in range(40)],
+    "StudyDate": [str(20200101 + n // 2) for n in range(40)], "weight": [f"{60 + n // 2}.5" for n in range(40)],
+}  # fmt: skip
 
-@pytest.mark.parametrize(
-    "cells",
-    [PATIENTS + 1, PATIENTS + 101, PATIENTS * 7 + 88_000, np.sort(PATIENTS) * 3 + 20, [f"{n:04}" for n in PATIENTS]],
-    ids=["from 1", "from 101", "with gaps", "with gaps, sorted by patient", "with zeros"],
-)
-def test_whole_numbers_that_repeat_are_asked_about(tmp_path, fedlit_cli, cells):
-    columns = people(xyz=list(map(str, cells)))
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_that_repeat_are_asked_about_and_ages_sizes_and_dates_are_not(tmp_path, images, kind):
+    columns = people(xyz=list(map(str, IDS[kind])), **QUANTITIES)
     del columns["patient"]
-    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
-    assert "each image is then a patient of its own. Is it 'xyz' (20 different)?" in out
+    reason = proposed(tmp_path, images, columns).reasons["patient"]
+    assert reason.endswith("each image is then a patient of its own. Is it 'xyz' (20 different)?")
 
 
 @pytest.mark.parametrize(
@@ -93,12 +91,10 @@ def test_whole_numbers_that_repeat_are_asked_about(tmp_path, fedlit_cli, cells):
         ("Follow-up #", PATIENTS),
     ],
 )
-def test_quantities_and_dates_that_repeat_are_not_asked_about(tmp_path, fedlit_cli, name, cells):
+def test_quantities_and_dates_that_repeat_are_not_asked_about(tmp_path, images, name, cells):
     columns = people(**{name: list(map(str, cells))})
     del columns["patient"]
-    _, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
-    assert "each image is then a patient of its own" in out
-    assert "a patient of its own. Is it" not in out
+    assert proposed(tmp_path, images, columns).reasons["patient"].endswith("each image is then a patient of its own")
 
 
 def test_a_row_of_totals_is_named(tmp_path, fedlit_cli):

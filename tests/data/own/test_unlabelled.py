@@ -103,7 +103,7 @@ def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
     )
     south = opened(write(tmp_path / "south", "all", 30), labels=CLASSES, duplicates="allow")
     del TABLES["all"]
-    data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", same_person="exact")
+    data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", cache_dir=str(tmp_path))
     data.setup("fit")
     assert data.schemes == {"north": ("Edema", "Mass"), "south": ("Edema", "Hernia", "Mass")}
 

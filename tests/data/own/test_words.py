@@ -5,15 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from own_tables import data_check as check
 from own_tables import people, picture, write_table
 from refusals import refused
 
 from fedlit.data import ImageTable
-
-
-def check(fedlit_cli, line: str) -> tuple[int, str]:
-    code, out, err = fedlit_cli(f"data check {line}")
-    return code, " ".join((out + err).split())
 
 
 def written(root: Path, names: list[str]) -> Path:
@@ -23,13 +19,6 @@ def written(root: Path, names: list[str]) -> Path:
     lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return table
-
-
-@pytest.mark.parametrize("suffix", [".PNG", ".Png"])
-def test_suffixes_in_capitals(tmp_path, fedlit_cli, suffix):
-    code, out = check(fedlit_cli, str(written(tmp_path, [f"{n}{suffix}" for n in range(40)])))
-    assert code == 0, out
-    assert "image: file # 40 of 40 rows" in out
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])

@@ -261,7 +261,6 @@ def test_wrong_hospital_is_refused(wrong, mistake):
         ({"hospitals": []}, ("hospital-names-repeated",)),
         ({"hospitals": [Hospital("a"), Hospital("a")]}, ("hospital-names-repeated",)),
         ({"heterogeneity": -1.0}, ("heterogeneity-out-of-range", "found -1")),
-        ({"label_scheme": "none"}, ("argument-type", "'none'")),
         ({"shared_classes": 11}, ("shared-classes-out-of-range", "found 11")),
         ({"seed": -1}, ("data-seed-negative", "found -1")),
         ({"classes": ["Effusionn"]}, ("class-unknown", "'Effusionn'")),

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from dicom_files import write_dicom
 from PIL import Image
 from refusals import refused
 
@@ -192,22 +193,11 @@ class TestCheck:
         assert labels["harmonised"]["Pleural_Thickening"] == "Pleural Thickening"
 
 
-class TestDicom:
-    def test_the_header_and_the_pixels(self, tmp_path: Path):
-        pydicom = pytest.importorskip("pydicom", reason="needs pydicom, the extra fedlit[dicom]")
-        pixels = np.random.default_rng(0).integers(0, 4096, (20, 30), dtype=np.uint16)
-        image = pydicom.Dataset()
-        image.Rows, image.Columns = pixels.shape
-        image.SamplesPerPixel, image.PhotometricInterpretation, image.PixelRepresentation = 1, "MONOCHROME1", 0
-        image.BitsAllocated, image.BitsStored, image.HighBit = 16, 12, 11
-        image.SOPClassUID, image.SOPInstanceUID = pydicom.uid.SecondaryCaptureImageStorage, "1.2.3"
-        image.PixelData = pixels.tobytes()
-        image.file_meta = pydicom.dataset.FileMetaDataset()
-        image.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        image.save_as(tmp_path / "a.dicom", enforce_file_format=True)
-        picture = inspect_image(tmp_path / "a.dicom", decode=True)
-        assert (picture.kind, picture.size, picture.problem) == ("DICOM, 12-bit MONOCHROME1", (30, 20), "")
-        assert picture.digest
+def test_the_header_and_the_pixels_of_a_dicom_file(tmp_path: Path):
+    pixels = np.random.default_rng(0).integers(0, 4096, (20, 30), dtype=np.uint16)
+    picture = inspect_image(write_dicom(tmp_path / "a.dicom", pixels, "MONOCHROME1", BitsStored=12), decode=True)
+    assert (picture.kind, picture.size, picture.problem) == ("DICOM, 12-bit MONOCHROME1", (30, 20), "")
+    assert picture.digest
 
 
 class TestCompare:

@@ -1,4 +1,4 @@
-"""VinDr-CXR: three readings an image and their votes, both label files, image formats, and real X-rays if there."""
+"""VinDr-CXR: three readings an image and their votes, both label files, and image formats."""
 
 import csv
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import edits
 import numpy as np
 import pytest
+from dicom_files import write_dicom
 from PIL import Image
 from refusals import refused
 from small_vindr import LABELS, SEEN, TEST, TRAIN, image_id, write_folder
@@ -41,16 +42,11 @@ def test_it_keeps_the_contract_of_data_modules(tmp_path):
     check_data_module(VinDrCXR, root=root, image_size=16, vote="any", names=names, cache_dir=tmp_path / "cache")
 
 
-def test_the_header_is_the_official_one():
-    assert len(LABELS) == 28
-    assert (*VinDrCXR.labels, "No finding") == tuple(LABELS)
-
-
 def test_both_files_are_read(tmp_path):
     data = open_folder(write_folder(tmp_path))
     assert VinDrCXR.recognises(tmp_path)
     records = data.records()
-    assert data.classes == records.classes == tuple(LABELS[:-1])
+    assert data.classes == records.classes == VinDrCXR.labels == tuple(LABELS[:-1])
     assert records.names.tolist() == [image_id(index) for index in range(TRAIN + TEST)]
     assert records.patients.tolist() == records.names.tolist()
     assert records.splits.tolist() == ["train_val"] * TRAIN + ["test"] * TEST
@@ -119,21 +115,10 @@ def test_other_formats(tmp_path, suffix):
 
 
 def test_dicom_as_released(tmp_path):
-    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
     write_folder(tmp_path)
     for path in [*(tmp_path / "train").iterdir(), *(tmp_path / "test").iterdir()]:
-        meta = pydicom.dataset.FileMetaDataset()
-        meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-        meta.MediaStorageSOPInstanceUID = "1.2.3"
-        meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-        released = path.with_suffix(".dicom")
-        data = pydicom.dataset.FileDataset(str(released), {}, file_meta=meta, preamble=b"\0" * 128)
-        data.Rows = data.Columns = 24
-        data.SamplesPerPixel, data.PhotometricInterpretation = 1, "MONOCHROME1"
-        data.BitsAllocated, data.BitsStored, data.HighBit, data.PixelRepresentation = 16, 12, 11, 0
-        data.WindowCenter, data.WindowWidth, data.VOILUTFunction = 2040, 4080, "LINEAR_EXACT"
-        data.PixelData = (np.asarray(Image.open(path), np.uint16) * 16).tobytes()
-        pydicom.dcmwrite(released, data, enforce_file_format=True)
+        window = {"WindowCenter": 2040, "WindowWidth": 4080, "VOILUTFunction": "LINEAR_EXACT", "BitsStored": 12}
+        write_dicom(path.with_suffix(".dicom"), np.asarray(Image.open(path), np.uint16) * 16, "MONOCHROME1", **window)
     plain = open_folder(tmp_path).records().store
     for path in tmp_path.rglob("*.png"):
         path.unlink()
@@ -172,24 +157,16 @@ def test_official_and_own_splits(tmp_path):
 
 
 def test_a_wrong_folder_is_refused(tmp_path):
-    with refused("data-root-missing"):
-        VinDrCXR()
     (tmp_path / "train.csv").touch()
     assert not VinDrCXR.recognises(tmp_path)
     with refused("vindr-label-files-missing", "'train.csv'"):
         open_folder(tmp_path).records()
 
 
-def test_an_unknown_vote_is_refused(tmp_path):
-    with refused("argument-type", "vote", "'any' or 'majority' or 'unanimous'", "'most'"):
-        open_folder(tmp_path, vote="most")
-
-
 @pytest.mark.parametrize(
     ("folder", "old", "new", "mistake"),
     [
         ("train", "rad_id", "reader", ("label-file-column-missing", "train.csv", "'rad_id'")),
-        ("train", "ILD,", "Ild,", ("label-file-column-missing", "train.csv", "'ILD'", "similar names are Ild")),
         ("test", "Other disease,", "Others,", ("label-file-column-missing", "test.csv", "'Other diseases'")),
         ("train", ",R8,0", ",R8,2", ("label-file-cell-invalid", "train.csv, line 2: column 'Aortic enlargement'", "2")),
         ("test", "0,0,1\n", "0,-1,1\n", ("label-file-cell-invalid", "test.csv, line 2: column 'Other diseases'", "-1")),
@@ -205,9 +182,6 @@ def test_a_damaged_label_file_is_named_with_its_line(tmp_path, folder, old, new,
         open_folder(tmp_path).records()
 
 
-# The real images
-
-
 def test_any_reader_of_the_training_images_alone(tmp_path):
     data = open_folder(write_folder(tmp_path), vote="any", parts=("train",))
     records = data.records()
@@ -218,5 +192,3 @@ def test_any_reader_of_the_training_images_alone(tmp_path):
     }
     found = dict(zip(records.classes, records.labels.sum(axis=0).astype(int).tolist(), strict=True))
     assert found == {label: expected[label] for label in records.classes}
-    with refused("argument-type", "parts", "'train' or 'test'"):
-        open_folder(tmp_path, parts=("valid",))

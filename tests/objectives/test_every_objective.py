@@ -1,0 +1,59 @@
+"""Properties of every objective: unknown labels, batches without labels, and saturated logits."""
+
+import pytest
+import torch
+
+from fedlit.objectives import BCE, AUCSaddle, FedLC, FedRS, RatioLoss, SoftmaxFocalLoss
+
+ONE_CLASS = torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 1, 0]]
+LOGITS = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+OBJECTIVES = {
+    "BCE": BCE, "AUCSaddle": lambda: AUCSaddle(prior=0.3), "AUCSaddle raw": lambda: AUCSaddle(0.6, "raw", prior=0.3),
+    "RatioLoss": lambda: RatioLoss(prior=0.1), "RatioLoss both": lambda: RatioLoss(prior=0.1, weigh="both"),
+    "SoftmaxFocalLoss": SoftmaxFocalLoss, "FedLC": FedLC, "FedLC softmax": lambda: FedLC(form="softmax"),
+    "FedRS": FedRS, "FedRS softmax": lambda: FedRS(form="softmax"),
+}  # fmt: skip
+
+
+def built(name: str, classes: int = 4) -> torch.nn.Module:
+    objective = OBJECTIVES[name]()
+    if hasattr(objective, "build"):
+        objective.build(classes)
+    return objective.double()
+
+
+def loss_and_gradient(objective, logits: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = logits.clone().requires_grad_()
+    loss = objective(logits, labels)
+    return loss.detach(), torch.autograd.grad(loss, logits)[0]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_unknown_labels_add_neither_loss_nor_gradient(name):
+    labels = ONE_CLASS.clone()
+    labels[:, 3] = torch.nan
+    known = ONE_CLASS[:, 3] == 0
+    loss, gradient = loss_and_gradient(built(name), LOGITS, labels)
+    assert not gradient[:, 3].any()
+    assert gradient[known][:, :3].all()
+    rows = known if "softmax" in name.lower() else slice(None)  # without its class, an image is unknown to a softmax
+    torch.testing.assert_close(loss, built(name, 3)(LOGITS[rows][:, :3], labels[rows][:, :3]).detach())
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_batch_without_labels_is_zero_with_a_gradient(name):
+    loss, gradient = loss_and_gradient(built(name), LOGITS, torch.full_like(LOGITS, torch.nan))
+    assert loss == 0
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_saturated_logits_and_batches_without_positives_stay_finite(name, dtype):
+    objective = built(name).to(dtype)
+    if name.startswith("Fed"):
+        objective.settle_client(ONE_CLASS[:3])  # the last class is absent
+    for labels in (ONE_CLASS, torch.zeros_like(ONE_CLASS)):
+        loss, gradient = loss_and_gradient(objective, (1e4 * LOGITS).to(dtype), labels.to(dtype))
+        assert loss.isfinite()
+        assert gradient.isfinite().all()
