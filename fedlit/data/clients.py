@@ -26,9 +26,11 @@ def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
 
 
 def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
-    """Check the client of each record, [N] str, given its split, [N] str.
+    """Return the sorted names of the clients, given the client and the split of each record, [N] str.
 
-    Refuse other lengths, empty names, names that are equal in files or metrics, and fewer than two training images.
+    Raises:
+        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
+            has fewer than two training images.
     """
     if owners.shape != splits.shape:
         raise DataError(
@@ -49,7 +51,11 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
 
 
 def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None:
-    """Refuse patients whose images, [N] str, are at several clients, [N] str; the error begins with ``where``."""
+    """Check that all images of a patient, [N] str, have the same client, [N] str.
+
+    Raises:
+        ValueError: A patient is at several clients; the message begins with ``where``.
+    """
     pairs = sorted(set(zip(patients.tolist(), owners.tolist(), strict=True)))
     several = [patient for patient, count in Counter(patient for patient, _ in pairs).items() if count > 1]
     if several:
@@ -64,7 +70,11 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
 
 
 def distinct_names(names: Iterable[str]) -> None:
-    """Refuse client names that are empty, or equal as a file name or metric key."""
+    """Check that no client name is empty, and that no two are equal as a file name or metric key.
+
+    Raises:
+        ConfigError: A name is empty, or equal to another one.
+    """
     seen: dict[str, str] = {}
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"

@@ -232,7 +232,10 @@ class FederatedDataModule(Checked):
     def divided(self) -> tuple[Records, np.ndarray, np.ndarray, np.ndarray]:
         """Return the records with their splits, the client of each, the kept rows and a mask of hidden labels, [N, C].
 
-        No image is read. Errors are those of ``setup()``.
+        No image is read.
+
+        Raises:
+            ValueError: As in ``setup()``.
         """
         from fedlit.data.splits import split_by_patient
 
@@ -277,7 +280,11 @@ class FederatedDataModule(Checked):
         return hidden
 
     def save_partition(self, path: str | Path) -> None:
-        """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file."""
+        """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file.
+
+        Raises:
+            ValueError: The path has another suffix, or the data have no records.
+        """
         path = Path(path)
         if self.assignment is None:
             raise DataError(f"{type(self).__name__} has no records yet: call setup() first", key="records-before-setup")

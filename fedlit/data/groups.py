@@ -141,12 +141,16 @@ def group_columns(
     bands: Mapping[str, Sequence[float]] | None,
     given: Mapping[str, str],
 ) -> tuple[GroupColumn, ...]:
-    """Return the columns of the groups that a user asks for, after checking names and edges.
+    """Return the columns of the groups that a user asks for.
 
     Args:
         groups: Names of groups or of columns, or a map from names to columns.
         bands: Edges of the bands of numbers, by group; ages have ``AGES`` otherwise.
         given: Columns of the groups that the source gives, by name.
+
+    Raises:
+        ValueError: Two groups have the same name, edges do not ascend or are impossible, or bands are stated for
+            another name than that of a group.
     """
     pairs = groups.items() if isinstance(groups, Mapping) else ((name, given.get(name, name)) for name in groups or ())
     columns: dict[str, str] = {}
@@ -200,7 +204,11 @@ def _text(cell: object) -> str:
 
 
 def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndarray]:
-    """Return groups of N images as text, [N] str each, "" if unknown, after checking names, lengths and numbers."""
+    """Return groups of N images as text, [N] str each, with "" for unknown ones.
+
+    Raises:
+        ValueError: A group has no name, not one value for each image, or more than ``MOST`` different values.
+    """
     checked = {}
     for name, values in groups.items():
         if not isinstance(name, str) or not name.strip():

@@ -17,6 +17,9 @@ class HeldAtSites(FederatedDataModule):
         eval_batch_size: Number of examples in a batch of an evaluation.
         in_chans: Number of channels of the images.
         image_size: Height and width of the images, as in the sites' files.
+
+    Raises:
+        ConfigError: There are no classes, or a class is repeated. ``setup()`` always raises it.
     """
 
     def __init__(
@@ -36,7 +39,11 @@ class HeldAtSites(FederatedDataModule):
         """Do nothing: the sites prepare their data."""
 
     def setup(self, stage: str | None = None) -> None:
-        """Raise an error with the options to use instead, because there are no images to train on."""
+        """Raise an error, because there are no images to train on.
+
+        Raises:
+            ConfigError: Always; the message names the options to use instead.
+        """
         raise ConfigError(
             "data: expected images, found HeldAtSites, which only names classes; pass --sites FOLDER to train at the "
             "sites, or choose other data to train here (`fedlit list`)",

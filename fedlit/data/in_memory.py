@@ -102,7 +102,15 @@ def _named(key: str, value: Any) -> dict[str, Any]:
 
 
 def data_set(where: str, value: Any) -> Dataset:
-    """Return the value after checking that it is a map-style data set with examples; an error begins with ``where``."""
+    """Return the value after checking that it is a map-style data set.
+
+    Args:
+        where: Name of the data in an error.
+        value: The data set.
+
+    Raises:
+        ConfigError: The value is not a map-style data set, or is empty.
+    """
     lacking = [method for method in ("__len__", "__getitem__") if not hasattr(type(value), method)]
     hint = next((hint for kinds, hint in NO_DATA_SETS.items() if isinstance(value, kinds)), "")
     if not hint and lacking:

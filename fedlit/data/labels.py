@@ -54,12 +54,16 @@ class Origin:
 
 
 def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
-    """Return the origin of each class, after checking a map of names against the labels of a source.
+    """Check a map of names against the labels of a source, and return the origin of each class.
 
     Args:
-        names: A map from each class to a label, or to several labels with a rule. No label is in two classes.
+        names: A map from each class to a label, or to several labels with a rule.
         labels: The labels of the source.
         key: The option, for messages.
+
+    Raises:
+        ValueError: A class has no label, a label is unknown, several labels have no rule, or two classes have the same
+            label.
     """
     origin_of: dict[str, Origin] = {}
     claimed: dict[str, str] = {}
@@ -95,9 +99,16 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
 def checked_classes(
     classes: Sequence[str], allowed: Sequence[str], key: str = "data.classes", advice: str = ""
 ) -> tuple[str, ...]:
-    """Return the classes, which are different and among the allowed ones.
+    """Return the classes after checking them.
 
-    An error names the option ``key``. The one about an unknown class ends with ``advice``.
+    Args:
+        classes: Names of the classes.
+        allowed: Names to choose from.
+        key: The option, for messages.
+        advice: End of the message about an unknown class.
+
+    Raises:
+        ValueError: A class is unknown or repeated, or there is no class.
     """
     for label in classes:
         if label not in allowed:
@@ -122,7 +133,11 @@ def similar_names(label: str, names: Sequence[str]) -> str:
 
 
 def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], key: str) -> dict[str, str]:
-    """Return the policy of every label, given one policy or a map with ``default`` for all other labels."""
+    """Return the policy of every label, given one policy or a map with ``default`` for all other labels.
+
+    Raises:
+        ValueError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
+    """
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():
         if value not in _MEANS:

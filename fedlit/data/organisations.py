@@ -26,7 +26,14 @@ from fedlit.data.splits import split_by_patient
 
 
 class JoinedStore:
-    """Concatenation of several image stores whose images have the same shape."""
+    """Concatenation of several image stores.
+
+    Args:
+        stores: The image stores; all images have the same shape.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
 
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
@@ -137,7 +144,11 @@ class Organisations(FederatedDataModule):
         return next(iter(self.sources.values())).default_augmentation()
 
     def records(self) -> Records:
-        """Read all organisations, and search them and the external test sets for copies of images."""
+        """Read all organisations, and compare their images with each other and with the external test sets.
+
+        Raises:
+            ValueError: An image is in two organisations, or in one and an external test set.
+        """
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]

@@ -185,7 +185,11 @@ class IID(Partition):
         self.shares_patients = unit == "image"
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
-        """Return the client of each record, [N] str; too few patients or images for the clients is an error."""
+        """Return the client of each record, [N] str.
+
+        Raises:
+            ValueError: There are too few patients or images for this number of clients, or for these sizes.
+        """
         rng = numpy_generator(seed, "IID")
         units, of_record = np.unique(records.patients if self.unit == "patient" else records.names, return_inverse=True)
         owner = np.empty(len(units), dtype=np.int64)
@@ -221,7 +225,11 @@ class Dirichlet(Partition):
         self.clients, self.alpha, self.min_images = _checked(clients), alpha, min_images
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
-        """Return the client of each record, [N] str; it is an error if 1000 draws do not give all ``min_images``."""
+        """Return the client of each record, [N] str.
+
+        Raises:
+            ValueError: None of 1000 draws gave every client ``min_images`` training images.
+        """
         rng = numpy_generator(seed, "Dirichlet")
         patients, of_record = np.unique(records.patients, return_inverse=True)
         primary = _primary_classes(records.labels, of_record, len(patients))

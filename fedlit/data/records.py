@@ -88,10 +88,15 @@ def labelled_classes(records: Records) -> tuple[str, ...]:
 
 
 def check_records(records: Records, exact: bool = False) -> Records:
-    """Return the records after checking that they are consistent, with one spelling of each patient unless ``exact``.
+    """Return the records after checking that they are consistent, with one spelling of each patient.
 
-    Fields have one row per image, ids and classes are different, each image has a site and a patient, labels are 0, 1
-    or NaN, ``site_classes`` names sites and classes of the records, and groups have few different values.
+    Args:
+        records: The records.
+        exact: Treat different spellings of an id as different patients.
+
+    Raises:
+        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
+            NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}

@@ -28,6 +28,9 @@ class Sampler:
 
     Args:
         positives: Share of positives in every batch, in (0, 1).
+
+    Raises:
+        ValueError: The share is not in (0, 1).
     """
 
     positives: float

@@ -53,7 +53,12 @@ class HideClasses(LabelScheme):
         self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
-        """Return the classes of each client, which are at least one; numbers that do not fit are an error."""
+        """Return the classes of each client.
+
+        Raises:
+            ValueError: There are fewer classes than shared and unique ones, there are too few clients for classes that
+                are neither, or a client would label no class.
+        """
         where = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
         if self.shared + (self.unique or 0) > len(classes):
             raise DataError(f"{where}: expected at most {len(classes)} classes", key="scheme-more-than-classes")
@@ -98,7 +103,11 @@ class DeclaredClasses(LabelScheme):
         self.clients = clients
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
-        """Return the classes of each declared client; unknown clients and unknown or repeated classes are an error."""
+        """Return the classes of each declared client.
+
+        Raises:
+            ValueError: A client or class is unknown, or a client has no class or repeats a class.
+        """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:
             raise DataError(

@@ -11,9 +11,12 @@ from fedlit.data.records import SPLITS, Records
 def split_by_patient(records: Records, fractions: tuple[float, float, float], seed: int) -> np.ndarray:
     """Return the split of each record, [N] "train", "val" or "test", such that no patient is in two splits.
 
-    Official splits are kept; one of another name, or that shares a patient with another one, is an error. The official
-    split "train_val" is divided by patient in the ratio of the first two fractions. Records without official splits are
-    divided by all three. Each site is divided on its own, so that every hospital has its share of each split.
+    Official splits are kept. The official split "train_val" is divided by patient in the ratio of the first two
+    fractions. Records without official splits are divided by all three. Each site is divided on its own, so that every
+    hospital has its share of each split.
+
+    Raises:
+        ValueError: An official split has another name, or a patient is in two official splits.
     """
     if records.splits is None:
         return _divide(records, np.arange(len(records.names)), SPLITS, fractions, seed)

@@ -119,7 +119,11 @@ def read_table(
 
 
 def refuse_empty(table: LabelTable, column: str) -> None:
-    """Refuse a column of text with an empty cell; the error names line and column."""
+    """Check that no cell of a column of text is empty.
+
+    Raises:
+        ValueError: A cell is empty; the message names line and column.
+    """
     empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
     if empty.any():
         count = f"({empty.sum()} such lines)"
@@ -169,7 +173,11 @@ def _refuse_cut_rows(path: Path, width: int) -> None:
 
 
 def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
-    """Refuse two rows with the same value in a column; the error names both lines."""
+    """Check that no two rows have the same value in a column.
+
+    Raises:
+        ValueError: Two rows have the same value; the message names both lines.
+    """
     repeated = table.rows[column].duplicated(keep=False).to_numpy()
     if repeated.any():
         name = table.rows[column][repeated].iloc[0]
@@ -181,7 +189,11 @@ def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
 
 
 def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float]) -> np.ndarray:
-    """Return columns of numbers as float32 [N, L], with NaN where a cell is blank; other values are errors."""
+    """Return columns of numbers as float32 [N, L], with NaN where a cell is blank.
+
+    Raises:
+        ValueError: A cell is neither blank nor one of the allowed values; the message names line and column.
+    """
     values = table.rows[list(columns)]
     parsed = values.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float32)
     wrong = ~(np.isin(parsed, allowed) | values.isna().to_numpy())

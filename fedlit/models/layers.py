@@ -29,7 +29,11 @@ def small_stem(body: nn.Module, backbone: str) -> nn.Module:
     """Change the stem for images of about 32x32: a 3x3 first convolution of stride 1, and no first pooling.
 
     The usual stem of ImageNet models shrinks an image by four before the first block, and 32x32 to a single pixel in
-    the last. This takes 16 times as long at the same image size. Only the stems of DenseNet and ResNet can be changed.
+    the last. This takes 16 times as long at the same image size.
+
+    Raises:
+        ConfigError: The backbone's stem is not one convolution with stride 2 and one pooling, as in DenseNet and
+            ResNet.
     """
     first = getattr(body, "pretrained_cfg", {}).get("first_conv")
     conv = body.get_submodule(first) if isinstance(first, str) else None

@@ -21,6 +21,9 @@ class LogisticRegression(Classifier):
         optimizer: Optimizer of every client's local steps.
         start: Seed of only the initial weights: they are those of ``torch.manual_seed(start); torch.nn.Linear(D, C)``,
             to compare with runs of other code. By default they are drawn from the run's seed.
+
+    Raises:
+        ConfigError: There are no classes or no features.
     """
 
     def __init__(

@@ -15,7 +15,14 @@ from fedlit.objectives import BCE
 
 
 class Classifier(Checked, LightningModule):
-    """Base class of models whose ``forward`` returns logits [B, C] and whose last layer is named ``head``."""
+    """Base class of models whose ``forward`` returns logits [B, C] and whose last layer is named ``head``.
+
+    Args:
+        classes: Names of the classes, in the order of the head's rows.
+
+    Raises:
+        ConfigError: There are no classes.
+    """
 
     def __init__(self, classes: Sequence[str]) -> None:
         super().__init__()

@@ -19,6 +19,9 @@ class BCE(Loss):
 
     Args:
         missing: Labels that are NaN: ``ignore``, or ``negative``.
+
+    Raises:
+        ConfigError: Another value of ``missing``.
     """
 
     objective_label = ""

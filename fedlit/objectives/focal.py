@@ -35,7 +35,11 @@ class SoftmaxFocalLoss(Objective):
         self.gamma, self.alpha = gamma, alpha
 
     def build(self, num_classes: int) -> None:
-        """Check that each class has a weight."""
+        """Check that each class has a weight.
+
+        Raises:
+            ConfigError: There are more or fewer weights than classes.
+        """
         if self.alpha is not None and len(self.alpha) != num_classes:
             raise ConfigError(
                 f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}",
@@ -43,7 +47,11 @@ class SoftmaxFocalLoss(Objective):
             )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of ``logits`` [B, C] for ``labels`` [B, C] with at most one 1 per row."""
+        """Return the loss of ``logits`` [B, C] for ``labels`` [B, C] with at most one 1 per row.
+
+        Raises:
+            TrainingError: An image has several classes.
+        """
         positive = labels == 1
         if (positive.sum(1) > 1).any():
             raise TrainingError(

@@ -39,7 +39,11 @@ class LabelSkewLoss(Objective):
         """Return adjusted logits [B, C], and whether each class [C] counts, given the client's counts [C]."""
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Return the loss of ``logits`` [B, C] for ``labels`` [B, C] in {0, 1, NaN}; 0 if no label counts."""
+        """Return the loss of ``logits`` [B, C] for ``labels`` [B, C] in {0, 1, NaN}; 0 if no label counts.
+
+        Raises:
+            TrainingError: In the form ``softmax``, an image has several classes.
+        """
         counting = torch.ones_like(self.counts[0], dtype=torch.bool)
         if self.training:
             logits, counting = self.adjusted(logits, *self.counts)

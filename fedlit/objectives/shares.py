@@ -14,8 +14,10 @@ class ShareObjective(Objective):
     """An objective with the constant p [C], each class's share of positives: given, or measured over all clients.
 
     Args:
-        prior: p in (0, 1) if it is known, one number for all classes; None if it is measured. It has the module's
-            precision.
+        prior: p if it is known, one number for all classes; None if it is measured. It has the module's precision.
+
+    Raises:
+        ConfigError: The prior is outside (0, 1).
     """
 
     def __init__(self, prior: float | None) -> None:

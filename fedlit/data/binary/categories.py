@@ -129,7 +129,11 @@ class CategoryImages(FederatedDataModule, ABC):
         return replace(records, splits=splits, sites=np.full(len(category), type(self).__name__))
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
-        """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool."""
+        """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool.
+
+        Raises:
+            ValueError: A client has no negative training image, so that no number of positives gives ``imratio``.
+        """
         kept = np.ones(len(owners), dtype=bool)
         if self.imratio is None:
             return kept

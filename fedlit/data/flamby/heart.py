@@ -94,7 +94,12 @@ class FedHeartDisease(FederatedDataModule):
         self.root = Path(root).expanduser()
 
     def setup(self, stage: str | None = None) -> None:
-        """Read the files and fill ``clients`` and ``test_sets``; a second call changes nothing."""
+        """Read the files and fill ``clients`` and ``test_sets``; a second call changes nothing.
+
+        Raises:
+            FileNotFoundError: A hospital has no file.
+            ValueError: A cell is not a number, or has a value that is missing in UCI's description.
+        """
         if self.clients:
             return
         hospitals = {name: _read(self._file(name), name) for name in HOSPITALS}

@@ -81,7 +81,12 @@ class FedISIC2019(FederatedDataModule):
         self.split_file = self.root / SPLIT_FILE if split_file is None else Path(split_file).expanduser()
 
     def records(self) -> Records:
-        """Read the split file and decode the images into the cache as RGB."""
+        """Read the split file and decode the images into the cache as RGB.
+
+        Raises:
+            FileNotFoundError: The split file or an image is missing.
+            ValueError: A cell is wrong, or two columns contradict each other.
+        """
         if not self.split_file.is_file():
             found = contents(self.root)
             raise MissingFileError(

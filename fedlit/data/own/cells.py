@@ -52,7 +52,11 @@ def folded(text: object) -> str:
 
 
 def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str, str]:
-    """Return the meaning of each spelling, including custom ones; another meaning is an error."""
+    """Return the meaning of each spelling, including custom ones.
+
+    Raises:
+        ValueError: A meaning is not positive, negative, uncertain or blank.
+    """
     for spelling, meaning in values.items():
         if meaning not in VALUE_OF:
             expected = ", ".join(VALUE_OF)
@@ -70,6 +74,9 @@ def reader_of(values: Mapping[str, str], of_column: Mapping[str, str], column: s
         of_column: Meanings of spellings, and of ranges of numbers such as ``>= 18 and < 65``, in this column; they take
             precedence.
         column: Name of the column, for messages.
+
+    Raises:
+        ValueError: A meaning or a range is invalid.
     """
     where = f"data.values: {column!r}"
     spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in of_column.items()}
@@ -97,9 +104,16 @@ def read_labels(
     values: Mapping[str, str],
     of_columns: Mapping[str, Mapping[str, str]] | None = None,
 ) -> np.ndarray:
-    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}; other cells are named with their lines.
+    """Return columns of labels, [N, L] float32 in {0, 1, ``UNCERTAIN``, NaN}.
 
-    Spellings have the meanings of ``values``, or those of their column, ``of_columns``.
+    Args:
+        table: The table.
+        columns: Names of the columns.
+        values: Meanings of spellings in all columns.
+        of_columns: Meanings of spellings in single columns.
+
+    Raises:
+        ValueError: A cell has no meaning; the message names line and column.
     """
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):
@@ -131,7 +145,11 @@ def findings_in(table: LabelTable, column: str, separator: str, values: Mapping[
 def read_findings(
     table: LabelTable, column: str, separator: str, findings: Sequence[str], values: Mapping[str, str]
 ) -> np.ndarray:
-    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 for named findings, NaN for a blank list."""
+    """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 for named findings, NaN for a blank list.
+
+    Raises:
+        ValueError: A list has an unknown finding; the message names line and column.
+    """
     words = _words(values)
     position = {finding: number for number, finding in enumerate(findings)}
     of_row, lists = pd.factorize(table.rows[column])
@@ -158,7 +176,11 @@ def read_findings(
 
 
 def refuse_totals(table: LabelTable) -> None:
-    """Refuse a table whose last row has totals and is not an image."""
+    """Check that the last row is an image, and not a row of totals.
+
+    Raises:
+        ValueError: It is a row of totals; the message names its line.
+    """
     words = [cell for cell in table.rows.iloc[-1] if cell.casefold().rstrip(": ") in TOTALS]
     if words:
         last = np.arange(len(table.rows)) == len(table.rows) - 1
@@ -168,7 +190,11 @@ def refuse_totals(table: LabelTable) -> None:
 
 
 def split_words(splits: Mapping[str, str]) -> dict[str, str]:
-    """Return the split of each word, in lower case, including custom words; another split is an error."""
+    """Return the split of each word, in lower case, including custom words.
+
+    Raises:
+        ValueError: The value of a word is not a split.
+    """
     for word, split in splits.items():
         if split not in SPLITS.values():
             expected = ", ".join(dict.fromkeys(SPLITS.values()))
@@ -179,7 +205,16 @@ def split_words(splits: Mapping[str, str]) -> dict[str, str]:
 
 
 def read_splits(table: LabelTable, column: str, words: Mapping[str, str]) -> np.ndarray:
-    """Return the split of each row, [N] "train", "val", "test" or "train_val", by a map from words to splits."""
+    """Return the split of each row, [N] "train", "val", "test" or "train_val".
+
+    Args:
+        table: The table.
+        column: Name of the column.
+        words: The split of each word.
+
+    Raises:
+        ValueError: A cell is empty, or has an unknown word; the message names line and column.
+    """
     splits = table.rows[column].str.casefold().map(words)
     wrong = splits.isna().to_numpy()
     if wrong.any():
@@ -194,12 +229,16 @@ def read_splits(table: LabelTable, column: str, words: Mapping[str, str]) -> np.
 
 
 def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray:
-    """Return a mask of the rows whose ids are in a list, [N] bool; an empty list and an unknown id are errors.
+    """Return a mask of the rows whose ids are in a list, [N] bool.
 
     Args:
         file: The list, with one id per line.
         table: Name of the table, for messages.
         ids: Ids of the rows, each [N] str; a line may name any of them.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The list is empty, or an id is unknown.
     """
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file", key="list-file-missing")

@@ -91,9 +91,15 @@ class Proposal:
 
 
 def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | None = None) -> Proposal:
-    """Propose arguments that are not ``known`` from a table's columns and cells, and from the files below a folder.
+    """Propose arguments from a table's columns and cells, and from the files below a folder.
 
-    The folder of the images is by default that of the table.
+    Args:
+        table: The table.
+        root: The folder with the images; by default that of the table.
+        known: Known arguments, which are not searched for.
+
+    Raises:
+        ConfigError: There is no image below the folder, the table names no image, or no column is a label.
     """
     known = dict(known or {})
     read, written = read_any_table(table, known.get("sheet"))

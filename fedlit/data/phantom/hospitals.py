@@ -101,7 +101,10 @@ def default_hospitals(
             differences) to 2.
         label_scheme: With ``full`` all hospitals label everything. With ``split`` all label the shared classes, and
             each other class is labelled by one hospital, or by several if there are more hospitals than such classes.
-        shared_classes: Number of classes that all hospitals label with ``split``, at most 10.
+        shared_classes: Number of classes that all hospitals label with ``split``.
+
+    Raises:
+        ValueError: A value is out of its range.
     """
     if count < 1 or images < 2 * count:
         raise DataError(

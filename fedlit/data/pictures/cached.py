@@ -85,9 +85,15 @@ def note_use(stores: Iterable[Path], run: Path) -> None:
 
 
 def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float = 0) -> list[CacheEntry]:
-    """Return the entries that match names and have not been used for ``older`` days.
+    """Return the entries that match names and have not been used for some days.
 
-    A name is ``all``, ``unfinished``, or the beginning of an entry's name; one that matches no entry is an error.
+    Args:
+        candidates: All entries.
+        names: ``all``, ``unfinished``, or beginnings of names.
+        older: Number of days for which an entry must not have been used.
+
+    Raises:
+        ValueError: A name matches no entry.
     """
     starts = tuple(name for name in names if name not in ("all", "unfinished"))
     for name in starts:

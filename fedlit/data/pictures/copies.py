@@ -17,7 +17,14 @@ Duplicates = Literal["refuse", "allow"]
 def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], read: Sequence[Records]) -> list[str]:
     """Search a source for images of two patients, or two sources for common images; return notes about near-duplicates.
 
-    ``names`` and records, ``read``, are those of one or two sources. The figure of the pairs is in the cache folder.
+    Args:
+        cache: The cache folder, also for the figure of the pairs.
+        duplicates: Rule for copies.
+        names: Names of one or two sources.
+        read: Their records.
+
+    Raises:
+        ValueError: There are copies, and ``duplicates`` is ``refuse``.
     """
     from fedlit.data.pictures.duplicates import (  # imports PyTorch, which takes seconds
         cached_pairs,

@@ -93,7 +93,9 @@ def decode(
 ) -> Decoded:
     """Decode files as ``decode_images`` does; with ``damaged="drop"``, continue if some cannot be decoded.
 
-    If most files of the sample cannot be decoded, that is an error in any case.
+    Raises:
+        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
+            sample cannot be decoded.
     """
     files = [os.fspath(file) for file in files]
     ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}{'' if resize == 'squeeze' else f' {resize}'}")
@@ -177,7 +179,11 @@ class CachePlace:
 
 
 def identities(files: Sequence[str], settings: str) -> np.ndarray:
-    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64."""
+    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64.
+
+    Raises:
+        FileNotFoundError: Files are missing.
+    """
     ids, missing, stem = np.empty(len(files), dtype=np.uint64), [], f"{settings}\n"
     for row, file in enumerate(files):
         try:

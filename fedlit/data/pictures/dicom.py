@@ -29,7 +29,11 @@ def has_mark(file: Path) -> bool:
 
 
 def open_dicom(file: Path, **options):
-    """Return the data set that pydicom's ``dcmread`` reads from a file with these options."""
+    """Return the data set that pydicom's ``dcmread`` reads from a file with these options.
+
+    Raises:
+        ConfigError: pydicom is not installed.
+    """
     try:
         from pydicom import dcmread
     except ModuleNotFoundError:
@@ -67,7 +71,11 @@ def read_dicom(file: Path) -> Image.Image:
 
 
 def refuse_other(header) -> None:
-    """Refuse a header that does not describe exactly one grey image."""
+    """Check that a header describes exactly one grey image.
+
+    Raises:
+        ValueError: It describes something else.
+    """
     if "PixelData" not in header:
         raise DataError("expected a DICOM file with an image, found one without pixels", key="dicom-without-pixels")
     photometric = header.get("PhotometricInterpretation")

@@ -44,6 +44,9 @@ class LabelledImages(Dataset):
         sites: Organisation of each row, [n]; by default "".
         patients: Patient of each row, [n]; by default "".
         groups: A map from names such as ``sex`` to the group of each row, [n]; by default there are no groups.
+
+    Raises:
+        ValueError: Lengths differ, or ``in_chans``, ``mean`` or ``std`` do not fit the images.
     """
 
     def __init__(

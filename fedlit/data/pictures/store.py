@@ -40,7 +40,11 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
 
 
 def make_cache_folder(folder: Path) -> None:
-    """Create the folder of decoded images, or refuse one that is not writable."""
+    """Create the folder of decoded images.
+
+    Raises:
+        ConfigError: The folder cannot be created, or is not writable.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -197,7 +201,11 @@ class PartOfStore:
 
 
 def check_space(folder: Path, shape: tuple[int, ...]) -> None:
-    """Raise an OSError with the needed and the free space if images do not fit on the disk."""
+    """Check that the disk has enough space for images.
+
+    Raises:
+        OSError: There is too little; the message names the needed and the free space.
+    """
     # Writing to a memory map on a full disk would kill the process by a signal, without a message.
     need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free
     if need > free:

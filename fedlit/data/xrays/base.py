@@ -191,7 +191,11 @@ class ChestXrays(FederatedDataModule):
         )
 
     def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
-        """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns."""
+        """Return the cells of a group's column, [N], and their file; a reader overrides it to combine columns.
+
+        Raises:
+            DataError: There is no such column.
+        """
         if group.column in reading.table:
             return reading.table[group.column], reading.source
         given = f"{', '.join(self.group_columns)} or " if self.group_columns else ""
@@ -202,7 +206,11 @@ class ChestXrays(FederatedDataModule):
         )
 
     def read_within(self) -> Reading:
-        """Read the label files, and check that all images are in the data set's folder."""
+        """Read the label files, and check that all images are in the data set's folder.
+
+        Raises:
+            ValueError: The name of an image leads out of the folder.
+        """
         reading, root = self.read(), os.path.join(self.root, "")
         folder = reading.source if reading.source.is_dir() else reading.source.parent
         packed = [file for file in sorted(folder.glob("*.csv.gz")) if file.with_suffix("").is_file()]

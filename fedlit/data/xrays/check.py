@@ -43,7 +43,11 @@ def readers() -> dict[str, type[ChestXrays]]:
 
 
 def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
-    """Return the reader of a folder by the name of its data set, or else by its files; several or none are an error."""
+    """Return the reader of a folder by the name of its data set, or else by its files.
+
+    Raises:
+        ConfigError: There is no such folder, or it looks like none of the data sets or like several.
+    """
     if not root.is_dir():
         raise ConfigError(
             f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
@@ -78,6 +82,9 @@ def check_folder(
         decode: Decode each image, to find damaged pixels, and equal images and near-duplicates of different patients.
         drawn: PNG file for a figure of near-duplicates; by default none is written.
         ahead: Processes that already read the images' headers, if none is decoded.
+
+    Raises:
+        ConfigError: Images are DICOM files, and pydicom is not installed.
     """
     result = Check(reader, decode)
     try:

@@ -17,8 +17,15 @@ VINBIGDATA = {"image_id", "class_name", "rad_id", "x_min"}
 def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
     """Return the folder of a data set: the named folder, the only one below it, or one above a folder of images.
 
-    The first level below that has such a folder is used; several on one level are an error. If no folder holds the data
-    set, the named one is returned, so that the caller can raise its own error.
+    The first level below that has such a folder is used. If no folder holds the data set, the named one is returned, so
+    that the caller can raise its own error.
+
+    Args:
+        root: The named folder.
+        recognises: A function that returns True if a folder holds the data set.
+
+    Raises:
+        ValueError: Several folders of a level hold the data set.
     """
     if not root.is_dir() or recognises(root):
         return root

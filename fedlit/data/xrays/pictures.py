@@ -59,9 +59,15 @@ class Picture:
 
 
 def inspect_image(file: str, decode: bool = False, keep: Callable[[np.ndarray], None] | None = None) -> Picture:
-    """Read the header of an image file and, if ``decode`` is true, pass its pixels, uint8 [1, 128, 128], to ``keep``.
+    """Read the header of an image file and, if ``decode`` is true, its pixels.
 
-    A missing pydicom is an error; damage is the ``problem`` of the result.
+    Args:
+        file: The image file.
+        decode: Decode the pixels.
+        keep: A function that takes the pixels, uint8 [1, 128, 128].
+
+    Raises:
+        ConfigError: The file is DICOM, and pydicom is not installed.
     """
     try:
         header = _header(file)

@@ -119,7 +119,11 @@ class VinDrCXR(ChestXrays):
         )
 
     def group_cells(self, group: GroupColumn, reading: Reading) -> tuple[pd.Series, Path]:
-        """Return the cells of a column; sex and age are in the DICOM headers, where an age of 0 is unknown."""
+        """Return the cells of a column; sex and age are in the DICOM headers, where an age of 0 is unknown.
+
+        Raises:
+            ValueError: No image is a DICOM file.
+        """
         if group.column not in self.group_columns.values():
             return super().group_cells(group, reading)
         files = zip(map(Path, reading.files), reading.there, strict=True)

@@ -23,9 +23,18 @@ ACROSS = 5
 
 
 def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Return `[B, N]` int32, how often each image is drawn if patients are drawn with replacement.
+    """Draw patients with replacement, as `fedlit.metrics.intervals.bootstrap` does with the same seed and number.
 
-    The draws are those of `fedlit.metrics.intervals.bootstrap` with the same seed and number; ``patients`` are `[N]`.
+    Args:
+        patients: `[N]` ids, one per image.
+        draws: Number of draws B.
+        seed: Seed of the draws.
+
+    Returns:
+        `[B, N]` int32, the number of times that each image is drawn.
+
+    Raises:
+        ValueError: If an id is missing or there are fewer than two patients.
     """
     patient, count = patient_codes(patients, len(patients))
     (drawn,) = resampled(count, draws, seed, draws)
