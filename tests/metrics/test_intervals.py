@@ -86,10 +86,19 @@ class TestDeLong:
         for c, (score, label) in enumerate(zip(scores.T, labels.T, strict=True)):
             assert found[c] == pytest.approx(plain_covariance(score, score, label), rel=1e-10)
 
+    def test_a_hand_derived_example(self):
+        # Positives 3, 1 and negatives 2, 0: V10 = (1, 1/2), V01 = (1/2, 1); both variances are 1/8, over 2 images each.
+        assert delong(column(3, 1, 2, 0), column(1, 1, 0, 0)).tolist() == [0.125]
+
     def test_a_published_example(self):
         # Stata's manual, roctab: area 0.8932, standard error 0.0307
         assert area(*hanley_ct()) == pytest.approx(0.8932, abs=5e-5)
         assert np.sqrt(delong(*hanley_ct())) == pytest.approx(0.0307, abs=5e-5)
+
+    def test_monotone_maps_change_nothing(self):
+        scores, labels = random_set(80, seed=3)
+        np.testing.assert_array_equal(delong(scores, labels), delong(np.exp(scores) - 5, labels))
+        assert paired_delong(scores, 3 * scores + 1, labels).tolist() == [0.0] * 4
 
     def test_perfect_classes_have_no_variance(self):
         labels = np.array([1, 1, 1, 0, 0, 0, 0], dtype=np.float64)
@@ -136,10 +145,18 @@ class TestPairedDeLong:
             variance = plain_covariance(a, a, label) + plain_covariance(b, b, label) - 2 * plain_covariance(a, b, label)
             assert found[c] == pytest.approx(variance, rel=1e-9)
 
-    def test_is_0_without_changes_and_undefined_without_positives(self):
-        scores, labels = random_set(70, seed=7)
+    def test_a_hand_derived_example(self):
+        # First as above; second: positives 3, 2 over negatives 1, 0. The places' differences are (0, -1/2) and
+        # (-1/2, 0): variance 1/8 over 2 images each.
+        assert paired_delong(column(3, 1, 2, 0), column(3, 2, 1, 0), column(1, 1, 0, 0)).tolist() == [0.125]
+
+    def test_is_symmetric_and_0_without_changes(self):
+        first, labels = random_set(70, seed=7)
+        second = random_set(70, seed=8)[0]
+        np.testing.assert_array_equal(paired_delong(first, second, labels), paired_delong(second, first, labels))
+        assert paired_delong(first, first, labels).tolist() == [0.0] * 4
         labels[:, 0] = 0
-        np.testing.assert_array_equal(paired_delong(scores, 3 * scores + 1, labels), [NAN, 0.0, 0.0, 0.0])
+        assert np.isnan(paired_delong(first, second, labels)).tolist() == [True, False, False, False]
 
 
 class TestBootstrap:
@@ -238,7 +255,6 @@ class TestCoverage:
         labels = np.repeat([1.0, 0.0], [n_pos, n_neg])[:, None] * np.ones(self.SIMULATIONS)
         return rng.standard_normal(labels.shape) + shift * labels, labels
 
-    @pytest.mark.slow
     def test_of_delong_and_of_the_bootstrap(self):
         scores, labels = self.simulate(40, 60, 1.2, seed=20)
         truth = NormalDist().cdf(1.2 / math.sqrt(2))

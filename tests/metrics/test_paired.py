@@ -11,6 +11,14 @@ from scipy import stats
 from fedlit.metrics.paired import paired, stars
 
 
+def test_a_hand_derived_example():
+    # differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t = 3.4641 with 2 degrees of freedom, p = 0.0742
+    found = paired([2.0, 4.0, 6.0], [1.0, 2.0, 3.0])
+    assert (found.classes, found.difference) == (3, 2.0)
+    assert found.p == pytest.approx(0.07417990022744853, abs=1e-12)
+    assert found.normality == pytest.approx(1.0)
+
+
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=3, max_size=20))
 @settings(max_examples=50, deadline=None)
 def test_it_is_scipys_paired_test(pairs):
@@ -32,9 +40,13 @@ def test_classes_that_one_lacks_are_left_out():
 
 
 def test_normality_follows_the_paper():
-    noise = np.random.default_rng(0).standard_normal(20)
-    assert paired(0.01 * noise, np.zeros(20)).normal
-    assert not paired(np.exp(4 * noise), np.zeros(20)).normal
+    rng = np.random.default_rng(0)
+    base = rng.uniform(0.5, 0.9, 20)
+    clear = paired(base + 0.05 + 0.01 * rng.standard_normal(20), base)
+    assert clear.p < 0.001
+    assert clear.normal
+    skewed = paired(base + np.exp(4 * rng.standard_normal(20)), base)
+    assert not skewed.normal
 
 
 @pytest.mark.parametrize(

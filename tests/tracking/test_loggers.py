@@ -3,6 +3,7 @@
 import csv
 import importlib.util
 import json
+import logging
 import math
 import shlex
 import threading
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger
-from tracked_sessions import warnings_in
 
 from fedlit.tracking import loggers
 from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
@@ -104,6 +104,10 @@ class Session:
         self.tracker.finish(status)
 
 
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 # What the key ``logger`` says.
 
 
@@ -181,12 +185,27 @@ def test_a_csv_logger_stands_beside_mlflow(fedlit_cli, folder: Path):
     from fedlit.tracking.store import connect
 
     table = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
-    mlflow = {"class_path": "MLflowTracker", "init_args": {"finish_seconds": 200}}  # a busy machine imports it slowly
-    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": [mlflow, table]}))
+    (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": ["MLflowTracker", table]}))
     assert fedlit_cli("fit --config toy.yaml")[0] == 0
     (run,) = connect("sqlite:///mlflow.db").search_runs(["1"])
     with open("csv/lightning_logs/version_0/metrics.csv") as file:
         assert set(csv.DictReader(file).fieldnames) - {"step"} == set(run.data.metrics)
+
+
+@needs("wandb")
+def test_weights_and_biases_runs_offline(monkeypatch: pytest.MonkeyPatch):
+    from lightning.pytorch.loggers import WandbLogger
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    wandb = WandbLogger(save_dir=".", project="toy", offline=True)
+    session = Session(wandb)
+    for step in (1, 2):
+        session.log({"val/auroc_macro": step / 3, "bytes/up": 5.0}, step)
+    session.finish()
+    summary = {key: wandb.experiment.summary[key] for key in ("1-val/auroc_macro", "9-bytes/up", "trainer/global_step")}
+    wandb.experiment.finish()
+    assert summary == {"1-val/auroc_macro": 2 / 3, "9-bytes/up": 5.0, "trainer/global_step": 2}
+    assert list(Path("wandb").glob("offline-run-*/*.wandb"))
 
 
 # What it must not do.
@@ -198,8 +217,10 @@ def test_a_logger_that_raises_is_told_once(caplog: pytest.LogCaptureFixture):
         session.log({"loss": 1.0}, step)
     session.finish()
     (warning,) = warnings_in(caplog)
-    assert warning.startswith("The logger Memory raised OSError: no such host. The run continues")
-    assert f"{RUN}/metrics.csv" in warning
+    assert (
+        warning
+        == f"The logger Memory raised OSError: no such host. The run continues; its metrics are in {RUN}/metrics.csv."
+    )
     assert [step for step, _, _ in other.kept] == [1, 2, 3]
 
 

@@ -1,6 +1,7 @@
 """MLflow stores that are unavailable, slow or reject data: training continues, and everything arrives once."""
 
 import math
+import socket
 import sqlite3
 import threading
 import time
@@ -74,6 +75,22 @@ def test_a_server_that_is_down_all_along_costs_the_run_nothing(tmp_path, uri, ca
 
 
 @pytest.mark.slow
+def test_a_server_that_never_answers_blocks_nothing(tmp_path, uri, caplog):
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        begin = time.monotonic()
+        session = Session(tmp_path, f"http://127.0.0.1:{silent.getsockname()[1]}", finish_seconds=0.5)
+        for step in range(1000):
+            session.log({"loss": step}, step)
+        assert time.monotonic() - begin < 5
+        session.tracker.finish("KILLED")
+        assert time.monotonic() - begin < 10
+    (warning,) = warnings_in(caplog)
+    assert "1000 metrics and files of this session did not reach MLflow" in warning
+
+
+@pytest.mark.slow
 def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkeypatch, caplog, unused_port):
     session = Session(tmp_path, f"http://127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=120)
     for step in range(4):
@@ -94,6 +111,28 @@ def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkey
     assert [(step, math.isnan(value)) for step, value in found["nan"]] == [(s, True) for s in range(4)]
     assert len(warnings_in(caplog)) == 1
     assert session.tracker.summary().endswith(f"{unused_port}/#/experiments/1/runs/{run.info.run_id}/{CHARTS}")
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
+    uri, tmp_path, monkeypatch, caplog, unused_port
+):
+    with served(uri, unused_port, monkeypatch):
+        session = Session(tmp_path, f"http://127.0.0.1:{unused_port}")
+        for step in range(3):
+            session.log({"loss": step, "auroc": step / 10}, step)
+        wait_until(lambda: session.tracker.summary() and session.tracker._sender.unsent() == 0)
+    for step in range(3, 6):
+        session.log({"loss": step, "auroc": step / 10}, step)
+    wait_until(lambda: warnings_in(caplog))
+    assert session.tracker._sender.unsent() == 6
+    with served(uri, unused_port, monkeypatch):
+        session.tracker.finish("FINISHED")
+    (run,) = runs_of(uri)
+    assert run.info.status == "FINISHED"
+    expected = {"loss": [(s, s) for s in range(6)], "auroc": [(s, s / 10) for s in range(6)]}
+    assert history(uri, run.info.run_id) == expected
+    assert len(warnings_in(caplog)) == 1
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from runs import execute
-from tracked_sessions import Session, client_of, history, runs_of, wait_until, warnings_in
+from tracked_sessions import Session, client_of, flaky, history, runs_of, two_of_three, wait_until, warnings_in
 
 from fedlit.tracking.base import MetricsFile
 
@@ -127,6 +127,21 @@ def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resum
     again.tracker.finish("FINISHED")
     assert history(uri, first.run_id) == expected | {"late": [(4, 1), (6, 1)]}
     assert len(runs_of(uri)) == 1
+
+
+@pytest.mark.slow
+def test_a_resume_whose_store_fails_meanwhile_still_sends_each_once(uri, tmp_path, monkeypatch):
+    first = Session(tmp_path, uri)
+    for step in range(3):
+        first.log({f"m{i}": i + step for i in range(20)}, step)
+    first.tracker.finish("KILLED")
+    first.metrics.append({f"m{i}": i + 3 for i in range(20)}, 3)
+    flaky(monkeypatch, two_of_three("half"))
+    resumed = Session(tmp_path, uri, resumed=True)
+    resumed.metrics.truncate(3)
+    resumed.log({f"m{i}": i + 4 for i in range(20)}, 4)
+    resumed.tracker.finish("FINISHED")
+    assert history(uri, first.run_id) == {f"m{i}": [(s, i + s) for s in range(5)] for i in range(20)}
 
 
 def test_a_resume_with_another_store_sends_everything_to_a_new_run(uri, tmp_path):
