@@ -211,9 +211,8 @@ def _found(
 def _freedom(difference: Difference, seeds: int, count: int) -> float:
     """Return the degrees of freedom of the variance over another number of seeds.
 
-    Paired seeds have one less than their number. For two samples it is the mean of Welch's if their variances are
-    equal, which is 3.1 and not 4 for three seeds each.
+    Paired seeds have one less than their number. For two samples of equal variance it is Welch's at the mean share of
+    each sample in the variance, which is 3 and not 4 for three seeds each.
     """
     paired = difference.freedom == seeds - 1
-    welch = 1.0 if paired else stats.f(count - 1, count - 1).expect(lambda ratio: (1 + ratio) ** 2 / (1 + ratio**2))
-    return float((count - 1) * welch)
+    return count - 1 if paired else 2 * (count - 1) * count / (count + 1)
