@@ -130,6 +130,13 @@ def prevalence_spread(alpha: float) -> float:
     return float(np.mean(spreads))
 
 
+def test_the_patients_with_most_images_are_dealt_first():
+    patients = np.repeat([f"p{number}" for number in range(7)], [6, 1, 1, 1, 1, 1, 1])
+    for seed in range(3):
+        owners = ByPatient(2).assign(replace(random_records(0, patients=12, largest=1), patients=patients), seed)
+        assert np.unique(owners, return_counts=True)[1].tolist() == [6, 6]
+
+
 def test_dirichlet_goes_from_skewed_to_iid_with_alpha():
     skewed, iid = prevalence_spread(0.2), prevalence_spread(1e5)
     assert skewed > 0.15
