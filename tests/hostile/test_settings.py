@@ -51,7 +51,7 @@ MODEL = [
         "data.image_size (command line)",
         "vit_tiny_patch16_224", "224",
     ),
-    option("a negative width", "--model.hidden=-1", "model.hidden (command line)", "a width"),
+    option("a negative width", "--model.hidden=-1", "model.hidden (command line)", "at least 0"),
     option("a rate of dropout above 1", "--model.drop_rate 2", "model.drop_rate (command line)", "[0, 1)", "2"),
     option("a rate of dropout that is no number", "--model.drop_rate .nan", "model.drop_rate", "[0, 1)", "nan"),
     option("a number of classes", "--model.num_classes 3", "num_classes", "classes", code=2),
