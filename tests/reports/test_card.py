@@ -66,7 +66,7 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
         r"| table | a\|b.csv |",
         "| aggregators.0 | fedlit.aggregators.FedAvg |",
         "- Selection: the model with the lowest `val/loss` was tested: 0.8125, after round 3.",
-        "simulated on one machine",
+        "The sites were simulated: one run had the data of all.",
         "- each round a site sends 2.0 MB: w [10]",
         "2 MB sent by clients, 1 MB received",
         "Local steps of all clients, in all rounds: 40",

@@ -14,6 +14,7 @@ import pandas as pd
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import ConfigError
+from fedlit.metrics.direction import better
 from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share
@@ -91,8 +92,8 @@ def _selection(run: PastRun, best: Best) -> str:
         return "no validation metric was recorded, so the last model was tested."
     metric, mode = (str(run.settings.get(f"federation.{key}", "auto")) for key in ("monitor", "monitor_mode"))
     if metric == "auto":  # as fedlit.federation.monitor resolves it
-        metric, mode = ("val/auroc_macro", "max") if "val/auroc_macro" in run.keys else ("val/loss", "min")
-    extreme = "lowest" if mode == "min" else "highest"
+        metric = "val/auroc_macro" if "val/auroc_macro" in run.keys else "val/loss"
+    extreme = "lowest" if (better(metric) if mode == "auto" else mode) == "min" else "highest"
     return f"the model with the {extreme} `{metric}` was tested: {best.value:.4f}, after round {best.round}."
 
 

@@ -211,8 +211,8 @@ def _found(
 def _freedom(difference: Difference, seeds: int, count: int) -> float:
     """Return the degrees of freedom of the variance over another number of seeds.
 
-    Paired seeds have one less than their number. For two samples of equal variance it is Welch's at the mean share of
-    each sample in the variance, which is 3 and not 4 for three seeds each.
+    Paired seeds have one less than their number. For two samples of equal variance it is about the mean of Welch's: 3,
+    and not 4, for three seeds each.
     """
     paired = difference.freedom == seeds - 1
     return count - 1 if paired else 2 * (count - 1) * count / (count + 1)
