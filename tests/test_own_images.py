@@ -68,6 +68,11 @@ def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fed
     assert partition.groupby("patient")["split"].nunique().max() == 1
     counts = pd.read_csv(directory / "classes.csv")
     assert sorted(counts["class"].unique()) == ["Raumforderung", "Ödem"]
+    labels = pd.read_csv(directory / "labels.csv").query("labelled").groupby("class")[["positives", "negatives"]].sum()
+    table = pd.read_csv(project / "fälle.csv", sep=";", encoding="cp1252")
+    for name in ("Raumforderung", "Ödem"):
+        cells = table[name].astype(str)
+        assert labels.loc[name].tolist() == [cells.isin(words).sum() for words in (("1", "ja"), ("0", "nein"))]
     rows = {key: value for _, key, value in MetricsFile(directory / "metrics.csv").rows()}
     assert 0 <= rows["test/federation/auroc/Ödem"] <= 1
 
