@@ -155,7 +155,7 @@ def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, s
     assert reproduced.seeds == [0, 1, 2, 3, 4]
     tried: dict[str, set] = {}
     for part in reproduced.parts():
-        assert len(part.cases) == 8
+        assert len(part.cases) == 12
         (method,) = {case.labels["method"] for case in part.cases.values()}
         tried.setdefault(method, set()).update(key for case in part.cases.values() for key in case.labels)
     assert {method: sorted(keys - {"method"}) for method, keys in tried.items()} == {
@@ -180,15 +180,15 @@ def test_a_choice_at_the_end_of_its_range_is_reported():
     tried = pd.DataFrame(
         [
             {"title": "T", "method": "CoDA", "rate": 0.1, "gamma": 0.05, "validation": 0.7},
-            {"title": "T", "method": "CoDA", "rate": 0.01, "gamma": 0.002, "validation": 0.6},
+            {"title": "T", "method": "CoDA", "rate": 0.1, "gamma": 0.002, "validation": 0.6},
             {"title": "T", "method": "LocalSGDM", "rate": 0.3, "momentum": 0.5, "validation": 0.8},
-            {"title": "T", "method": "LocalSGDM_RL", "rate": 10.0, "momentum": 0.97, "validation": 0.8},
+            {"title": "T", "method": "LocalSGDM_RL", "rate": 30.0, "momentum": 0.99, "validation": 0.8},
         ]
     )
     names = ["title", "method", "rate", *found.others]
     text = rates.choice_text(tried.reindex(columns=[*names, "validation"]), found)
     assert text.endswith(
         "At the end of their range, so a wider range may be better: "
-        "T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 10, momentum 0.97."
+        "T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 30, momentum 0.99."
     )
     assert "At the end" not in rates.choice_text(tried[2:3].reindex(columns=[*names, "validation"]), found)
