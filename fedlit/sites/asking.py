@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from fedlit.core.errors import TrainingError, key_of
 from fedlit.core.messages import State
-from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, LASTING, Failure, known_key, printable
+from fedlit.sites.transport import NoReply, Transport
 
 TRIES = 3
 """Number of times that a site is asked for the same thing before a run ends."""
@@ -55,7 +55,7 @@ class NoAnswer:
 class Asking:
     """Requests to sites: prepare the sites that need it, and handle failures as the federation's settings say."""
 
-    carrier: Carrier  # The transport to the sites.
+    transport: Transport  # The transport to the sites.
     prepare: Callable[[str], Request]  # Returns the request that prepares a site.
     # Reads a site's answer to it; raises `InvalidMessageError` if the answer does not fit.
     prepared: Callable[[Request, Envelope], object]
@@ -171,8 +171,8 @@ class Asking:
             saying = request.verb, request.message
             envelope = same.saying(*saying) if same else Envelope.of(*saying, request.tensors)
             hashed[id(request.tensors)] = envelope
-            tickets[self.carrier.send(request.site, envelope, deadline)] = number
-        for ticket, answer in self.carrier.collect(list(tickets)):
+            tickets[self.transport.send(request.site, envelope, deadline)] = number
+        for ticket, answer in self.transport.collect(list(tickets)):
             number = tickets[ticket]
             if isinstance(answer, Envelope):
                 self.heard(ticket.site, answer)
@@ -189,8 +189,8 @@ class Asking:
         return f" ({TRIES} times in a row); resume from the last checkpoint, or set federation.on_site_error: skip"
 
 
-def _read(request: Request, answer: Envelope | Lost, read: Callable[[Request, Envelope], Any]) -> Any:
-    if isinstance(answer, Lost):
+def _read(request: Request, answer: Envelope | NoReply, read: Callable[[Request, Envelope], Any]) -> Any:
+    if isinstance(answer, NoReply):
         return _failed(request, "lost", answer.reason)
     try:
         if answer.verb != FAILED:

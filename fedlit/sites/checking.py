@@ -18,13 +18,13 @@ from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
-from fedlit.sites.data import AtSites
+from fedlit.sites.data import RemoteData
 from fedlit.sites.engine import Sites
 from fedlit.sites.ledger import TEXT
 from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.messages import ClientInfo, Presence, Train
+from fedlit.sites.messages import ClientInfo, SiteInfo, Train
 from fedlit.sites.own_data import OwnData
-from fedlit.sites.policy import Refused
+from fedlit.sites.policy import PolicyError
 from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.roster import gather
 from fedlit.sites.settings import SiteSettings
@@ -60,13 +60,14 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         seen = replace(settings.policy.leaves, errors=True)  # only this process sees them
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
         OwnData(trial).infos()  # raises the data's own error if they cannot be read
-        carrier = SitesInProcess({settings.name: lambda: ResidentSite(trial).answer_bytes})
-        gathered = gather(carrier, ())
-        (presence,) = gathered.presences
-        yield f"site {presence.name!r}: fedlit {presence.fedlit}, torch {presence.torch}, trains on {presence.device}"
-        data = AtSites(gathered.presences)
+        transport = SitesInProcess({settings.name: lambda: ResidentSite(trial).answer_bytes})
+        gathered = gather(transport, ())
+        (site_info,) = gathered.site_infos
+        versions = f"fedlit {site_info.fedlit}, torch {site_info.torch}"
+        yield f"site {site_info.name!r}: {versions}, trains on {site_info.device}"
+        data = RemoteData(gathered.site_infos)
         for info in data.infos.values():
-            yield _client(info, presence.classes)
+            yield _client(info, site_info.classes)
         yield from data.notes
         yield _rules(settings)
         if config:
@@ -75,27 +76,27 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             small = {"backbone": "small_cnn", "in_chans": settings.data.in_chans}
             network = {"class_path": "fedlit.models.ImageClassifier", "init_args": small}
             whole = {"model": network, "federation": {}}
-        _check_classes(whole, presence)
-        plan = _plan(whole, presence, settings)
+        _check_classes(whole, site_info)
+        plan = _plan(whole, site_info, settings)
         if odd := lacking(asdict(plan), table):
-            raise Refused(
+            raise PolicyError(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under "
                 "policy",
                 key="configuration-class-not-allowed",
             )
         try:
-            made = recipe.read(asdict(plan), presence.classes, table, settings.policy.limits.parameters)
+            made = recipe.read(asdict(plan), site_info.classes, table, settings.policy.limits.parameters)
         except ConfigError as error:
             advice = f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
             raise ConfigError(f"{error}{advice if config else ''}", key=error.key) from error
         yield from _floors(settings, plan, made, data) if config else ()
-        window = -(-presence.examples // plan.batch_size)
+        window = -(-site_info.examples // plan.batch_size)
         options = {"workers": 1, "on_site_error": "stop", "threads": plan.threads}
         federation = Federation(made.phase.aggregators, 1, ConstantSchedule(window, "steps"), **options)
         steps = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
         trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": steps})
         data.batch_size = plan.batch_size
-        sites = Sites(carrier, gathered.presences, {"": asdict(trial_plan)})
+        sites = Sites(transport, gathered.site_infos, {"": asdict(trial_plan)})
         session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
         server, _, _ = session.restore(None, training=True)
         session.initialise_objective(server)
@@ -115,22 +116,22 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         yield (Path(folder) / TEXT).read_text().rstrip()
 
 
-def _check_classes(whole: dict, presence: Presence) -> None:
+def _check_classes(whole: dict, site_info: SiteInfo) -> None:
     """Refuse data with other classes than the configuration names; the error says what to write."""
     options = (whole.get("data") or {}).get("init_args") or {}
-    classes = options.get("classes") or ([] if options.get("names") else options.get("labels")) or presence.classes
-    if list(classes) == presence.classes:
+    classes = options.get("classes") or ([] if options.get("names") else options.get("labels")) or site_info.classes
+    if list(classes) == site_info.classes:
         return
-    without = [name for name in classes if name not in presence.classes]
+    without = [name for name in classes if name not in site_info.classes]
     unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
     raise ConfigError(
-        f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(presence.classes)}; "
+        f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(site_info.classes)}; "
         f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}",
         key="site-classes-differ",
     )
 
 
-def _plan(settings: dict, presence: Presence, own: SiteSettings) -> PhasePlan:
+def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> PhasePlan:
     """Return the plan of a configuration's main part, as a server would send it."""
     part, federation = recipe.parts_of(settings)[""], settings["federation"]
     rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
@@ -151,7 +152,7 @@ def _plan(settings: dict, presence: Presence, own: SiteSettings) -> PhasePlan:
     )  # fmt: skip
 
 
-def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: AtSites) -> Iterator[str]:
+def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: RemoteData) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)

@@ -13,13 +13,13 @@ from fedlit.core.messages import ClientData, State
 from fedlit.data.clients import distinct_names
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.records import SPLITS
-from fedlit.sites.messages import ClientInfo, Presence
+from fedlit.sites.messages import ClientInfo, SiteInfo
 
 LARGE = 0.9
 """A client with more than this share of all training images is named."""
 
 
-class Elsewhere(Dataset):
+class RemoteDataset(Dataset):
     """Data set at a site, of which only the size is known here.
 
     Args:
@@ -51,7 +51,7 @@ class Elsewhere(Dataset):
         )
 
 
-class AtSites(FederatedDataModule):
+class RemoteData(FederatedDataModule):
     """Data of the sites: what they report about their clients, and the server's own test sets.
 
     Clients come in the order of the sites: the first of each, then the second of each, and so on.
@@ -69,7 +69,7 @@ class AtSites(FederatedDataModule):
 
     def __init__(
         self,
-        sites: Sequence[Presence],
+        sites: Sequence[SiteInfo],
         batch_size: int = 32,
         eval_batch_size: int = 128,
         test_sets: Mapping[str, Dataset] | None = None,
@@ -153,7 +153,7 @@ def _without_images(info: ClientInfo, arrays: State) -> ClientData:
     for part, size in zip(SPLITS, (info.train, info.val, info.test), strict=True):
         groups = _groups(info, arrays) if part == "test" else None
         augmented, sites = info.augmented and part == "train", _sites(info, part, arrays)
-        parts.append(None if size is None else Elsewhere(info.name, size, augmented, sites, groups))
+        parts.append(None if size is None else RemoteDataset(info.name, size, augmented, sites, groups))
     return ClientData(info.name, tuple(info.classes), *parts)
 
 
@@ -180,7 +180,7 @@ def _fits(indices: torch.Tensor | None, size: int | None, low: int, end: int) ->
     return bool(((low <= indices) & (indices < end)).all())
 
 
-def _hidden_classes(site: Presence) -> Iterator[str]:
+def _hidden_classes(site: SiteInfo) -> Iterator[str]:
     """Yield notes about classes whose AUROC a site hides because few images are positive or negative."""
     for split in ("val", "test"):
         few = {

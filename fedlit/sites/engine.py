@@ -61,13 +61,13 @@ class SiteEngine(Engine):
         super().__init__(None)
         site_of = roster.site_of
         sites = len({site_of[name] for name in program.clients})
-        self.where = f"{sites} site{'s' * (sites != 1)}, {roster.carrier.name}"
+        self.where = f"{sites} site{'s' * (sites != 1)}, {roster.transport.name}"
         self._program, self._fabric, self._roster, self._settings = program, fabric, roster, settings
         self._site_of, self._phase, self._layout = site_of, phase, layout
         self._tensors = _tensors_of(program)
-        self._replies = Replies(program, roster.presences, layout)
+        self._replies = Replies(program, roster.site_infos, layout)
         on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
-        self._ask = Asking(roster.carrier, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
+        self._ask = Asking(roster.transport, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
         _check_windows(settings, layout)
         self._norms, self._rounds = Norms(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)

@@ -7,31 +7,31 @@ from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import Failure, known_key
 from fedlit.sites.own_data import Unreadable
-from fedlit.sites.policy import Refused
-from fedlit.sites.states import MissingState, NotKept
+from fedlit.sites.policy import PolicyError
+from fedlit.sites.states import MissingState, StateWriteError
 
 
 class Unprepared(FedlitError):
     """Error of a site's process that has not prepared the phase yet."""
 
 
-class Unfit(FedlitError):
+class IncompatibleError(FedlitError):
     """Error of a site and a server that do not fit together, such as two versions."""
 
 
 KINDS: dict[type[Exception], str] = {
-    Refused: "refused",
-    Unfit: "unfit",
+    PolicyError: "refused",
+    IncompatibleError: "unfit",
     MissingState: "state",
     Unprepared: "unprepared",
     InvalidMessageError: "damaged",
 }
 """Kinds of failures that the server sees; all others are ``failed``."""
 
-READABLE = (*KINDS, NotKept, ConfigError, TrainingError)
+READABLE = (*KINDS, StateWriteError, ConfigError, TrainingError)
 """Errors with readable texts; of others only the first line is sent, and the site's own log has the rest."""
 
-ABOUT_FILES = (NotKept, MissingState, Unreadable)
+ABOUT_FILES = (StateWriteError, MissingState, Unreadable)
 """Errors whose texts name the site's files; without ``leaves.errors`` they stay in its own log."""
 
 

@@ -26,11 +26,11 @@ from nvflare.apis.signal import Signal
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.typed import built
-from fedlit.sites.carrier import Carrier, CutOff, Lost, Ticket
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
+from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedError
 
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
 """The files with the rules of a site and of a server, in their folders ``local``."""
@@ -66,20 +66,20 @@ class Rounds(Controller):
         run, name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
-        self._carrier = FlareCarrier(self, sites)
+        self._transport = FlareTransport(self, sites)
         server_file = Path(workspace.get_site_config_dir()).absolute() / SERVER_FILE
         meta = fl_ctx.get_prop(FLContextKey.JOB_META)
         # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
-        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, server_file, lead), self._carrier)
+        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, server_file, lead), self._transport)
         fl_ctx.get_engine().register_app_command(
             TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
         )
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run the federation, and wait until the lead knows how it ended."""
-        self._carrier.open(fl_ctx, abort_signal)
+        self._transport.open(fl_ctx, abort_signal)
         self._hosted.train()
         if not abort_signal.triggered:
             self._hosted.wait(HEARD)
@@ -140,7 +140,7 @@ def _refused(file: Path) -> frozenset[str]:
     return frozenset(built(list[str], settings.get("refused") or [], "refused"))
 
 
-class FlareCarrier(Carrier):
+class FlareTransport(Transport):
     """Transport that sends messages as tasks of NVFlare, whose results are the replies.
 
     Args:
@@ -152,7 +152,7 @@ class FlareCarrier(Carrier):
 
     def __init__(self, controller: Controller, sites: Sequence[str]) -> None:
         self._controller, self._names = controller, tuple(sites)
-        self._came: queue.Queue[tuple[Ticket, Envelope | Lost]] = queue.Queue()
+        self._came: queue.Queue[tuple[Ticket, Envelope | NoReply]] = queue.Queue()
         self._until: dict[Ticket, tuple[Task, float | None]] = {}
         self._number, self._lost = 0, frozenset()
 
@@ -170,7 +170,7 @@ class FlareCarrier(Carrier):
         self._number += 1
         ticket = Ticket(site, self._number)
         if not self.sites()[site]:
-            self._came.put((ticket, Lost("it is not connected")))
+            self._came.put((ticket, NoReply("it is not connected")))
             return ticket
         task = Task(
             TASK,
@@ -182,16 +182,18 @@ class FlareCarrier(Carrier):
         self._controller.send(task, self._fl_ctx, targets=[site])
         return ticket
 
-    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
+    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | NoReply]]:
         """Yield replies as they come.
 
         Raises:
-            CutOff: If the job was aborted.
+            TransportClosedError: If the job was aborted.
         """
         wanted = set(tickets)
         while wanted:
             if self._abort.triggered:
-                raise CutOff("the job was aborted: a site's job has died, or a user has aborted it", key="job-aborted")
+                raise TransportClosedError(
+                    "the job was aborted: a site's job has died, or a user has aborted it", key="job-aborted"
+                )
             try:
                 ticket, answer = self._came.get(timeout=LOOK)
             except queue.Empty:
@@ -209,31 +211,31 @@ class FlareCarrier(Carrier):
         self._lost |= frozenset(sites)
         for ticket, (task, _) in list(self._until.items()):
             if ticket.site in self._lost and self._until.pop(ticket, None):
-                self._came.put((ticket, Lost("it reconnected without the job")))
+                self._came.put((ticket, NoReply("it reconnected without the job")))
                 self._controller.cancel_task(task)
 
     def _received(self, ticket: Ticket, client_task: Any) -> None:
         result, client_task.result = client_task.result, None
         if result.get_return_code() != ReturnCode.OK:
-            answer: Envelope | Lost = Lost(f"NVFlare's job there answers {result.get_return_code()}; see its log")
+            answer: Envelope | NoReply = NoReply(f"NVFlare's job there answers {result.get_return_code()}; see its log")
         else:
             try:
                 answer = received(result)
             except InvalidMessageError as error:
-                answer = Lost(f"its reply is damaged: {error}")
+                answer = NoReply(f"its reply is damaged: {error}")
         self._came.put((ticket, answer))
         self._until.pop(ticket, None)
 
     def _done(self, ticket: Ticket, task: Task) -> None:
         """Note the missing reply of a task that has ended without one."""
         if self._until.pop(ticket, None):
-            self._came.put((ticket, Lost(f"no reply: NVFlare reports {task.completion_status.value}")))
+            self._came.put((ticket, NoReply(f"no reply: NVFlare reports {task.completion_status.value}")))
 
     def _cancel_late(self) -> None:
         now = time.monotonic()
         for ticket, (task, until) in list(self._until.items()):
             if until is not None and until <= now and self._until.pop(ticket, None):
-                self._came.put((ticket, Lost("no reply within the deadline")))
+                self._came.put((ticket, NoReply("no reply within the deadline")))
                 self._controller.cancel_task(task)
 
 

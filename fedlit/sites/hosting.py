@@ -24,13 +24,13 @@ from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
 from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
-from fedlit.sites.carrier import Carrier, CutOff
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
 from fedlit.sites.retention import forget_stored_jobs
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
+from fedlit.sites.transport import Transport, TransportClosedError
 from fedlit.tracking.addresses import without_credentials
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint
@@ -126,11 +126,11 @@ class Hosted:
 
     Args:
         order: The lead's request.
-        carrier: The transport to the sites, which may not be connected yet.
+        transport: The transport to the sites, which may not be connected yet.
     """
 
-    def __init__(self, order: Order, carrier: Carrier) -> None:
-        self.order, self.carrier, self.lines = order, carrier, Lines()
+    def __init__(self, order: Order, transport: Transport) -> None:
+        self.order, self.transport, self.lines = order, transport, Lines()
         self.ending: Ending | None = None
         self._roster: Roster | None = None
         self._folder: Path | None = None
@@ -150,7 +150,7 @@ class Hosted:
         if asked.get("stop"):
             ask_to_end(signal.SIGINT)
         if asked.get("lost"):
-            self.carrier.lose(asked["lost"])
+            self.transport.lose(asked["lost"])
         if asked.get("heard"):
             self._heard.set()
         self._look_for_copies()
@@ -159,14 +159,14 @@ class Hosted:
             "run": self._run,
             "kept": self._kept(),
             "means": self._is_meant(asked.get("means")),
-            "away": sorted(name for name, there in self.carrier.sites().items() if not there),
+            "away": sorted(name for name, there in self.transport.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
 
     def _look_for_copies(self) -> None:
         """Warn about sites for which two processes answer; repeat the warning while they do."""
         now = time.monotonic()
-        for name, times in self._evictions.new(self.carrier.sites()).items():
+        for name, times in self._evictions.new(self.transport.sites()).items():
             recent = [when for when in self._evicted.get(name, ()) if now - when < RECENT] + [now] * times
             self._evicted[name] = recent
             if len(recent) >= EVICTED:
@@ -194,7 +194,7 @@ class Hosted:
         os.umask(0o077)
         try:
             own = ServerSettings.read(self.order.server)
-            if refused := [name for name in (self.order.lead, *self.carrier.sites()) if name in own.refused]:
+            if refused := [name for name in (self.order.lead, *self.transport.sites()) if name in own.refused]:
                 raise ConfigError(
                     f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
                     "administrator, or remove the site from local/fedlit-lead.yaml",
@@ -215,11 +215,11 @@ class Hosted:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
                 run = self.order.run
-                return self._fit(with_sites(experiment, self.carrier, self.order.fresh, ledgers, run, own.models))
-        except CutOff as error:
+                return self._fit(with_sites(experiment, self.transport, self.order.fresh, ledgers, run, own.models))
+        except TransportClosedError as error:
             return Ending("away", str(error))
         except Exception as error:
-            where = "away" if not all(self.carrier.sites().values()) else "failed"
+            where = "away" if not all(self.transport.sites().values()) else "failed"
             if is_mistake(error):
                 return Ending(where, str(error))
             traceback.print_exception(error, file=self.lines._own)

@@ -14,8 +14,7 @@ from fedlit.core.system.typed import class_paths
 from fedlit.experiment.experiment import Experiment
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
-from fedlit.sites.carrier import Carrier
-from fedlit.sites.data import AtSites
+from fedlit.sites.data import RemoteData
 from fedlit.sites.engine import Sites
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Processes
@@ -24,6 +23,7 @@ from fedlit.sites.payloads import module_tensors
 from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.roster import Ledgers, gather
 from fedlit.sites.table import lacking
+from fedlit.sites.transport import Transport
 
 LOOPBACK = "loopback:"
 
@@ -60,15 +60,15 @@ def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ())
             key="sites-invalid",
         )
     with ExitStack() as open_things:
-        carrier = _loopback(experiment, int(number), open_things)
-        open_things.callback(carrier.close)
+        transport = _loopback(experiment, int(number), open_things)
+        open_things.callback(transport.close)
         ledgers = None if experiment.fast_dev_run else _states(experiment) / "ledgers.json"
-        yield with_sites(experiment, carrier, fresh, ledgers)
+        yield with_sites(experiment, transport, fresh, ledgers)
 
 
 def with_sites(
     experiment: Experiment,
-    carrier: Carrier,
+    transport: Transport,
     fresh: Sequence[str] = (),
     ledgers: Path | None = None,
     run: str = "",
@@ -78,7 +78,7 @@ def with_sites(
 
     Args:
         experiment: The experiment; of its data only the classes, the batch sizes and the server's own test sets count.
-        carrier: The transport to the sites.
+        transport: The transport to the sites.
         fresh: Sites whose clients start afresh if their state is missing.
         ledgers: File of the heads of the sites' ledgers.
         run: The run's id; "" makes one.
@@ -88,10 +88,10 @@ def with_sites(
         ConfigError: If the sites do not fit the experiment.
     """
     parts, heads = recipe.parts_of(experiment.settings), Ledgers(ledgers)
-    gathered = gather(carrier, experiment.data.classes, class_paths(list(parts.values())), heads)
+    gathered = gather(transport, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
-    data = AtSites(gathered.presences, *sizes, experiment.data.test_sets, gathered.arrays)
-    sites = Sites(carrier, gathered.presences, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
+    data = RemoteData(gathered.site_infos, *sizes, experiment.data.test_sets, gathered.arrays)
+    sites = Sites(transport, gathered.site_infos, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
     joined = replace(experiment, data=data, away=sites)
     for part in joined.parts if experiment.fast_dev_run else ():
         window = -(-sites.examples // experiment.data.batch_size)
@@ -153,7 +153,7 @@ def loopback_files(experiment: Experiment, number: int, folder: Path, state: Pat
     return files
 
 
-def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Carrier:
+def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Transport:
     """Return loopback sites; the server reads the data first for its own test sets, which fills the cache for all."""
     experiment.data.prepare_data()
     experiment.data.setup("fit")

@@ -14,18 +14,18 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedlit.core.system.processes import context, starting
-from fedlit.sites.carrier import Carrier, Lost, Ticket
 from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.transport import NoReply, Ticket, Transport
 
 DIED = "its process died and is being restarted"
 
 
-class Died(BaseException):
+class SiteCrashed(BaseException):
     """Error that simulates the death of a site's process."""
 
 
-class SitesInProcess(Carrier):
-    """Transport to sites in this process, with messages as bytes. A site that raises :class:`Died` is made again.
+class SitesInProcess(Transport):
+    """Transport to sites in this process, with messages as bytes. It replaces a site that raises :class:`SiteCrashed`.
 
     Args:
         sites: Functions that make the sites, by name; a site answers bytes with bytes.
@@ -49,7 +49,7 @@ class SitesInProcess(Carrier):
         self._sent[ticket] = envelope.to_bytes()
         return ticket
 
-    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
+    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | NoReply]]:
         """Yield the answer of each site in turn."""
         for ticket in tickets:
             content = self._sent.pop(ticket)
@@ -57,16 +57,16 @@ class SitesInProcess(Carrier):
                 if ticket.site not in self._made:
                     self._made[ticket.site] = self._makers[ticket.site]()
                 yield ticket, _opened(self._made[ticket.site](content))
-            except Died:
+            except SiteCrashed:
                 self._made.pop(ticket.site, None)
-                yield ticket, Lost(DIED)
+                yield ticket, NoReply(DIED)
 
     def close(self) -> None:
         """Release the sites."""
         self._made.clear()
 
 
-class Processes(Carrier):
+class Processes(Transport):
     """Transport to sites that are processes of this machine, and receive only their own file and messages.
 
     A process that dies is started again. All of them end with this process.
@@ -97,7 +97,7 @@ class Processes(Carrier):
         self._forward(site)
         return ticket
 
-    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
+    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | NoReply]]:
         """Yield replies as they come; a late one is discarded."""
         wanted, came = set(tickets), deque()
         while wanted:
@@ -124,7 +124,7 @@ class Processes(Carrier):
             with suppress(BrokenPipeError, ConnectionResetError):  # _receive notices that it has died
                 site.connection.send_bytes(content)
 
-    def _receive(self, came: deque[tuple[Ticket, Envelope | Lost]]) -> None:
+    def _receive(self, came: deque[tuple[Ticket, Envelope | NoReply]]) -> None:
         """Wait for a reply, or for a deadline."""
         for name in self._sites:
             self._forward(name)
@@ -143,19 +143,19 @@ class Processes(Carrier):
             late = [item for item in site.waiting if item[2] is not None and item[2] <= now]
             for item in late:
                 site.waiting.remove(item)
-                came.append((item[0], Lost("no reply within the deadline")))
+                came.append((item[0], NoReply("no reply within the deadline")))
             if site.until is not None and site.until <= now:  # it may still answer, and then receives the next message
-                came.append((site.answering, Lost("no reply within the deadline")))
+                came.append((site.answering, NoReply("no reply within the deadline")))
                 site.until = None
 
     @staticmethod
-    def _answer(site: "SiteProcess") -> Envelope | Lost:
+    def _answer(site: "SiteProcess") -> Envelope | NoReply:
         """Return a site's reply, or the missing reply of a dead process."""
         try:
             content = site.connection.recv_bytes()
         except (EOFError, ConnectionResetError):
             site.close()
-            return Lost(DIED)
+            return NoReply(DIED)
         site.answering = site.until = None
         return _opened(content)
 
@@ -222,8 +222,8 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def _opened(content: bytes) -> Envelope | Lost:
+def _opened(content: bytes) -> Envelope | NoReply:
     try:
         return Envelope.from_bytes(content)
     except InvalidMessageError as error:
-        return Lost(f"its reply is damaged: {error}")
+        return NoReply(f"its reply is damaged: {error}")

@@ -86,7 +86,7 @@ class Hello:
 
 
 @dataclass
-class Presence:
+class SiteInfo:
     """A site's answer to `Hello`: who it is, and what it has."""
 
     name: str  # The site.

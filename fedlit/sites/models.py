@@ -15,9 +15,9 @@ from fedlit.predictions.serving import file_notes
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
 from fedlit.sites.model_files import FOLDER, SUFFIX, model_files, run_of
-from fedlit.sites.policy import Refused
+from fedlit.sites.policy import PolicyError
 from fedlit.sites.recipe import PhasePlan
-from fedlit.sites.states import NotKept, folder_name
+from fedlit.sites.states import StateWriteError, folder_name
 
 
 def keep(
@@ -41,13 +41,13 @@ def keep(
         notes: Further notes of a file of ``fedlit export``.
 
     Raises:
-        Refused: If there are models of ``most`` runs already.
+        PolicyError: If there are models of ``most`` runs already.
         InvalidMessageError: If a value of the model is NaN.
-        NotKept: If the file cannot be written.
+        StateWriteError: If the file cannot be written.
     """
     check_run(run)
     if len({run_of(file) for file in model_files(folder)} - {run}) >= most:
-        raise Refused(
+        raise PolicyError(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
             "its administrator may delete some",
             key="too-many-models-at-site",
@@ -64,7 +64,7 @@ def keep(
         save_model(module, config, client, notes, file)
         file.chmod(0o600)
     except OSError as error:
-        raise NotKept(
+        raise StateWriteError(
             f"the model cannot be written to {file.parent}: {error.strerror or error}; free disk space there",
             key="site-model-not-written",
         ) from error

@@ -17,7 +17,7 @@ ALWAYS = ("hello", "end")
 """Verbs that a policy cannot refuse."""
 
 
-class Refused(FedlitError):
+class PolicyError(FedlitError):
     """Error of a request against the site's policy; names the key."""
 
 
@@ -145,15 +145,15 @@ class Policy:
         """Refuse a message that is too large, or one too many in a day.
 
         Raises:
-            Refused: If it exceeds a limit; names the key.
+            PolicyError: If it exceeds a limit; names the key.
         """
         if nbytes > self.limits.megabytes * 10**6:
-            raise Refused(
+            raise PolicyError(
                 f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}",
                 key="limit-megabytes",
             )
         if sum(1 for _ in ledger.since(1)) >= self.limits.messages:
-            raise Refused(
+            raise PolicyError(
                 f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered",
                 key="limit-messages",
             )
@@ -162,19 +162,19 @@ class Policy:
         """Refuse a verb that the policy does not allow.
 
         Raises:
-            Refused: If it is not one of ``verbs``.
+            PolicyError: If it is not one of ``verbs``.
         """
         if verb not in (*self.verbs, *ALWAYS):
-            raise Refused(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}", key="verb-not-allowed")
+            raise PolicyError(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}", key="verb-not-allowed")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved.
 
         Raises:
-            Refused: If its SHA-256, which the error names, is not one of ``configs``.
+            PolicyError: If its SHA-256, which the error names, is not one of ``configs``.
         """
         if self.configs is not None and (found := digest(config)) not in self.configs:
-            raise Refused(
+            raise PolicyError(
                 f"configs: the configuration with the SHA-256 {found} is not approved", key="config-not-approved"
             )
 
@@ -188,21 +188,21 @@ class Policy:
             limited: Whether evaluations use a part of a view.
 
         Raises:
-            Refused: If it does not fit the policy; names the key.
+            PolicyError: If it does not fit the policy; names the key.
         """
         if threads > self.limits.threads:
-            raise Refused(f"{threads:,} threads; limits.threads allows {self.limits.threads}", key="limit-threads")
+            raise PolicyError(f"{threads:,} threads; limits.threads allows {self.limits.threads}", key="limit-threads")
         if self.floors is None:
             return
         for name, size in sizes.items():
             if batch_size < min(self.floors.batch_size, size):
-                raise Refused(
+                raise PolicyError(
                     f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is "
                     f"{self.floors.batch_size}",
                     key="floor-batch-size",
                 )
         if limited and self.floors.whole:
-            raise Refused(
+            raise PolicyError(
                 "an evaluation of some batches; floors.whole requires whole parts; leave out the limit",
                 key="floor-whole-batches",
             )
@@ -216,12 +216,14 @@ class Policy:
             size: Training examples of the client.
 
         Raises:
-            Refused: If it does not fit the policy; names the key.
+            PolicyError: If it does not fit the policy; names the key.
         """
         if steps > self.limits.steps:
-            raise Refused(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}", key="limit-steps")
+            raise PolicyError(
+                f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}", key="limit-steps"
+            )
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
-            raise Refused(
+            raise PolicyError(
                 f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "
                 "or federation.measure_batches for a measuring round",
                 key="floor-examples",
@@ -231,11 +233,11 @@ class Policy:
         """Refuse a round beyond the allowed number.
 
         Raises:
-            Refused: If as many rounds were answered already.
+            PolicyError: If as many rounds were answered already.
         """
         answered = sum(entry.trains and entry.client == client for entry in ledger.since(self.days))
         if self.rounds is not None and answered >= self.rounds:
-            raise Refused(
+            raise PolicyError(
                 f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds "
                 f"allows {self.rounds}",
                 key="rounds-used-up",
@@ -255,13 +257,13 @@ class Policy:
             ledger: What was answered before.
 
         Raises:
-            Refused: If it does not fit the policy; names the reason.
+            PolicyError: If it does not fit the policy; names the reason.
         """
         if self.floors is None or not self.floors.whole:
             return
         view = view_of(look)
         if look.limit is not None:
-            raise Refused(
+            raise PolicyError(
                 f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts",
                 key="floor-whole-images",
             )
@@ -273,7 +275,7 @@ class Policy:
             if entry.evaluates and entry.view == view and entry.at == look.at:
                 if entry.question == question:
                     return
-                raise Refused(
+                raise PolicyError(
                     f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
                     f"round",
                     key="floor-whole-asked-twice",
@@ -283,7 +285,7 @@ class Policy:
             asked = len({(e.run, e.phase, e.at, e.question) for e in recent if e.evaluates and e.view == view})
             most = self.rounds + 2 * len({entry.run for entry in recent if entry.trains})
             if asked >= most:
-                raise Refused(
+                raise PolicyError(
                     f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows "
                     "as many, plus two for each run",
                     key="evaluations-used-up",
@@ -293,11 +295,11 @@ class Policy:
         """Refuse to send vectors that may not leave the site.
 
         Raises:
-            Refused: If there are such vectors; names them.
+            PolicyError: If there are such vectors; names them.
         """
         withheld = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
         if withheld:
-            raise Refused(
+            raise PolicyError(
                 f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
                 f"{', '.join(map(repr, withheld))}",
                 key="vectors-not-allowed",

@@ -18,11 +18,11 @@ from fedlit.federation.engines.base import Program, Worker
 from fedlit.federation.engines.captured import RECORDERS
 from fedlit.federation.examinations import Compiler, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.failures import Unfit
+from fedlit.sites.failures import IncompatibleError
 from fedlit.sites.messages import Member, Prepare, Task
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.payloads import module_state
-from fedlit.sites.policy import Refused
+from fedlit.sites.policy import PolicyError
 from fedlit.sites.recipe import PhasePlan, Recipe
 from fedlit.sites.states import SiteStates
 
@@ -60,10 +60,10 @@ class PreparedPhase:
         """Compare the layout with the server's.
 
         Raises:
-            Unfit: If they differ.
+            IncompatibleError: If they differ.
         """
         if self.layout.fingerprint != self.asked.fingerprint:
-            raise Unfit(
+            raise IncompatibleError(
                 f"the layout of the model: expected the server's, {self.asked.fingerprint}, found "
                 f"{self.layout.fingerprint}",
                 key="site-layout-differs",
@@ -73,10 +73,10 @@ class PreparedPhase:
         """Return a client of the phase.
 
         Raises:
-            Unfit: If the site has no such client in it.
+            IncompatibleError: If the site has no such client in it.
         """
         if name not in self.clients:
-            raise Unfit(f"it has no client {name!r} in this phase", key="phase-client-unknown")
+            raise IncompatibleError(f"it has no client {name!r} in this phase", key="phase-client-unknown")
         return self.clients[name]
 
     def state(self, task: Task) -> ClientState:
@@ -89,7 +89,7 @@ class PreparedPhase:
 
         Raises:
             InvalidMessageError: If w or stats are missing or of another type, or a vector is not finite.
-            Unfit: If their sizes are not those of the model.
+            IncompatibleError: If their sizes are not those of the model.
         """
         tensors, dtype = envelope.tensors(), self.layout.dtype
         if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != dtype for name in ("w", "stats")):
@@ -102,7 +102,7 @@ class PreparedPhase:
             raise InvalidMessageError(f"{unsound[0]!r} is not finite", key="model-vector-not-finite")
         down = Broadcast.from_tensors(tensors, len(self.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (self.layout.size, self.layout.stats_size):
-            raise Unfit(
+            raise IncompatibleError(
                 f"expected {self.layout.size:,} weights and {self.layout.stats_size:,} statistics, found "
                 f"{len(down.w):,} and {len(down.stats):,}",
                 key="model-size-differs",
@@ -113,7 +113,7 @@ class PreparedPhase:
         """Compare the weights of the first round with those of the plan, except for the objective's variables.
 
         Raises:
-            Refused: If they differ; names the weights.
+            PolicyError: If they differ; names the weights.
         """
         module = self.worker.local.module
         objective = objective_of(module)
@@ -121,7 +121,7 @@ class PreparedPhase:
         variables = {name for name, p in module.named_parameters() if any(p is each for each in of_objective)}
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
-                raise Refused(
+                raise PolicyError(
                     f"the weights of {entry.name} in the first round are not those of the approved plan",
                     key="first-weights-not-approved",
                 )
@@ -161,16 +161,16 @@ def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str
     """Return the site's clients that take part, by name.
 
     Raises:
-        Unfit: If the site has no such client, or a weight is not in (0, 1].
+        IncompatibleError: If the site has no such client, or a weight is not in (0, 1].
     """
     clients = {}
     for member in asked:
         if member.name not in data.module.clients:
-            raise Unfit(
+            raise IncompatibleError(
                 f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}", key="site-client-unknown"
             )
         if not 0 < member.weight <= 1:
-            raise Unfit(
+            raise IncompatibleError(
                 f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}",
                 key="client-weight-out-of-range",
             )
@@ -194,14 +194,14 @@ def prepared(
         tensors: The module's tensors, from the message.
 
     Raises:
-        Unfit: If they are not those of the plan's module.
+        IncompatibleError: If they are not those of the plan's module.
     """
     plan, module = recipe.plan, recipe.module
     fabric = make_fabric(data.settings.accelerator, precision=plan.precision)
     try:
         module.load_state_dict(module_state(tensors, module.state_dict()))
     except ValueError as error:
-        raise Unfit(
+        raise IncompatibleError(
             f"the model differs from the server's: {error}; install the same code",
             key=key_of(error, "site-model-differs"),
         ) from error

@@ -15,7 +15,7 @@ from fedlit.federation.engines.scores import Scores, View
 from fedlit.sites.answers import Expected, read_scores
 from fedlit.sites.asking import Request
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import Prepared, Presence
+from fedlit.sites.messages import Prepared, SiteInfo
 
 
 class Replies:
@@ -23,18 +23,18 @@ class Replies:
 
     Args:
         program: What is trained.
-        presences: What each site has reported.
+        site_infos: What each site has reported.
         layout: The layout of the server's model.
 
     Attributes:
         sites: What each site has reported, by its name.
     """
 
-    def __init__(self, program: Program, presences: Sequence[Presence], layout: Layout) -> None:
+    def __init__(self, program: Program, site_infos: Sequence[SiteInfo], layout: Layout) -> None:
         self._program, self._layout = program, layout
         self._masks = {name: client_mask(program.aggregators, layout, c) for name, c in program.clients.items()}
-        self._infos = {info.name: info for site in presences for info in site.clients}
-        self.sites = {site.name: site for site in presences}
+        self._infos = {info.name: info for site in site_infos for info in site.clients}
+        self.sites = {site.name: site for site in site_infos}
 
     def prepared(self, request: Request, reply: Envelope) -> None:
         """Compare a site's layout with the server's.

@@ -16,7 +16,6 @@ from fedlit import __version__
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.messages import State
 from fedlit.core.system.files import whole
-from fedlit.sites.carrier import Carrier, Lost
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import (
     FAILED,
@@ -24,12 +23,13 @@ from fedlit.sites.messages import (
     ClientInfo,
     Failure,
     Hello,
-    Presence,
+    SiteInfo,
     check_run,
     known_key,
     new_run,
     printable,
 )
+from fedlit.sites.transport import NoReply, Transport
 
 FILE = "sites.json"
 """File of a run's directory: the run's id, by which sites identify it, and the sites of its clients."""
@@ -47,8 +47,8 @@ CLOCK = 300
 class Roster:
     """Sites of a federation."""
 
-    carrier: Carrier  # The transport to the sites.
-    presences: Sequence[Presence]  # What each site has reported, in the order of their names.
+    transport: Transport  # The transport to the sites.
+    site_infos: Sequence[SiteInfo]  # What each site has reported, in the order of their names.
     # The plan of each phase, as JSON, by name; the main part's name is "".
     plans: Mapping[str, dict[str, Any]] = field(default_factory=dict)
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
@@ -57,7 +57,7 @@ class Roster:
     models: bool = True  # Whether sites get the best model when the run ends.
 
     def __post_init__(self) -> None:
-        names = [presence.name for presence in self.presences]
+        names = [site.name for site in self.site_infos]
         if unknown := [name for name in self.fresh if name not in names]:
             raise ConfigError(
                 f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}",
@@ -67,17 +67,17 @@ class Roster:
     @property
     def site_of(self) -> dict[str, str]:
         """The site of each client, by the client's name."""
-        return {info.name: presence.name for presence in self.presences for info in presence.clients}
+        return {info.name: site.name for site in self.site_infos for info in site.clients}
 
     @property
     def whole(self) -> bool:
         """True if a site evaluates only whole views."""
-        return any(presence.whole for presence in self.presences)
+        return any(site.whole for site in self.site_infos)
 
     @property
     def examples(self) -> int:
         """Least number of examples of a client's round."""
-        return max((presence.examples for presence in self.presences), default=1)
+        return max((site.examples for site in self.site_infos), default=1)
 
     def heard(self, site: str, answer: Envelope) -> None:
         """Record the head of a site's ledger."""
@@ -125,7 +125,7 @@ class Roster:
 
     def _write(self, file: Path, before: Mapping[str, str]) -> None:
         """Write the run's id, the sites, and where each client is or was."""
-        content = {"run": self.run, "sites": [presence.name for presence in self.presences]}
+        content = {"run": self.run, "sites": [site.name for site in self.site_infos]}
         with whole(file, durable=True) as draft:
             draft.write_text(json.dumps(content | {"clients": {**before, **self.site_of}}) + "\n")
 
@@ -155,10 +155,10 @@ class Ledgers:
         number = self.heads.get(site, "").partition(":")[0]
         return int(number) if number.isdecimal() else 0
 
-    def compare(self, site: str, presence: Presence) -> None:
+    def compare(self, site: str, site_info: SiteInfo) -> None:
         """Warn if the ledger of a site is not the one that was seen before."""
         known = self.heads.get(site, "")
-        if known and presence.ledger != known:
+        if known and site_info.ledger != known:
             warnings.warn(
                 f"site {site!r}: its ledger is not the one that this server has seen: line {self.lines(site)} is "
                 "missing or different. It was restored from an older copy, or the site has begun a new one; ask the "
@@ -188,12 +188,12 @@ class Ledgers:
 class Gathered:
     """Answers of all sites to `Hello`."""
 
-    presences: list[Presence]  # The answers, in the order of the sites' names.
+    site_infos: list[SiteInfo]  # The answers, in the order of the sites' names.
     arrays: dict[str, State]  # Indices of the organisations and groups of each site's images, by site.
 
 
 def gather(
-    carrier: Carrier,
+    transport: Transport,
     classes: Sequence[str],
     needs: Sequence[str] = (),
     ledgers: Ledgers | None = None,
@@ -202,7 +202,7 @@ def gather(
     """Ask all sites who they are.
 
     Args:
-        carrier: The transport to the sites.
+        transport: The transport to the sites.
         classes: Classes of the model, in order.
         needs: Classes that the run's configuration names.
         ledgers: Heads of the sites' ledgers that were seen before.
@@ -213,7 +213,7 @@ def gather(
     """
     ledgers, answers, sent = ledgers or Ledgers(None), {}, {}
     for attempt in range(TRIES):
-        missing = [site for site in carrier.sites() if isinstance(answers.get(site, Lost("")), Lost)]
+        missing = [site for site in transport.sites() if isinstance(answers.get(site, NoReply("")), NoReply)]
         if attempt and missing:
             reasons = "; ".join(f"site {site!r}: {answers[site].reason}" for site in missing)
             warnings.warn(f"{reasons}; asking again who it is (try {attempt + 1} of {TRIES})", stacklevel=2)
@@ -221,37 +221,37 @@ def gather(
             Envelope.of("hello", Hello(__version__, time.time(), list(needs), ledgers.lines(site))) for site in missing
         ]
         sent |= dict.fromkeys(missing, time.time())
-        tickets = [carrier.send(site, envelope, wait) for site, envelope in zip(missing, asked, strict=True)]
-        answers |= {ticket.site: answer for ticket, answer in carrier.collect(tickets)}
-    problems, presences, arrays = [], {}, {}
+        tickets = [transport.send(site, envelope, wait) for site, envelope in zip(missing, asked, strict=True)]
+        answers |= {ticket.site: answer for ticket, answer in transport.collect(tickets)}
+    problems, site_infos, arrays = [], {}, {}
     for site, answer in answers.items():
         try:
-            presences[site] = _presence(site, answer)
-            arrays[presences[site].name] = answer.tensors()
+            site_infos[site] = _site_info(site, answer)
+            arrays[site_infos[site].name] = answer.tensors()
         except InvalidMessageError as error:
             problems.append(f"site {site!r}: {printable(str(error))}")
-    for site, presence in presences.items():
-        _warn(presence, sent[site])
-        ledgers.compare(site, presence)
-        if classes and list(presence.classes) != list(classes):
+    for site, site_info in site_infos.items():
+        _warn(site_info, sent[site])
+        ledgers.compare(site, site_info)
+        if classes and list(site_info.classes) != list(classes):
             problems.append(
-                f"site {presence.name!r}: expected the model's classes {', '.join(classes)}, found "
-                f"{printable(', '.join(presence.classes))}; correct the lead's data.classes, or write the model's "
+                f"site {site_info.name!r}: expected the model's classes {', '.join(classes)}, found "
+                f"{printable(', '.join(site_info.classes))}; correct the lead's data.classes, or write the model's "
                 "classes, in their order, as classes of the site's data, and those that it does not label also as "
                 "unlabelled"
             )
-    problems += _misnamed(presences)
+    problems += _misnamed(site_infos)
     if problems:
         raise ConfigError("--sites: " + "; ".join(problems), key="sites-not-ready")
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
-    return Gathered([presences[site] for site in sorted(presences)], arrays)
+    return Gathered([site_infos[site] for site in sorted(site_infos)], arrays)
 
 
-def _misnamed(presences: Mapping[str, Presence]) -> list[str]:
+def _misnamed(site_infos: Mapping[str, SiteInfo]) -> list[str]:
     """Return messages about wrong names in the sites' files."""
     by_name: dict[str, list[str]] = {}
-    for address, presence in presences.items():
-        by_name.setdefault(presence.name, []).append(address)
+    for address, site_info in site_infos.items():
+        by_name.setdefault(site_info.name, []).append(address)
     twice = [
         f"sites {' and '.join(map(repr, addresses))} both call themselves {name!r}: give each a different name"
         for name, addresses in by_name.items()
@@ -264,29 +264,29 @@ def _misnamed(presences: Mapping[str, Presence]) -> list[str]:
     ]
 
 
-def _presence(site: str, answer: Envelope | Lost) -> Presence:
+def _site_info(site: str, answer: Envelope | NoReply) -> SiteInfo:
     """Return a site's answer to `Hello`."""
-    if isinstance(answer, Lost):
+    if isinstance(answer, NoReply):
         raise InvalidMessageError(answer.reason, key="hello-not-answered")
     if answer.verb == FAILED:
         failure = answer.message(Failure)
         raise InvalidMessageError(failure.reason, key=known_key(failure.key) or "hello-refused")
-    presence = answer.message(Presence)
-    odd = [name for name in (presence.name, *presence.classes) if not name or printable(name, 200) != name]
-    if odd or (not presence.classes and any(info.classes for info in presence.clients)):
+    site_info = answer.message(SiteInfo)
+    odd = [name for name in (site_info.name, *site_info.classes) if not name or printable(name, 200) != name]
+    if odd or (not site_info.classes and any(info.classes for info in site_info.clients)):
         raise InvalidMessageError(
             f"expected a printable name of the site and of each class, found "
             f"{printable(odd[0], 60) if odd else 'none'!r}",
             key="hello-names-not-printable",
         )
-    for info in presence.clients:
-        _check_info(info, presence.classes)
-    if presence.fedlit != __version__:
+    for info in site_info.clients:
+        _check_info(info, site_info.classes)
+    if site_info.fedlit != __version__:
         raise InvalidMessageError(
-            f"it has fedlit {presence.fedlit}, and the server has {__version__}; install the same version",
+            f"it has fedlit {site_info.fedlit}, and the server has {__version__}; install the same version",
             key="hello-version-differs",
         )
-    return presence
+    return site_info
 
 
 def _check_info(info: ClientInfo, classes: Sequence[str]) -> None:
@@ -329,25 +329,25 @@ def _check_info(info: ClientInfo, classes: Sequence[str]) -> None:
                 )
 
 
-def _warn(presence: Presence, sent: float) -> None:
+def _warn(site: SiteInfo, sent: float) -> None:
     """Warn about a site's clock, certificate and libraries; it has answered between ``sent`` and now."""
-    off = presence.time - min(max(presence.time, sent), time.time())
+    off = site.time - min(max(site.time, sent), time.time())
     if abs(off) > CLOCK:
         warnings.warn(
-            f"site {presence.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} "
+            f"site {site.name!r}: its clock is {abs(off) / 60:.0f} minutes {'ahead of' if off > 0 else 'behind'} "
             "the server's; set it, because certificates and logs need the right time",
             stacklevel=3,
         )
-    if presence.until is not None and presence.until - time.time() < SOON.total_seconds():
+    if site.until is not None and site.until - time.time() < SOON.total_seconds():
         warnings.warn(
-            f"site {presence.name!r}: its certificate expires on "
-            f"{datetime.fromtimestamp(presence.until, timezone.utc):%Y-%m-%d %H:%M} UTC; the site cannot connect "
+            f"site {site.name!r}: its certificate expires on "
+            f"{datetime.fromtimestamp(site.until, timezone.utc):%Y-%m-%d %H:%M} UTC; the site cannot connect "
             "after that: request a new one now",
             stacklevel=3,
         )
-    if presence.torch != torch.__version__:
+    if site.torch != torch.__version__:
         warnings.warn(
-            f"site {presence.name!r} has torch {presence.torch}, and the server has {torch.__version__}: results agree "
+            f"site {site.name!r} has torch {site.torch}, and the server has {torch.__version__}: results agree "
             "with those of one version up to rounding, not bit for bit",
             stacklevel=3,
         )

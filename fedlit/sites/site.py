@@ -21,11 +21,11 @@ from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.sites import messages, models, recipe
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.failures import Unfit, Unprepared, failure_of
+from fedlit.sites.failures import IncompatibleError, Unprepared, failure_of
 from fedlit.sites.ledger import Ledger, LedgerEntry
 from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
-from fedlit.sites.policy import Refused, digest, view_of
+from fedlit.sites.policy import PolicyError, digest, view_of
 from fedlit.sites.prepared import PreparedPhase, members, prepared
 from fedlit.sites.retention import forget_runs
 from fedlit.sites.settings import SiteSettings
@@ -68,7 +68,7 @@ class ResidentSite:
         try:
             self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
-        except (InvalidMessageError, Refused) as error:
+        except (InvalidMessageError, PolicyError) as error:
             entry = LedgerEntry(self._now(), self._lead, verb="message")
             return self._noted(entry, self._failed("message", error)).to_bytes()
         return self.answer(envelope).to_bytes()
@@ -92,26 +92,26 @@ class ResidentSite:
     def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, policy = envelope.message(messages.Hello), self.policy
         if asked.fedlit != __version__:
-            raise Unfit(
+            raise IncompatibleError(
                 f"it has fedlit {__version__}, and the server has {asked.fedlit}: results of two versions may differ; "
                 "install the same version",
                 key="versions-differ",
             )
         if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
-            raise Refused(
+            raise PolicyError(
                 f"its policy does not allow {', '.join(odd)}; to allow it, the site can write "
                 f"{line_to_add([*policy.allow, *odd])} under policy",
                 key="class-not-allowed",
             )
         floors = policy.floors
-        presence = messages.Presence(
+        site_info = messages.SiteInfo(
             name=self.name, fedlit=__version__, torch=torch.__version__, python=platform.python_version(),
             device=str(make_fabric(self.settings.accelerator).device), time=self._now(),
             classes=list(self._data.module.classes), clients=self._data.infos(), scores=policy.leaves.scores,
             whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
             hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
         )  # fmt: skip
-        return entry, Envelope.of(messages.REPLY, presence, self._data.organisations() | self._data.group_indices())
+        return entry, Envelope.of(messages.REPLY, site_info, self._data.organisations() | self._data.group_indices())
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(messages.Prepare))
@@ -121,7 +121,7 @@ class ResidentSite:
         made = self._read(asked.config)
         plan = made.plan
         if plan.weights and plan.weights != envelope.digest:
-            raise Refused(
+            raise PolicyError(
                 f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}",
                 key="plan-weights-differ",
             )
@@ -185,9 +185,9 @@ class ResidentSite:
         ready, task, entry = self._task(envelope, entry, messages.Look, "an evaluation")
         look = task.asked
         if look.holder not in self._data.module.clients:
-            raise Unfit(f"it has no client {look.holder!r}", key="evaluation-client-unknown")
+            raise IncompatibleError(f"it has no client {look.holder!r}", key="evaluation-client-unknown")
         if not -1 <= look.at <= ready.plan.rounds:
-            raise Unfit(
+            raise IncompatibleError(
                 f"evaluate: expected a round from -1 to {ready.plan.rounds}, found {look.at}",
                 key="evaluation-round-out-of-range",
             )
@@ -196,7 +196,7 @@ class ResidentSite:
         state = None if task.client is None else ready.state(task)
         view = View(task.client, look.holder, look.part, look.method, look.limit)
         if getattr(self._data.module.clients[look.holder], look.part) is None:
-            raise Unfit(f"client {look.holder!r} has no part {look.part!r}", key="evaluation-part-unknown")
+            raise IncompatibleError(f"client {look.holder!r} has no part {look.part!r}", key="evaluation-part-unknown")
         with reading():
             scored = ready.worker.evaluate(view, state, ready.down(envelope))
         entry = replace(entry, examples=scored.examples)
@@ -259,7 +259,7 @@ class ResidentSite:
     def _read(self, config: Mapping[str, Any]) -> recipe.Recipe:
         """Build the objects of a plan from the site's own table."""
         if odd := lacking(config, self._table):
-            raise Refused(
+            raise PolicyError(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
                 f"policy",
                 key="plan-class-not-allowed",

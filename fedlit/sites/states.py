@@ -28,7 +28,7 @@ class MissingState(FedlitError, ValueError):
     public = "the required state of a client is missing; it may be restored from a copy"
 
 
-class NotKept(FedlitError, ValueError):
+class StateWriteError(FedlitError, ValueError):
     """Error of a file of the site that cannot be written."""
 
     public = "what the site keeps cannot be written"
@@ -101,7 +101,7 @@ class SiteStates:
             accepted: Whether it is accepted immediately, as at the start of a phase.
 
         Raises:
-            NotKept: If it cannot be written.
+            StateWriteError: If it cannot be written.
         """
         file = self._file(client, "round" if accepted else "pending", number)
         try:
@@ -111,7 +111,7 @@ class SiteStates:
             sync(file.parent)
         except (OSError, RuntimeError) as error:  # torch wraps errors of the disk
             reason = error if isinstance(error, OSError) else error.__context__ or error
-            raise NotKept(
+            raise StateWriteError(
                 f"the state of client {client!r} cannot be written to {file.parent}: "
                 f"{getattr(reason, 'strerror', None) or reason}; free disk space there",
                 key="site-state-not-written",

@@ -109,14 +109,14 @@ def open_hospital(folder: Path, augment: bool = False) -> Hospital:
             hospitals=1, images=2 * HOSPITAL, image_size=SIZE, seed=71, cache_dir=str(folder / "elsewhere")
         )
     server = Server(write_site(folder / "north", data))
-    presence = server.presence
-    server.client = presence.clients[0].name
+    site_info = server.site_info
+    server.client = site_info.clients[0].name
     own = OwnData(read_settings(server.file)).module
     images, labels = plain(own, ["train"])
     other.prepare_data()
     other.setup("fit")
-    gone = [column for column, count in enumerate(presence.clients[0].counts["train"][0]) if count is None]
-    told = [column for column in range(len(presence.classes)) if column not in gone]
+    gone = [column for column, count in enumerate(site_info.clients[0].counts["train"][0]) if count is None]
+    told = [column for column in range(len(site_info.classes)) if column not in gone]
     return Hospital(server, images, labels, gone, told, *plain(other, ["train", "val", "test"]))
 
 

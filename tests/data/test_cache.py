@@ -15,7 +15,7 @@ from shades import Shades, cached, fabric, model
 from torch import nn
 
 from fedlit.data.pictures import cache
-from fedlit.data.pictures.cache import damage, intact, seal, sweep
+from fedlit.data.pictures.cache import append_checksum, damage, intact, sweep
 from fedlit.data.pictures.features import _key, with_fixed_features
 from fedlit.data.pictures.images import ImageStore
 
@@ -91,7 +91,7 @@ def test_a_large_file_is_summed_in_blocks_all_over_it(tmp_path: Path, monkeypatc
     monkeypatch.setattr(cache, "BLOCKS", 16)
     file = tmp_path / "large.npy"
     np.save(file, np.zeros((2**16,), dtype=np.uint8))
-    seal(file)
+    append_checksum(file)
     assert intact(file, (2**16,), np.uint8)
     read = []
     methods = {"update": lambda _, block: read.append(len(block)), "digest": lambda _: b""}

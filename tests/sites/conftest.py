@@ -9,5 +9,5 @@ from fedlit.sites import joining
 @pytest.fixture
 def sites(monkeypatch) -> Sites:
     made = Sites()
-    monkeypatch.setattr(joining, "Processes", made.carrier)
+    monkeypatch.setattr(joining, "Processes", made.transport)
     return made

@@ -288,8 +288,8 @@ def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
     own = tmp_path / "fedlit-server.yaml"
     own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
     sites = {"south": True} if lead == named else {"north": True, "south": True}
-    carrier = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
-    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one", server=own, lead=lead), carrier)
+    transport = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
+    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one", server=own, lead=lead), transport)
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert (

@@ -18,7 +18,7 @@ import fedlit
 from fedlit.federation.session import Session
 from fedlit.sites import prepared, roster, serving, site, states
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import REPLY, Hello, Presence
+from fedlit.sites.messages import REPLY, Hello, SiteInfo
 
 OPTIONS = (
     "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 "
@@ -120,7 +120,7 @@ def changed(**fields) -> Callable:
     def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
         reply = Envelope.from_bytes(answer(envelope.to_bytes()))
         if name == "site-2" and envelope.verb == "hello" and reply.verb == REPLY:
-            return Envelope.of(REPLY, replace(reply.message(Presence), **fields)).to_bytes()
+            return Envelope.of(REPLY, replace(reply.message(SiteInfo), **fields)).to_bytes()
         return reply.to_bytes()
 
     return between
@@ -165,8 +165,8 @@ DAY, HOUR = 86400, 3600
 def test_what_is_odd_about_a_site_is_told(told, asked, said, recwarn):
     now = time.time()
     usual = {"name": "north", "time": now, "until": None, "torch": torch.__version__}
-    presence = SimpleNamespace(**usual | {k: v if k == "torch" else now + v for k, v in told.items()})
-    roster._warn(presence, sent=now + asked)
+    site_info = SimpleNamespace(**usual | {k: v if k == "torch" else now + v for k, v in told.items()})
+    roster._warn(site_info, sent=now + asked)
     assert said in "".join(str(warning.message) for warning in recwarn)
     assert len(recwarn) == bool(said)
 
@@ -186,7 +186,7 @@ def test_a_site_tells_when_its_certificate_ends(tmp_path):
     file.parent.mkdir()
     file.write_text(yaml.safe_dump(values))
     hello = Envelope.of("hello", Hello(fedlit.__version__, time.time(), [], 0))
-    found = Envelope.from_bytes(serving.answering(file)(hello.to_bytes())).message(Presence)
+    found = Envelope.from_bytes(serving.answering(file)(hello.to_bytes())).message(SiteInfo)
     assert found.until == own.certificate.not_valid_after_utc.timestamp()
 
 

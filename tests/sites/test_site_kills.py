@@ -18,7 +18,7 @@ from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
 
 from fedlit.sites import joining
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import Died
+from fedlit.sites.loopback import SiteCrashed
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
 
@@ -58,11 +58,11 @@ class Killing:
         if self.over:
             return
         if self.dead and self.now == self.who:
-            raise Died
+            raise SiteCrashed
         number = self.writes[self.now] = self.writes.get(self.now, 0) + 1
         if (self.now, number) == (self.who, self.before):
             self.dead = True
-            raise Died
+            raise SiteCrashed
 
     def between(self, name: str, envelope: Envelope, answer: Answer) -> bytes:
         """A site's turn; its reply is one more thing that may never happen."""
@@ -109,7 +109,7 @@ def played(fedlit_cli, sites: Sites, patch: pytest.MonkeyPatch, path: Path, kill
     with killing.watched(patch):
         try:
             code, _, err = fedlit_cli(line)
-        except Died:
+        except SiteCrashed:
             killing.over, killing.now = True, SERVER
             code, _, err = fedlit_cli(line)
     assert code == 0, err
@@ -121,7 +121,7 @@ def writes(tmp_path_factory) -> dict[str, int]:
     """How many writes there are in a run without kills."""
     with pytest.MonkeyPatch.context() as patch:
         sites, killing = Sites(), Killing()
-        patch.setattr(joining, "Processes", sites.carrier)
+        patch.setattr(joining, "Processes", sites.transport)
         sites.between = killing.between
         with killing.watched(patch):
             finished(f"{TOYS} {OPTIONS} --run_dir {tmp_path_factory.mktemp('counted')} --sites loopback:2")
@@ -150,7 +150,7 @@ def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tm
     # Each side is killed before every write of its own; both, before every second one.
     for before in range(1, writes[who] + 1, 2 if case == "both" else 1):
         sites = Sites()
-        monkeypatch.setattr(joining, "Processes", sites.carrier)
+        monkeypatch.setattr(joining, "Processes", sites.transport)
         path, killing = tmp_path / str(before), Killing(who, before)
         ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving)
         assert killing.dead or before > writes[who] - 5  # a folder that the first run of a process makes

@@ -6,21 +6,21 @@ import pytest
 from refusals import refused
 from toys import ToyData
 
-from fedlit.sites.data import AtSites
-from fedlit.sites.messages import ClientInfo, Presence
+from fedlit.sites.data import RemoteData
+from fedlit.sites.messages import ClientInfo, SiteInfo
 from fedlit.sites.own_data import OwnData
 
 
-def site(name: str, client: str, counts: dict, scores: bool = False) -> Presence:
+def site(name: str, client: str, counts: dict, scores: bool = False) -> SiteInfo:
     told = ClientInfo(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
-    return Presence(
+    return SiteInfo(
         name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 10, None, ""
     )
 
 
 def test_clients_of_one_name_are_refused_with_what_gives_them_another():
     with refused("client-at-two-sites", "'north' and 'south'", "'client-01'"):
-        AtSites([site("north", "client-01", {}), site("south", "client-01", {})])
+        RemoteData([site("north", "client-01", {}), site("south", "client-01", {})])
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_clients_of_one_name_are_refused_with_what_gives_them_another():
     ids=["a class", "positives and negatives", "training alone", "scores leave"],
 )
 def test_classes_whose_auroc_a_site_does_not_tell_are_named(counts, scores, said):
-    notes = AtSites([site("north", "north", counts, scores)]).notes
+    notes = RemoteData([site("north", "north", counts, scores)]).notes
     assert [note.partition(":")[0] for note in notes if "reports no AUROC" in note] == said
 
 
@@ -42,9 +42,9 @@ def test_a_federation_in_which_no_class_is_ranked_is_told():
     """There is no secure sum: a pooled count would show each site's own."""
     said = "no site reports the AUROC of any class in validation"
     hidden, shown = {"val": [[None, None], [None, None]]}, {"val": [[None, 12], [None, 30]]}
-    both = AtSites([site("north", "a", hidden), site("south", "b", hidden)]).notes
+    both = RemoteData([site("north", "a", hidden), site("south", "b", hidden)]).notes
     assert any(note.startswith(said) for note in both)
-    one = AtSites([site("north", "a", hidden), site("south", "b", shown)]).notes
+    one = RemoteData([site("north", "a", hidden), site("south", "b", shown)]).notes
     assert not any(note.startswith(said) for note in one)
 
 

@@ -10,11 +10,11 @@ import pytest
 from at_sites import TOYS, Answer, dying, failing, is_train
 
 from fedlit.sites import hosting, serving
-from fedlit.sites.carrier import Lost
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Evictions, Hosted, Order
 from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
+from fedlit.sites.transport import NoReply
 
 FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip"
 
@@ -63,11 +63,11 @@ def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, 
 def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
     collect = SitesInProcess.collect
 
-    def late(carrier, tickets):
-        asked = {ticket: Envelope.from_bytes(carrier._sent[ticket]) for ticket in tickets}
-        for ticket, answer in collect(carrier, tickets):
+    def late(transport, tickets):
+        asked = {ticket: Envelope.from_bytes(transport._sent[ticket]) for ticket in tickets}
+        for ticket, answer in collect(transport, tickets):
             missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (1, 2))
-            yield ticket, Lost("no reply within the deadline") if missed else answer
+            yield ticket, NoReply("no reply within the deadline") if missed else answer
 
     monkeypatch.setattr(SitesInProcess, "collect", late)
     missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3" for n in (2, 3)]

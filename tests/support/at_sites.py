@@ -16,7 +16,7 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import Died, SitesInProcess
+from fedlit.sites.loopback import SiteCrashed, SitesInProcess
 from fedlit.sites.serving import answering
 
 TOYS = (
@@ -49,7 +49,7 @@ class Sites:
     made: dict[str, int] = field(default_factory=dict)
     _last: SitesInProcess | None = None
 
-    def carrier(self, files: dict[str, Path]) -> SitesInProcess:
+    def transport(self, files: dict[str, Path]) -> SitesInProcess:
         if self.surviving and self._last is not None:
             return self._last
         files = {name: file for name, file in files.items() if name not in self.away}
@@ -153,4 +153,4 @@ def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer],
 
 def dying(envelope: Envelope, answer: Answer) -> bytes:
     answer(envelope.to_bytes())
-    raise Died
+    raise SiteCrashed

@@ -19,7 +19,7 @@ from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.folders import MemberFolder
 from fedlit.sites.loopback import SiteProcess
-from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, Presence, Task, Train, new_run  # fmt: skip
+from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.recipe import PhasePlan
 from fedlit.sites.table import table_of
@@ -103,12 +103,12 @@ class Attacker:
     def hello(self, needs: list[str] | None = None, lines: int = 0) -> Envelope:
         reply = self.ask("hello", Hello(fedlit.__version__, time.time(), needs or [], lines))
         if reply.verb != FAILED:
-            self.client = reply.message(Presence).clients[0].name
+            self.client = reply.message(SiteInfo).clients[0].name
         return reply
 
     @property
-    def presence(self) -> Presence:
-        return self.hello().message(Presence)
+    def site_info(self) -> SiteInfo:
+        return self.hello().message(SiteInfo)
 
     def prepare(
         self,
@@ -141,7 +141,7 @@ class Attacker:
     @property
     def classes(self) -> list[str]:
         if not hasattr(self, "_classes"):
-            self._classes = self.presence.classes
+            self._classes = self.site_info.classes
         return self._classes
 
     def down(self, **values: Tensor) -> dict[str, Tensor]:

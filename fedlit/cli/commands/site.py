@@ -118,7 +118,7 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         raise ConfigError(f"--config: expected a file, found none at {config}", key="config-file-missing")
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
-    from fedlit.sites.policy import Refused
+    from fedlit.sites.policy import PolicyError
     from fedlit.sites.settings import read_settings
 
     settings = read_settings(file)
@@ -126,7 +126,7 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         yield from kit.checks(settings.name)
     try:
         yield from check(settings, config)
-    except Refused as error:
+    except PolicyError as error:
         raise ConfigError(str(error), key=error.key) from error
     unseen = "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() else ""
     yield f"ready to join{kit.unless if kit else unseen}"

@@ -24,7 +24,7 @@ STALE_SECONDS = 24 * 3600
 DRAFT = re.compile(r"\..+\.(?P<host>[^/]+)\.(?P<pid>\d+)\.tmp")
 
 
-def seal(file: Path) -> None:
+def append_checksum(file: Path) -> None:
     """Append a checksum to a complete ``.npy`` file."""
     with file.open("r+b") as opened:
         size = opened.seek(0, os.SEEK_END)

@@ -22,7 +22,7 @@ from rich.filesize import decimal
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
-from fedlit.data.pictures.cache import damage, intact, seal, sweep
+from fedlit.data.pictures.cache import append_checksum, damage, intact, sweep
 from fedlit.data.pictures.decoders import Decoders, DecodeSettings, duration, with_bar
 from fedlit.data.pictures.hashes import PARTS
 from fedlit.data.pictures.opening import not_a_file
@@ -166,7 +166,7 @@ class CachePlace:
     def finish(self, reasons: dict[int, str]) -> None:
         """Seal the unfinished store and give it its final name."""
         self.note(reasons)
-        seal(self.partial)
+        append_checksum(self.partial)
         os.replace(self.partial, self.store)
 
     def note(self, reasons: dict[int, str]) -> None:

@@ -24,7 +24,7 @@ from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.core.system.files import whole
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.pictures.cache import intact, seal, sweep
+from fedlit.data.pictures.cache import append_checksum, intact, sweep
 from fedlit.data.pictures.images import LabelledImages, model_input
 
 BATCH = 256
@@ -142,4 +142,4 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
         with whole(file) as draft, draft.open("wb") as out:
             np.save(out, np.ascontiguousarray(np.concatenate(parts)))
             out.close()
-            seal(draft)
+            append_checksum(draft)

@@ -13,7 +13,7 @@ from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.system.files import whole
-from fedlit.data.pictures.cache import intact, seal, sweep
+from fedlit.data.pictures.cache import append_checksum, intact, sweep
 from fedlit.data.pictures.hashes import perceptual_hashes
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ImageStore:
             write(array)
             array.flush()
             del array
-            seal(draft)
+            append_checksum(draft)
         return cls(path)
 
     @classmethod

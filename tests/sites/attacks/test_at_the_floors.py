@@ -38,7 +38,7 @@ def test_most_images_of_the_smallest_round_are_read(tmp_path, capsys):
 def test_an_update_with_constant_predictions_tells_every_count(attack):
     """Of hidden classes too: the change of the head's bias is the rate times the mean of (p - y)."""
     site = attack(leaves={"counts_below": 42})
-    told = site.presence.clients[0]
+    told = site.site_info.clients[0]
     hidden = [name for name, count in zip(site.classes, told.counts["train"][0], strict=True) if count is None]
     assert hidden
     rate = 1.0

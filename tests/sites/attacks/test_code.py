@@ -339,8 +339,8 @@ def test_the_last_run_is_that_of_any_name_unless_one_is_given(tmp_path, monkeypa
 def test_a_job_whose_configuration_is_refused_ends_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fedlit.json").write_text(submitted(model=SGD_SYSTEM))
-    carrier = type("Nobody", (), {"sites": lambda self: {}, "name": "nobody"})()
-    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one"), carrier)
+    transport = type("Nobody", (), {"sites": lambda self: {}, "name": "nobody"})()
+    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one"), transport)
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert "the server does not allow fedlit.tracking.run.os.system" in hosted.ending.reason

@@ -4,7 +4,7 @@ import pytest
 import torch
 from attacker import Attacker, a_plan, write_site
 
-from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Presence, Sent, new_run
+from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Sent, SiteInfo, new_run
 from fedlit.sites.policy import digest
 
 STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
@@ -155,7 +155,7 @@ def test_measuring_looks_at_as_many_examples_as_training(attacked):
 def test_what_is_hidden_is_hidden_with_its_complement(attack):
     """Counts, AUROC, histograms, and the loss of a view: the mean of one with chosen biases is a count."""
     attacked = attack(leaves={"counts_below": 42})
-    told = attacked.presence.clients[0]
+    told = attacked.site_info.clients[0]
     hidden = {}
     for part, (positives, negatives) in told.counts.items():
         assert [p is None for p in positives] == [n is None for n in negatives]
@@ -179,7 +179,7 @@ def test_a_measuring_round_tells_no_share_of_a_hidden_class(attack):
         "init_args": {"backbone": "small_cnn", "objective": {"class_path": "AUCSaddle"}},
     }
     assert attacked.prepare(run=new_run(), model=model).verb == REPLY
-    told, sent = attacked.presence.clients[0], attacked.train(verb="measure").tensors()
+    told, sent = attacked.site_info.clients[0], attacked.train(verb="measure").tensors()
     seen = 0
     for column, count in enumerate(told.counts["train"][0]):
         if count is None:
@@ -226,8 +226,8 @@ def test_errors_name_no_files(tmp_path):
 
 
 def test_presence_says_which_floors_hold(attacked):
-    presence = attacked.hello().message(Presence)
-    assert (presence.whole, presence.examples, presence.hides_below, presence.scores) == (True, 64, 10, False)
+    site_info = attacked.hello().message(SiteInfo)
+    assert (site_info.whole, site_info.examples, site_info.hides_below, site_info.scores) == (True, 64, 10, False)
 
 
 def test_weights_that_are_not_numbers_are_refused(ready):

@@ -15,12 +15,12 @@ from fedlit.metrics.tally import Tally
 from fedlit.sites import joining, roster
 from fedlit.sites.answers import read_scores
 from fedlit.sites.asking import Asking, Request
-from fedlit.sites.carrier import Lost
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.failures import failure_of
 from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import FAILED, REPLY, ClientInfo, End, Evaluated, Failure, new_run
 from fedlit.sites.own_data import Unreadable
+from fedlit.sites.transport import NoReply
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
 
@@ -262,16 +262,16 @@ def test_an_older_ledger_is_told(fedlit_cli, sites, tmp_path):
 
 
 def test_a_site_that_never_says_hello_ends_in_words(fedlit_cli, sites, monkeypatch, tmp_path):
-    collect = type(sites).carrier
+    collect = type(sites).transport
 
     def silent(self, files):
-        carrier = collect(self, files)
-        inner = carrier.collect
-        carrier.collect = lambda tickets: (
-            (ticket, Lost("no reply within the deadline") if ticket.site == "site-2" else answer)
+        transport = collect(self, files)
+        inner = transport.collect
+        transport.collect = lambda tickets: (
+            (ticket, NoReply("no reply within the deadline") if ticket.site == "site-2" else answer)
             for ticket, answer in inner(tickets)
         )
-        return carrier
+        return transport
 
     monkeypatch.setattr(roster, "TRIES", 2)
     monkeypatch.setattr(joining, "Processes", lambda files: silent(sites, files))

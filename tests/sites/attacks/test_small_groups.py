@@ -9,9 +9,9 @@ from attacker import HOSPITAL, Attacker, write_site
 from refusals import refused
 
 from fedlit.sites.checking import _client
-from fedlit.sites.data import AtSites
+from fedlit.sites.data import RemoteData
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import REPLY, ClientInfo, Presence, new_run
+from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Leaves, Policy
 from fedlit.sites.roster import _check_info
@@ -60,13 +60,13 @@ def test_a_small_group_and_its_complement_do_not_leave_with_the_scores(tmp_path)
 def test_large_groups_leave_for_the_test_images_with_the_scores(tmp_path):
     file = write_site(tmp_path / "north", at_two_scanners(0.5, 600), leaves={"scores": True})
     said = AttackerHere(file).hello()
-    (told,) = said.message(Presence).clients
+    (told,) = said.message(SiteInfo).clients
     scanners, _ = in_the_test(file)
     assert told.groups == {"scanner": ["A", "B"]}
     arrays = {name: values for name, values in said.tensors().items() if name.startswith("group/")}
     assert list(arrays) == [f"group/{told.name}/scanner"]  # neither training nor validation
     np.testing.assert_array_equal(np.array(told.groups["scanner"])[arrays[f"group/{told.name}/scanner"]], scanners)
-    data = AtSites([said.message(Presence)], arrays={"north": said.tensors()})
+    data = RemoteData([said.message(SiteInfo)], arrays={"north": said.tensors()})
     client = data.clients[told.name]
     np.testing.assert_array_equal(client.test.groups["scanner"], scanners)
     assert client.train.groups == client.val.groups == {}
@@ -75,7 +75,7 @@ def test_large_groups_leave_for_the_test_images_with_the_scores(tmp_path):
 def test_no_group_leaves_without_the_scores(tmp_path):
     file = write_site(tmp_path / "north", at_two_scanners(0.5), leaves={"scores": False, "counts_below": 0})
     said = AttackerHere(file).hello()
-    assert said.message(Presence).clients[0].groups == {}
+    assert said.message(SiteInfo).clients[0].groups == {}
     assert not said.vectors
 
 
@@ -134,14 +134,14 @@ def test_the_check_of_a_site_names_the_groups_that_leave():
 
 @pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None, 1, [[0], [1], [1]], [0.0, 1.0, 1.0]])
 def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(indices):
-    presence = Presence("north", "", "", "", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 10, None, "")
+    site_info = SiteInfo("north", "", "", "", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 10, None, "")
     sent = {} if indices is None else torch.tensor(indices)
     arrays = {} if indices is None else {"group/north/sex": sent, "organisation/north/test": sent}
-    test = AtSites([presence], arrays={"north": arrays}).clients["north"].test
+    test = RemoteData([site_info], arrays={"north": arrays}).clients["north"].test
     assert test.groups == {}
     assert len(test.sites) == 0
     arrays["group/north/sex"] = torch.tensor([1, -1, 0]).int()
-    groups = AtSites([presence], arrays={"north": arrays}).clients["north"].test.groups
+    groups = RemoteData([site_info], arrays={"north": arrays}).clients["north"].test.groups
     assert groups["sex"].tolist() == ["m", "", "f"]
 
 

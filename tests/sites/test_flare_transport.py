@@ -14,10 +14,10 @@ from nvflare.apis.job_def import job_from_meta
 from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
-from fedlit.sites.carrier import CutOff, Lost
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import NVFLARE_FILE, SERVER_FILE, Door, FlareCarrier, Rounds, Site, packed, unpacked
+from fedlit.sites.flare import NVFLARE_FILE, SERVER_FILE, Door, FlareTransport, Rounds, Site, packed, unpacked
 from fedlit.sites.messages import FAILED, Done
+from fedlit.sites.transport import NoReply, TransportClosedError
 
 ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
 
@@ -46,9 +46,9 @@ class Controller:
 @pytest.fixture
 def carried():
     controller, abort = Controller(), Signal()
-    carrier = FlareCarrier(controller, ["north", "south"])
-    carrier.open(None, abort)
-    return carrier, controller, abort
+    transport = FlareTransport(controller, ["north", "south"])
+    transport.open(None, abort)
+    return transport, controller, abort
 
 
 def same(one: Envelope, other: Envelope) -> bool:
@@ -56,8 +56,8 @@ def same(one: Envelope, other: Envelope) -> bool:
 
 
 def test_messages_travel_as_headers_and_arrays(carried):
-    carrier, controller, _ = carried
-    tickets = [carrier.send(site, ASKED) for site in ("north", "south")]
+    transport, controller, _ = carried
+    tickets = [transport.send(site, ASKED) for site in ("north", "south")]
     assert [targets for _, targets in controller.sent] == [["north"], ["south"]]
     content = controller.sent[0][0].data
     assert isinstance(content["header"], str)
@@ -65,17 +65,17 @@ def test_messages_travel_as_headers_and_arrays(carried):
     assert same(Envelope.from_bytes(unpacked(content)), ASKED)
     for number in (1, 0):
         controller.reply(number, packed(ASKED.header(), ASKED.vectors))
-    came = list(carrier.collect(tickets))
+    came = list(transport.collect(tickets))
     assert [ticket.site for ticket, _ in came] == ["south", "north"]
     assert all(same(answer, ASKED) for _, answer in came)
 
 
 def test_a_changed_array_is_no_reply(carried):
-    carrier, controller, _ = carried
-    ticket = carrier.send("north", ASKED)
+    transport, controller, _ = carried
+    ticket = transport.send("north", ASKED)
     controller.reply(0, packed(ASKED.header(), ASKED.vectors | {"w": ASKED.vectors["w"] + 1}))
-    ((_, answer),) = carrier.collect([ticket])
-    assert isinstance(answer, Lost)
+    ((_, answer),) = transport.collect([ticket])
+    assert isinstance(answer, NoReply)
     assert "SHA-256" in answer.reason
 
 
@@ -91,68 +91,68 @@ def test_a_changed_array_is_no_reply(carried):
     ],
 )
 def test_a_reply_that_does_not_come_is_lost(carried, happens, said):
-    carrier, controller, _ = carried
-    ticket = carrier.send("north", ASKED, deadline=0.0)
+    transport, controller, _ = carried
+    ticket = transport.send("north", ASKED, deadline=0.0)
     controller.sent[0][0].completion_status = TaskCompletionStatus.CLIENT_DEAD
     happens(controller)
-    ((_, answer),) = carrier.collect([ticket])
-    assert isinstance(answer, Lost)
+    ((_, answer),) = transport.collect([ticket])
+    assert isinstance(answer, NoReply)
     assert said in answer.reason
     assert len(controller.cancelled) == ("deadline" in said)
 
 
 def test_a_header_is_checked_before_its_arrays(carried):
-    carrier, controller, _ = carried
-    ticket = carrier.send("north", ASKED)
+    transport, controller, _ = carried
+    ticket = transport.send("north", ASKED)
     controller.reply(0, packed(b"{", {"w": [[1], [1, 2]]}))
-    assert "header" in dict(carrier.collect([ticket]))[ticket].reason
+    assert "header" in dict(transport.collect([ticket]))[ticket].reason
 
 
 def test_what_is_no_message_is_no_reply(carried):
-    carrier, controller, _ = carried
-    ticket = carrier.send("north", ASKED)
+    transport, controller, _ = carried
+    ticket = transport.send("north", ASKED)
     controller.reply(0, make_reply(ReturnCode.OK))
-    assert dict(carrier.collect([ticket]))[ticket] == Lost(
+    assert dict(transport.collect([ticket]))[ticket] == NoReply(
         "its reply is damaged: expected a fedlit message, NVFlare has delivered other data"
     )
 
 
 def test_a_late_reply_is_thrown_away(carried):
-    carrier, controller, _ = carried
-    late = carrier.send("north", ASKED, deadline=0.0)
-    assert isinstance(dict(carrier.collect([late]))[late], Lost)
+    transport, controller, _ = carried
+    late = transport.send("north", ASKED, deadline=0.0)
+    assert isinstance(dict(transport.collect([late]))[late], NoReply)
     controller.reply(0, packed(ASKED.header(), ASKED.vectors))
-    ticket = carrier.send("north", ASKED)
+    ticket = transport.send("north", ASKED)
     controller.reply(1, packed(ASKED.header(), ASKED.vectors))
-    assert [each for each, _ in carrier.collect([ticket])] == [ticket]
+    assert [each for each, _ in transport.collect([ticket])] == [ticket]
 
 
 def test_a_site_that_is_gone_is_not_asked(carried):
-    carrier, controller, _ = carried
+    transport, controller, _ = carried
     controller.gone = {"north"}
-    assert carrier.sites() == {"north": False, "south": True}
-    ticket = carrier.send("north", ASKED)
-    assert dict(carrier.collect([ticket]))[ticket] == Lost("it is not connected")
+    assert transport.sites() == {"north": False, "south": True}
+    ticket = transport.send("north", ASKED)
+    assert dict(transport.collect([ticket]))[ticket] == NoReply("it is not connected")
     assert controller.sent == []
 
 
 def test_a_site_that_came_back_without_the_job_has_lost_what_it_was_asked(carried):
-    carrier, controller, _ = carried
-    tickets = [carrier.send(site, ASKED) for site in ("north", "south")]
-    carrier.lose(["north"])
+    transport, controller, _ = carried
+    tickets = [transport.send(site, ASKED) for site in ("north", "south")]
+    transport.lose(["north"])
     controller.reply(1, packed(ASKED.header(), ASKED.vectors))
-    came = dict(carrier.collect(tickets))
-    assert came[tickets[0]] == Lost("it reconnected without the job")
+    came = dict(transport.collect(tickets))
+    assert came[tickets[0]] == NoReply("it reconnected without the job")
     assert isinstance(came[tickets[1]], Envelope)
-    assert carrier.sites() == {"north": False, "south": True}
+    assert transport.sites() == {"north": False, "south": True}
 
 
 def test_a_job_that_is_cut_off_asks_nobody(carried):
-    carrier, _, abort = carried
-    ticket = carrier.send("north", ASKED)
+    transport, _, abort = carried
+    ticket = transport.send("north", ASKED)
     abort.trigger(True)
-    with pytest.raises(CutOff):
-        list(carrier.collect([ticket]))
+    with pytest.raises(TransportClosedError):
+        list(transport.collect([ticket]))
 
 
 def test_a_job_goes_on_without_a_site_unless_the_federation_says_otherwise(tmp_path):

@@ -17,17 +17,17 @@ class Ticket:
 
 
 @dataclass(frozen=True)
-class Lost:
+class NoReply:
     """A missing reply."""
 
     reason: str  # Readable reason why there is none.
 
 
-class CutOff(FedlitError):
+class TransportClosedError(FedlitError):
     """Error of a transport that was closed: the run has not failed, and may resume with another transport."""
 
 
-class Carrier(ABC):
+class Transport(ABC):
     """Base class of transports, which carry envelopes to sites and their replies back.
 
     A site answers one message at a time. A reply that comes after its deadline is discarded.
@@ -51,11 +51,11 @@ class Carrier(ABC):
         """
 
     @abstractmethod
-    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | Lost]]:
+    def collect(self, tickets: Sequence[Ticket]) -> Iterator[tuple[Ticket, Envelope | NoReply]]:
         """Yield the reply to each message, in the order in which they come.
 
         Raises:
-            CutOff: If the transport was closed.
+            TransportClosedError: If the transport was closed.
         """
 
     @abstractmethod
