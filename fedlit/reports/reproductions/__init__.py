@@ -8,7 +8,7 @@ NAMES = (
     *("fdam-table2", "fdam-table3", "fdam-table4", "fdam-table5", "fdam-table6"),
     *("localscgdam-table1", "localscgdam-fig1", "localscgdam-fig2", "localscgdam-fig3"),
     *("localscgdam-fig4", "localscgdam-fig5", "localscgdam-pretrained"),
-    *("localscgdam-search", "localscgdam-search-sampled"),
+    *("localscgdam-search", "localscgdam-search-narrow", "localscgdam-search-sampled"),
     *("surgical-tables", "surgical-table1", "surgical-table2", "surgical-table3", "surgical-table4"),
     *("surgical-fig4a", "surgical-fig4b", "surgical-fig5", "surgical-fig6", "surgical-fig7"),
     *("surgical-sites", "surgical-warmup"),
