@@ -99,7 +99,8 @@ def _fit(
         for line in () if experiment.fast_dev_run else session.hand_out(server, rounds):
             say(line)
         run.artifact(run.metrics.path)
-        result = Result(experiment.federation.rounds, rounds, time.perf_counter() - began, metrics)
+        main, seconds = experiment.federation.rounds, time.perf_counter() - began
+        result = Result(main, rounds, seconds, metrics, phase_rounds=before - main)
         status = "FINISHED"
         return Outcome(run.directory, 0, session, best, rounds, metrics)
     except (KeyboardInterrupt, SystemExit):

@@ -40,12 +40,18 @@ RESERVED = ".reserved"
 class Result:
     """Result of a completed run, stored as ``result.json`` in its directory."""
 
-    rounds: int  # Requested number of rounds; patience may have ended the run earlier.
-    best_round: int  # Number of completed rounds of the tested model.
+    rounds: int  # Requested number of rounds of the main part; patience may have ended the run earlier.
+    best_round: int  # Number of completed rounds of the main part in the tested model.
     seconds: float  # Duration of the process that completed the run.
     # Values of `test/...`; undefined values are NaN, and null in the file.
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
+    phase_rounds: int = 0  # Number of rounds of the phases before the main part, which ``metrics.csv`` counts too.
+
+    @property
+    def best_step(self) -> int:
+        """Step of the tested model in ``metrics.csv``."""
+        return self.phase_rounds + self.best_round
 
     def write(self, directory: Path) -> None:
         """Write ``result.json`` atomically."""
@@ -83,7 +89,7 @@ def metric_of(directory: Path, key: str) -> float:
         return result.metrics[key]
     values = {step: value for step, name, value in MetricsFile(directory / "metrics.csv").rows() if name == key}
     newest = next(reversed(values.values()), float("nan"))
-    return values.get(result.best_round, newest) if result else newest
+    return values.get(result.best_step, newest) if result else newest
 
 
 class Run:

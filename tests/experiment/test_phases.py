@@ -17,6 +17,8 @@ from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
+from fedlit.reports.reproductions.report import measured
+from fedlit.tracking.run import Result, metric_of
 
 PHASE, MAIN = 3, 3
 STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
@@ -90,6 +92,14 @@ def of_main(kept: Kept) -> list[tuple[int, str, str]]:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Kept, str]:
     return finished(tmp_path_factory.mktemp("whole"), CONFIG)
+
+
+def test_the_metric_of_the_best_model_is_that_of_the_main_part(whole):
+    """Rounds of the main part count from 1, and metrics.csv counts the rounds of phases too."""
+    directory = whole[0].path
+    best = checkpoint.best(checkpoint.find(directory / "checkpoints", "best"))
+    assert Result.read(directory).best_round == best.round <= MAIN
+    assert metric_of(directory, "val/auroc_macro") == measured(directory)["val/auroc_macro"] == best.value
 
 
 def copied(whole: tuple[Kept, str], path: Path, config: dict = CONFIG) -> Place:
