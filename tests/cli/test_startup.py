@@ -122,3 +122,13 @@ def test_the_package_alone_imports_no_pytorch_and_names_what_it_has():
     )
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["True", "[]"], done.stderr
+
+
+def test_the_numbers_of_torchvisions_transforms_are_written_to_the_config(tmp_path):
+    """In a new process: other tests import modules that a command does not."""
+    turn = "[{class_path: torchvision.transforms.v2.RandomRotation, init_args: {degrees: 10}}]"
+    words = ["fit", "--data", "CIFAR10", "--data.root", ".", "--data.augment", turn, "--print_config"]
+    command = [sys.executable, "-m", "fedlit", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    (written,) = [line.strip() for line in done.stdout.splitlines() if "degrees" in line]
+    assert written == "degrees: 10"

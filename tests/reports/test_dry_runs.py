@@ -206,14 +206,7 @@ def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, ste
     assert Estimate({}, 0.1).cost(run).steps == steps
 
 
-FAST = (
-    *("fdam-fig1", "fdam-table3", "fdam-table4", "localscgdam-table1", "localscgdam-search", "surgical-table1"),
-    *("surgical-fig4b", "surgical-warmup", "flamby-heart"),
-)
-"""One of the names that have the same kind of parts."""
-
-
-@pytest.mark.parametrize("name", [n if n in FAST else pytest.param(n, marks=pytest.mark.slow) for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path, no_pretrained):
     """Without data or network; one case and one rate of each part, which differ in a few keys."""
     made = Reproduction(name, scale="paper", run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)

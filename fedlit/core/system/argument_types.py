@@ -1,16 +1,20 @@
-"""Arguments given in Python, checked against the annotations of the function or class of fedlit that takes them."""
+"""Arguments given in Python, checked against the annotations of the function or class of fedlit that takes them.
+
+Importing this module also makes jsonargparse read and write arguments whose type is ``Number``.
+"""
 
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from inspect import isclass
 from math import inf
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
+from jsonargparse.typing import register_type
 
 from fedlit.core.errors import ConfigError, FedlitError
 
@@ -20,6 +24,16 @@ NUMBERS = {int: Integral, float: Real}
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", Path: "a path"}
 
 Made = TypeVar("Made", bound=type)
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"expected a number, found {value!r}", key="argument-not-a-number")
+    return value
+
+
+# Without this, jsonargparse cannot write ``degrees`` of torchvision's transforms to a run's config.
+register_type(Number, serializer=_number, deserializer=_number, fail_already_registered=False)
 
 
 class Checked:

@@ -1,25 +1,12 @@
 """Augmentation of training images: transforms of a batch that draw new parameters for each image."""
 
 import math
-from numbers import Number
 
 import torch
 import torch.nn.functional as F
-from jsonargparse.typing import register_type
 from torch import Tensor, nn
 
-from fedlit.core.errors import DataError
 from fedlit.core.system.devices import to_device
-
-
-def _number(value: object) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise DataError(f"expected a number, found {value!r}", key="augmentation-not-a-number")
-    return value
-
-
-# Without this, jsonargparse cannot write ``degrees`` of torchvision's transforms to a run's config.
-register_type(Number, serializer=_number, deserializer=_number, fail_already_registered=False)
 
 
 class XrayAugmentation(nn.Module):
