@@ -66,6 +66,8 @@ MUTANTS = (
            "if False and fetched(data.dataset, number) !=", "federation/test_examinations.py"),
     Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "",
            "hostile/test_run_directories.py"),
+    Mutant("the best round is sought among those of phases", "tracking/run.py", "self.phase_rounds + self.best_round",
+           "self.best_round", "experiment/test_phases.py"),
     Mutant("a resume takes other data", "experiment/resumption.py", "check_same(run, experiment.fingerprints)", "...",
            "experiment/test_api.py"),
     Mutant("a round is seeded without its number", "core/rounds.py", 'rnd.index, client.name)\n    window',
