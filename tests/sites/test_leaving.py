@@ -128,7 +128,6 @@ def test_c_is_the_owners_mean_of_the_control_variates(run, tmp_path, first, then
     assert "starts afresh" not in said[0]
 
 
-@pytest.mark.slow
 def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, sites, tmp_path):
     more = "--federation.aggregators='[Scaffold, FedBN, PersonalHeads]'"
     run(2, more=more)
@@ -151,7 +150,6 @@ def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, si
             assert torch.equal(state[part], before[name][part])
 
 
-@pytest.mark.slow
 def test_a_run_that_dies_right_after_goes_on_again(run, sites, tmp_path):
     """Before a new checkpoint is there, all of it is done once more, with the same numbers."""
     more = "--federation.aggregators='[Scaffold, FedBN]' --federation.checkpoint_every 5"

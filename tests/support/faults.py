@@ -390,6 +390,6 @@ MUTANTS = (
     Mutant("a failed try runs after every suggestion", "experiment/tuning.py", "tried = [run.name for run in flat]",
            "tried = []", "experiment/test_tuning.py"),
     Mutant("any key of a site's error is shown", "sites/messages.py",
-           "key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key)", "key",
+           "key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key)", "key if True",
            "sites/attacks/test_lying_sites.py"),
 )  # fmt: skip
