@@ -9,8 +9,6 @@ from refusals import refused
 from fedlit.data.pictures.pixels import read_image
 from fedlit.data.xrays.check import inspect_image
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("suffix", ["jpg", "png"])

@@ -21,8 +21,6 @@ from fedlit.data.pictures.decoding import decode, decode_images
 from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 
 def write(folder: Path, count: int = 12) -> list[Path]:
     folder.mkdir(exist_ok=True)

@@ -19,8 +19,6 @@ from fedlit.data.pictures.pixels import THUMB
 from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.xrays.check import check_folder, compare_folders
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
 
 

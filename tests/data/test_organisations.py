@@ -21,9 +21,6 @@ from fedlit.data.pictures.images import ImageStore
 from fedlit.data.schemes import HideClasses, by_sharing
 from fedlit.models import ImageClassifier
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 SHARED = set(harmonised_names("NIH")) & set(harmonised_names("CheXpert"))
 UNION = tuple(sorted(set(harmonised_names("NIH")) | set(harmonised_names("CheXpert"))))
 SPLITS = ("train", "val", "test")

@@ -16,9 +16,6 @@ from fedlit.data.labels import harmonised_names
 from fedlit.data.organisations import Organisations, save_classes
 from fedlit.experiment.options import resolved
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 
 def saved_classes(data: Organisations, folder) -> pd.DataFrame:
     save_classes(ready(data), folder / "classes.csv")

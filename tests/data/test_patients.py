@@ -133,7 +133,6 @@ def two_hospitals(root: Path, **options) -> Organisations:
     return Organisations(tables, image_size=16, cache_dir=str(root / "cache"), augment=False, **options)
 
 
-@pytest.mark.filterwarnings("ignore:classes without")
 def test_one_id_in_two_sources_may_be_one_person(tmp_path):
     apart = two_hospitals(tmp_path)
     apart.setup()

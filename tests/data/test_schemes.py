@@ -15,9 +15,6 @@ from fedlit.data import IID, ByOrganisation
 from fedlit.data.federated import POOLED
 from fedlit.data.schemes import DeclaredClasses, HideClasses, by_sharing
 
-# What nobody trains on, because no one labels it, is warned of; that is tested with the federated data.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 NAMES = ("Effusion", "Mass", "Edema")
 OWN = {"North": ["Mass", "Effusion"], "South": ["Mass"]}
 

@@ -9,8 +9,6 @@ from refusals import refused
 
 from fedlit.data import ClassFolders
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 
 def write(root: Path, names: list[str]) -> Path:
     for number, name in enumerate(names):

@@ -10,8 +10,6 @@ from own_tables import people, picture, write_table
 
 from fedlit.data import Organisations
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 SITES = ["north"] * 20 + ["south"] * 20
 COPIES = {20 + n: picture(n) for n in range(6)}
 

@@ -7,8 +7,6 @@ from refusals import refused
 
 from fedlit.data.own.proposal import propose
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 WORDS = ["train"] * 24 + ["holdout"] * 16
 
 

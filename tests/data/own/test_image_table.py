@@ -15,8 +15,6 @@ from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
 from fedlit.data.own.proposal import propose
 from fedlit.data.own.table_formats import read_any_table, typed
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 HEADER = "file,pid,clinic,part,Edema,Mass,dose"
 ROWS = [
     (f"{n}.png", f"p{n // 2}", "north" if n < 12 else "south", ("train", "val", "test")[n // 2 % 3],

@@ -3,13 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 from PIL import Image
 from refusals import refused
 
 from fedlit.data import MedMNIST, NIHChestXray14
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
 SIZES = {"train": 40, "val": 8, "test": 12}
 
 

@@ -77,7 +77,6 @@ def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
     assert data.records().labels[:3].tolist() == [[0, 1], [1, 0], [0, 0]]
 
 
-@pytest.mark.filterwarnings("ignore:classes without")
 def test_it_trains_as_with_a_label_scheme_that_leaves_the_class_out(tmp_path):
     empty = write(tmp_path, "an empty column")
     scheme = DeclaredClasses({"North": ["Edema", "Mass"]})

@@ -14,9 +14,6 @@ from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
 from fedlit.testing import check_data_module
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 EDEMA, HEART, FLUID = (CheXpert.labels.index(name) for name in ("Edema", "Cardiomegaly", "Pleural Effusion"))
 
 

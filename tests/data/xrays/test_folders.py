@@ -16,8 +16,6 @@ from fedlit.data import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest
 from fedlit.data.xrays.check import recognise
 from fedlit.data.xrays.folders import home
 
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 OFF = {
     "NIH, Box": (NIHChestXray14, small_nih.write_folder, "CXR8", "."),
     "NIH, its images": (NIHChestXray14, small_nih.write_folder, "CXR8", "CXR8/images"),

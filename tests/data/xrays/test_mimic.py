@@ -14,9 +14,6 @@ from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.mimic import MIMICCXR, MIMICCXRLT
 from fedlit.testing import check_data_module
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 HEART, EDEMA, FLUID = (MIMICCXR.labels.index(name) for name in ("Cardiomegaly", "Edema", "Pleural Effusion"))
 
 

@@ -13,9 +13,6 @@ from fedlit.data.partition import ByColumn, ByPatient
 from fedlit.data.xrays.nih import NIHChestXray14
 from fedlit.testing import check_data_module
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 CLASSES = NIHChestXray14.labels
 PARTITION = {"class_path": "fedlit.data.partition.ByPatient", "init_args": {"clients": 3}}
 

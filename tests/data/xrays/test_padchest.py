@@ -15,9 +15,6 @@ from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.padchest import PadChest
 from fedlit.testing import check_data_module
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 POSITIVE = (
     set(),
     {"cardiomegaly", "pleural effusion"},

@@ -16,9 +16,6 @@ from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.vindr import VinDrCXR
 from fedlit.testing import check_data_module
 
-# Small folders lack most classes, which is what the warning says.
-pytestmark = pytest.mark.filterwarnings("ignore:classes without")
-
 
 def open_folder(root: Path, **kwargs) -> VinDrCXR:
     kwargs.setdefault("partition", ByPatient(2))
