@@ -54,6 +54,10 @@ class JoinedStore:
         """The shape of all images, [N, channels, height, width]."""
         return (len(self), *self.stores[0].shape[1:])
 
+    def hashes(self) -> np.ndarray:
+        """Return the perceptual hashes of each image, [N, 4] uint64."""
+        return np.concatenate([store.hashes() for store in self.stores])
+
     def __len__(self) -> int:
         return int(self.starts[-1])
 

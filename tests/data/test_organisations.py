@@ -228,6 +228,14 @@ def test_an_external_test_set_that_shares_pictures_with_an_organisation_is_refus
     assert list(ready(both(roots, external=sets)).test_sets) == ["one", "two"]
 
 
+def test_an_external_test_set_may_be_several_data_sets(roots):
+    outside = {"one": small_phantom(), "two": small_phantom(seed=1)}
+    data = ready(both(roots, external={"outside": both(roots, outside)}))
+    assert len(data.test_sets["outside"]) == 80
+    with refused("duplicate-images", "'A'", "'outside'"):
+        ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": both(roots, outside)}))
+
+
 def test_no_organisation_is_refused():
     with refused("organisations-empty"):
         Organisations({})
@@ -245,6 +253,7 @@ def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
     joined = JoinedStore([ImageStore.from_array(cut, folder) for cut in cuts])
     one = ImageStore.from_array(pictures, folder)
     assert (len(joined), joined.shape) == (len(one), one.shape)
+    np.testing.assert_array_equal(joined.hashes(), one.hashes())
     rows = drawn.draw(st.lists(st.integers(0, len(one) - 1), max_size=12))
     again = pickle.loads(pickle.dumps(joined))
     for store in (joined, again):
