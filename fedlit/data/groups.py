@@ -191,16 +191,17 @@ def texts_of(cells: Sequence) -> np.ndarray:
     """Return cells as text, [N] str, with "" for unknown ones and no decimals for whole numbers."""
     import pandas as pd
 
-    values, row_of = np.unique(pd.Series(cells).astype(object).map(_text).to_numpy(dtype=str), return_inverse=True)
+    column = pd.Series(cells).astype(object)
+    texts = column.where(column.notna(), "").map(lambda cell: " ".join(text_of(cell).split()))
+    values, row_of = np.unique(texts.to_numpy(dtype=str), return_inverse=True)
     return np.array(["" if text.casefold() in UNKNOWN else text for text in values.tolist()], dtype=str)[row_of]
 
 
-def _text(cell: object) -> str:
-    if cell is None or cell != cell:
-        return ""
+def text_of(cell: object) -> str:
+    """Return a typed cell as text; 12.0 becomes 12, because spreadsheets and columns with gaps hold only decimals."""
     if isinstance(cell, float | np.floating) and cell.is_integer():
         return str(int(cell))
-    return " ".join(str(cell).split())
+    return str(cell).strip()
 
 
 def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndarray]:

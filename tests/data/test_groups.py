@@ -72,6 +72,8 @@ class TestCells:
         assert texts_of([1.0, 1.5, np.int64(2), None, np.nan, True, "  x  y "]).tolist() == [
             "1", "1.5", "2", "", "", "True", "x y",
         ]  # fmt: skip
+        assert texts_of(pd.array(["f", pd.NA])).tolist() == ["f", ""]
+        assert texts_of(pd.array([1, None], dtype="Int64")).tolist() == ["1", ""]
 
 
 class TestMistakes:

@@ -9,12 +9,12 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError, DataError, MissingFileError
+from fedlit.data.groups import text_of
 from fedlit.data.records import listed
 from fedlit.data.tables import LabelTable
 
@@ -198,7 +198,7 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
     if name not in sheets:
         raise DataError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}", key="sheet-missing")
     sheet, others = sheets[name], [each for each in sheets if each != name]
-    rows = [[_cell(value) for value in row] for row in sheet.itertuples(index=False, name=None)]
+    rows = _texts(sheet)
     first = next((number for number, row in enumerate(rows) if any(row)), 0)
     description = f"a spreadsheet, {name!r}"
     if others and wanted is None:
@@ -211,14 +211,10 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
         frame = pd.read_parquet(path)
     except Exception as error:  # pyarrow has many errors
         raise DataError(f"{path}: expected a Parquet file, found: {error}", key="parquet-table-damaged") from None
-    rows = [[_cell(value) for value in row] for row in frame.itertuples(index=False, name=None)]
+    rows = _texts(frame)
     return [str(name).strip() for name in frame.columns], rows, list(range(1, len(rows) + 1)), "a Parquet file"
 
 
-def _cell(value: Any) -> str:
-    """Return a typed cell as text; 12.0 becomes 12, because a spreadsheet has only one type of number."""
-    if value is None or value is pd.NaT or (isinstance(value, float) and np.isnan(value)) or value is pd.NA:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
+def _texts(cells: pd.DataFrame) -> list[list[str]]:
+    filled = cells.astype(object).where(cells.notna(), "")
+    return [[text_of(cell) for cell in row] for row in filled.itertuples(index=False, name=None)]
