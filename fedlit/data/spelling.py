@@ -17,6 +17,11 @@ def plain(name: str) -> str:
     return stem + suffix.lower()
 
 
+def stem_of(path: str) -> str:
+    """Return a path without its suffix."""
+    return os.path.splitext(path)[0]
+
+
 class FolderListing:
     """Names of the files in a folder, listed once."""
 

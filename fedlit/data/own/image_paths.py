@@ -11,7 +11,10 @@ import numpy as np
 import pandas as pd
 
 from fedlit.data.pictures.dicom import has_mark
-from fedlit.data.spelling import SUFFIXES, plain
+from fedlit.data.spelling import SUFFIXES, plain, stem_of
+
+PLACE = re.compile(r"\{([^{}]+)\}")
+"""A column in a pattern of paths, such as ``{StudyUID}``."""
 
 ROWS, FILES, PATTERNS = 500, 300_000, 400
 """Limits: sampled rows, files, and tried patterns."""
@@ -42,25 +45,37 @@ def image_pattern(rows: pd.DataFrame, files: Sequence[str]) -> tuple[str, int]:
     """
     files = [plain(file) for file in files]
     counts = Counter(os.path.dirname(file) for file in files)
-    known = {*files, *map(_stem, files), *(f"{folder}/*" for folder, images in counts.items() if images == 1)}
+    known = {*files, *map(stem_of, files), *(f"{folder}/*" for folder, images in counts.items() if images == 1)}
     sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, min(ROWS, len(rows))).astype(int))]
     scored = []
-    for pattern in _patterns(sample, files):
-        paths = _filled(pattern, sample)
-        hits = len(known.intersection(paths))  # of two rows with the same path, only one counts
+    for pattern in filter(PLACE.search, _patterns(sample, files)):
+        hits = len(known.intersection(map(plain, paths_of(pattern, sample))))  # equal paths of two rows count once
         scored.append((-hits, "*" in pattern, len(pattern), pattern))
     most, *_, pattern = min(scored, default=(0, ""))
     if -most < FEW * len(sample):
         return "", 0
-    hits = len(known.intersection(_filled(pattern, rows)))
-    column = re.fullmatch(r"\{([^{}]+)\}", pattern)
+    hits = len(known.intersection(map(plain, paths_of(pattern, rows))))
+    column = PLACE.fullmatch(pattern)
     return column[1] if column else pattern, hits
+
+
+def columns_of(image: str) -> list[str]:
+    """Return the columns of a pattern of paths such as ``{StudyUID}/{View}.dcm``, or the column that is named."""
+    return PLACE.findall(image) or [image]
+
+
+def paths_of(image: str, rows: pd.DataFrame) -> list[str]:
+    """Return the path of each row's image, with slashes, given a column or a pattern of columns."""
+    pattern = PLACE.sub("{}", image) if PLACE.search(image) else "{}"
+    cells = [rows[column] for column in columns_of(image)]
+    # Windows writes backslashes. A path that begins with a slash leads out of the folder, and is an error later.
+    return [os.path.normpath(pattern.format(*row).replace("\\", "/")) for row in zip(*cells, strict=True)]
 
 
 def why_no_image(rows: pd.DataFrame, files: Sequence[str]) -> str:
     """Return a reason why a column does not quite name the images, or ""."""
     names = {plain(os.path.basename(file)) for file in files}
-    bare = {_stem(name).lstrip("0"): name for name in names if name[0] == "0"}
+    bare = {stem_of(name).lstrip("0"): name for name in names if name[0] == "0"}
     for column, cells in rows.items():
         for cell in cells:
             path = cell.replace("\\", "/")
@@ -92,7 +107,7 @@ def _choices(parts: Sequence[str], values: dict[str, set[str]], last: bool) -> l
     names = set(parts)
     if len(names) == 1 and not last:
         return [next(iter(names))]
-    stems = {_stem(part) for part in names} if last else names
+    stems = {stem_of(part) for part in names} if last else names
     suffix = Counter(os.path.splitext(part)[1] for part in names).most_common(1)[0][0] if last else ""
     mixed = len({os.path.splitext(part)[1] for part in names}) > 1
     choices = []
@@ -103,14 +118,3 @@ def _choices(parts: Sequence[str], values: dict[str, set[str]], last: bool) -> l
             choices.append((len(cells & stems), f"{{{name}}}" + ("" if mixed else suffix)))
     common = [name for name, count in Counter(parts).most_common(3) if count > 1]  # a folder per examination
     return [choice for _, choice in sorted(choices, reverse=True)] + (common or ["*"] if last else [])
-
-
-def _filled(pattern: str, rows: pd.DataFrame) -> list[str]:
-    columns = re.findall(r"\{([^{}]+)\}", pattern)
-    text = re.sub(r"\{[^{}]+\}", "{}", pattern)
-    cells = [rows[name] for name in columns]
-    return [plain(os.path.normpath(text.format(*row).replace("\\", "/"))) for row in zip(*cells, strict=True)]
-
-
-def _stem(file: str) -> str:
-    return os.path.splitext(file)[0]

@@ -1,7 +1,5 @@
 """A custom table and a folder of images, described by arguments."""
 
-import os
-import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -24,19 +22,17 @@ from fedlit.data.own.cells import (
     refuse_totals,
     split_words,
 )
+from fedlit.data.own.image_paths import columns_of, paths_of
 from fedlit.data.own.table_formats import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import is_unnamed
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
-from fedlit.data.spelling import SUFFIXES, FolderListing
+from fedlit.data.spelling import SUFFIXES, FolderListing, stem_of
 from fedlit.data.tables import LabelTable, refuse_empty
 from fedlit.data.xrays.base import ChestXrays, refuse
 from fedlit.data.xrays.reading import Reading
-
-PLACE = re.compile(r"\{([^{}]+)\}")
-"""A column in a pattern of paths, such as ``{StudyUID}``."""
 
 
 class ImageTable(ChestXrays):
@@ -174,7 +170,7 @@ class ImageTable(ChestXrays):
     def read(self) -> Reading:
         """Read the table; no image is opened."""
         table, format_note = self._read_table
-        used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *self._image_columns()]
+        used = [self.patient, self.site, self.split_column, self.findings, *self.filters, *columns_of(self.image)]
         for column in used:
             self._checked(column)
         for column in () if self.findings else self.labels:
@@ -250,23 +246,11 @@ class ImageTable(ChestXrays):
                 key="range-without-column",
             )
 
-    def _image_columns(self) -> list[str]:
-        return PLACE.findall(self.image) or [self.image]
-
     def _paths(self, table: LabelTable) -> np.ndarray:
         """Return the path of each image below the folder, [N] str; two rows with the same path are an error."""
-        columns = self._image_columns()
-        for column in columns:
+        for column in columns_of(self.image):
             refuse_empty(table, column)
-        if PLACE.search(self.image):
-            cells = [table.rows[column] for column in columns]
-            pattern = PLACE.sub("{}", self.image)
-            paths = [pattern.format(*row) for row in zip(*cells, strict=True)]
-        else:
-            paths = table.rows[self.image].tolist()
-        # Windows writes backslashes. A path that begins with a slash leads out of the folder, and is an error later.
-        paths = [os.path.normpath(path.replace("\\", "/")) for path in paths]
-        paths = [self._only_image(path) if path.endswith("/*") else path for path in paths]
+        paths = [self._only_image(p) if p.endswith("/*") else p for p in paths_of(self.image, table.rows)]
         repeated = pd.Series(paths).duplicated(keep=False).to_numpy()
         if repeated.any():
             name = paths[int(np.argmax(repeated))]
@@ -290,7 +274,7 @@ class ImageTable(ChestXrays):
         splits = read_splits(table, self.split_column, self.split_words) if self.split_column else None
         if self.test_list is None:
             return splits
-        stems = np.array([os.path.splitext(path)[0] for path in paths.tolist()])
+        stems = np.array(list(map(stem_of, paths.tolist())))
         held = listed_rows(self.test_list, self.file.name, (patients, paths, stems))
         if splits is None:
             return np.where(held, "test", "train_val")

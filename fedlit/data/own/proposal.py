@@ -12,7 +12,7 @@ import yaml
 from fedlit.core.errors import ConfigError
 from fedlit.data.labels import letters
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
-from fedlit.data.own.image_paths import image_pattern, images_below, why_no_image
+from fedlit.data.own.image_paths import columns_of, image_pattern, images_below, why_no_image
 from fedlit.data.own.table_formats import is_numeric, read_any_table
 from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
@@ -127,7 +127,7 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
     proposal.arguments["image"] = pattern
     if hits:
         proposal.reasons["image"] = f"{hits:,} of {len(rows):,} rows have their image among {len(files):,} files"
-    free = [name for name in rows.columns if name not in re.findall(r"\{([^{}]+)\}", pattern) and name != pattern]
+    free = [name for name in rows.columns if name not in columns_of(pattern)]
     for key in [key for key in ("patient", "site", "split") if key not in known]:
         _add(proposal, key, rows, free if key != "patient" else list(rows.columns), known.get("splits") or {})
     free = [name for name in free if name not in proposal.arguments.values()]

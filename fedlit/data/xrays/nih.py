@@ -15,6 +15,7 @@ from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import similar_names
 from fedlit.data.patients import keys
 from fedlit.data.records import contents, listed
+from fedlit.data.spelling import stem_of
 from fedlit.data.tables import LabelTable, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.reading import Reading
@@ -181,15 +182,11 @@ def _image_files(root: Path, names: np.ndarray, layout: str, notes: list[str]) -
     if not folders:
         raise MissingFileError(f"{root}: found no folder of images; {layout}", key="nih-image-folders-missing")
     # By stem, because a suffix may be in capitals.
-    there = [(_stem(name), str(folder)) for folder in reversed(folders) for name in os.listdir(folder)]
+    there = [(stem_of(name), str(folder)) for folder in reversed(folders) for name in os.listdir(folder)]
     folder_of, first = dict(there), str(folders[0])
     if len(folder_of) < len(there):
         twice = [stem for stem, count in Counter(stem for stem, _ in there).items() if count > 1]
         notes.append(
             f"{len(twice)} images have several files, the first are {listed(twice, 3)}: one file of each is read"
         )
-    return [os.path.join(folder_of.get(_stem(name), first), name) for name in names.tolist()]
-
-
-def _stem(name: str) -> str:
-    return name.rpartition(".")[0] or name
+    return [os.path.join(folder_of.get(stem_of(name), first), name) for name in names.tolist()]
