@@ -26,7 +26,7 @@ def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
 
 
 def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
-    """Return the sorted names of the clients, given the client and the split of each record, [N] str.
+    """Check the names of the clients, and their training images, given client and split of each record, [N] str.
 
     Raises:
         ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client

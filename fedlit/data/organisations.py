@@ -258,16 +258,12 @@ class Organisations(FederatedDataModule):
 
     def _under(self, organisation: str, records: Records) -> Records:
         """Return the records of a source with the federation's classes and unique names of images and patients."""
-        labels = np.full((len(records.names), len(self.classes)), np.nan, dtype=np.float32)
         prefix = "" if self.patients == "shared" else f"{organisation}/"
-        visible = np.where(hidden_labels(records), np.nan, records.labels)
-        for column, label in enumerate(self.classes):
-            if label in records.classes:
-                labels[:, column] = visible[:, records.classes.index(label)]
+        visible = pd.DataFrame(records.labels, columns=list(records.classes)).mask(hidden_labels(records))
         return replace(
             records,
             names=np.array([f"{organisation}/{name}" for name in records.names]),
-            labels=labels,
+            labels=visible.reindex(columns=list(self.classes)).to_numpy(dtype=np.float32),
             classes=self.classes,
             patients=np.array([f"{prefix}{patient}" for patient in records.patients]),
             sites=np.full(len(records.names), organisation),

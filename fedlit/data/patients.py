@@ -2,7 +2,6 @@
 
 import re
 import unicodedata
-import warnings
 
 import numpy as np
 
@@ -50,14 +49,6 @@ def united(patients: np.ndarray) -> tuple[np.ndarray, str]:
         "blanks, case or a dash, count as one patient, so that no patient is in two splits. If they are different "
         "people, set same_person: exact"
     )
-
-
-def warn_united(patients: np.ndarray) -> np.ndarray:
-    """Return one spelling for each patient, [N] str, and warn if a patient had several."""
-    one, note = united(patients)
-    if note:
-        warnings.warn(note, stacklevel=3)
-    return one
 
 
 def is_unnamed(values: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
@@ -12,7 +13,7 @@ import numpy as np
 
 from fedlit.core.errors import DataError
 from fedlit.data.groups import check_groups
-from fedlit.data.patients import is_unnamed, warn_united
+from fedlit.data.patients import is_unnamed, united
 from fedlit.data.pictures.store import ImageStore
 
 if TYPE_CHECKING:
@@ -74,12 +75,10 @@ class LeftOut:
 
 def hidden_labels(records: Records) -> np.ndarray:
     """Return a mask of the labels whose class the image's site does not label, [N, C] bool."""
-    hidden = np.zeros(records.labels.shape, dtype=bool)
     sites, site_of_row = np.unique(records.sites, return_inverse=True)
     labelled = [records.site_classes.get(str(site), records.classes) for site in sites]
-    absent = np.array([[label not in there for label in records.classes] for there in labelled])
-    hidden |= absent[site_of_row]
-    return hidden
+    absent = np.array([[label not in there for label in records.classes] for there in labelled], dtype=bool)
+    return absent[site_of_row]
 
 
 def labelled_classes(records: Records) -> tuple[str, ...]:
@@ -157,7 +156,11 @@ def check_records(records: Records, exact: bool = False) -> Records:
             )
     checked = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
     checked["groups"] = check_groups(records.groups, len(records.names))
-    return replace(records, **checked | ({} if exact else {"patients": warn_united(checked["patients"])}))
+    if not exact:
+        checked["patients"], note = united(checked["patients"])
+        if note:
+            warnings.warn(note, stacklevel=2)
+    return replace(records, **checked)
 
 
 def listed(values, limit: int = 8) -> str:

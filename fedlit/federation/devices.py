@@ -1,5 +1,6 @@
 """Use of the device: the memory format of convolutions, and the placement of images."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,7 +16,7 @@ from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.core.system.devices import either_order
 from fedlit.data.pictures.images import LabelledImages
-from fedlit.data.pictures.resident import ResidentStore, nbytes
+from fedlit.data.pictures.resident import ResidentStore
 
 
 def resolve_memory_format(
@@ -114,7 +115,7 @@ def resolve_placement(
             )
         return Placement("ahead")
     stores = {id(data.store): data.store for data in images}
-    needed, free = copies * sum(nbytes(store) for store in stores.values()), free_memory(device)
+    needed, free = copies * sum(math.prod(store.shape) for store in stores.values()), free_memory(device)
     if needed <= SHARE * free:
         return Placement("resident")
     return Placement(

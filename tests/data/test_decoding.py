@@ -133,7 +133,7 @@ def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
     (partial,) = (tmp_path / "cache").glob("*.partial")
     os.truncate(partial, 700)
     read.clear()
-    assert len(decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop").store) == 12
+    assert len(decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")[0]) == 12
     assert len(read) == 12
 
 
@@ -144,13 +144,11 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
     files = write(tmp_path / "png")
     damage(files[3]), files[7].write_text("<html>404</html>")
     for _ in range(2):
-        found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-        assert sorted(found.damaged) == [3, 7]
-        assert found.damaged[7] == "not an image, or its header is damaged"
-        check(
-            PartOfStore(found.store, [n for n in range(12) if n not in (3, 7)]),
-            [n for n in range(12) if n not in (3, 7)],
-        )
+        store, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+        assert sorted(damaged) == [3, 7]
+        assert damaged[7] == "not an image, or its header is damaged"
+        kept = [n for n in range(12) if n not in (3, 7)]
+        check(PartOfStore(store, kept), kept)
     assert len(read) == 12
     with refusals.refused("images-undecodable", "2 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
@@ -219,8 +217,8 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     assert "1 of 4 image files of a sample (of 40) cannot be decoded" in str(refused.value)
     assert "The other 36 were not read; `fedlit data check FOLDER --decode` lists all" in str(refused.value)
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
-    found = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-    assert list(found.damaged) == [13]
+    _, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    assert list(damaged) == [13]
 
 
 def test_damage_everywhere_is_no_damage(tmp_path, small_look):
@@ -258,7 +256,7 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
         patch.setattr(pixels, "read_image", lacking)
         with refusals.refused("package-missing"):
             decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-    assert decode(files, 16, cache_dir=tmp_path / "cache").damaged == {}
+    assert decode(files, 16, cache_dir=tmp_path / "cache")[1] == {}
 
 
 def test_dark_pictures_are_warned_of(tmp_path):
@@ -277,7 +275,7 @@ def test_dark_pictures_are_warned_of(tmp_path):
 def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
     files = write(tmp_path / "png", 60)
     damage(files[30])
-    expected = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
+    in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
     monkeypatch.setattr(Decoders, "WORTH", -1)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
@@ -287,9 +285,9 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
         return in_threads(self, rows) if len(rows) <= 4 else pytest.fail("threads")
 
     monkeypatch.setattr(Decoders, "threads", threads_of_the_sample)
-    found = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
-    assert found.damaged == expected.damaged
-    assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": found.damaged[30]}
+    store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
+    assert in_processes == damaged
+    assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": damaged[30]}
     rows = list(range(60))
-    np.testing.assert_array_equal(found.store[rows].numpy(), expected.store[rows].numpy())
-    np.testing.assert_array_equal(found.store.hashes(), expected.store.hashes())
+    np.testing.assert_array_equal(store[rows].numpy(), in_one[rows].numpy())
+    np.testing.assert_array_equal(store.hashes(), in_one.hashes())

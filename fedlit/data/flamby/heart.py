@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import TensorDataset
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.messages import ClientData
@@ -27,7 +27,7 @@ POOLED_TEST = "pooled-test"
 TRAIN, SEED = 0.66, 43
 
 
-class LabelledRows(Dataset):
+class LabelledRows(TensorDataset):
     """Rows of a table with their labels.
 
     Args:
@@ -38,18 +38,11 @@ class LabelledRows(Dataset):
     """
 
     def __init__(self, features: Tensor, labels: Tensor, names: np.ndarray, sites: np.ndarray) -> None:
+        super().__init__(features, labels)
         self.features, self.labels, self.names, self.sites = features, labels, names, sites
         self.patients = names
 
-    def __len__(self) -> int:
-        return len(self.features)
-
-    def __getitem__(self, i: int) -> tuple[Tensor, Tensor]:
-        return self.features[i], self.labels[i]
-
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features [B, D] and labels [B, C]."""
-        return self.features[indices], self.labels[indices]
+    batch = TensorDataset.__getitem__
 
 
 class FedHeartDisease(FederatedDataModule):

@@ -1,6 +1,7 @@
 """Arrays in the cache folder: checksums, checks of damaged files, and removal of drafts of stopped processes."""
 
 import hashlib
+import math
 import os
 import re
 import socket
@@ -41,7 +42,7 @@ def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
     try:
         with file.open("rb") as opened:
             stored, fortran, kind = read_header(opened)
-            end = opened.tell() + int(np.prod(stored, dtype=np.int64)) * kind.itemsize
+            end = opened.tell() + math.prod(stored) * kind.itemsize
             size = opened.seek(0, os.SEEK_END)
             fits = len(stored) == len(shape) and all(n in (None, m) for n, m in zip(shape, stored, strict=True))
             if kind != np.dtype(dtype) or not fits or fortran:

@@ -7,10 +7,11 @@ another store has, finished or not, is copied from there.
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -45,19 +46,6 @@ OPEN, DONE, BROKEN = 0, 1, 2
 """States of a row."""
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """Decoded image files.
-
-    Attributes:
-        store: An image for each file; black if the file is damaged.
-        damaged: The reason for each row whose file cannot be decoded.
-    """
-
-    store: ImageStore
-    damaged: dict[int, str] = field(default_factory=dict)
-
-
 def decode_images(
     files: Sequence[str | Path],
     image_size: int,
@@ -79,7 +67,7 @@ def decode_images(
         ValueError: Files cannot be decoded: they are damaged, truncated or not images. The other images are kept.
         ConfigError: A package that decodes some of the files is missing.
     """
-    return decode(files, image_size, channels, cache_dir, depth).store
+    return decode(files, image_size, channels, cache_dir, depth)[0]
 
 
 def decode(
@@ -90,8 +78,11 @@ def decode(
     depth: int = DEPTH,
     damaged: Damaged = "refuse",
     resize: Resize = "squeeze",
-) -> Decoded:
+) -> tuple[ImageStore, dict[int, str]]:
     """Decode files as ``decode_images`` does; with ``damaged="drop"``, continue if some cannot be decoded.
+
+    Returns:
+        The store, black where a file is damaged, and the reason for each row whose file cannot be decoded.
 
     Raises:
         ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
@@ -111,7 +102,7 @@ def decode(
     reasons = place.reasons()
     if reasons and damaged == "refuse":
         raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))
-    return Decoded(ImageStore(place.store), reasons)
+    return ImageStore(place.store), reasons
 
 
 @dataclass
@@ -209,7 +200,7 @@ def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
     rows = place.begin()
     waiting = np.flatnonzero(rows["state"] != DONE)
     total, say = len(rows), Console(stderr=True, highlight=False, soft_wrap=True).print
-    size = decimal(int(np.prod(place.shape, dtype=np.int64)))
+    size = decimal(math.prod(place.shape))
     cached = f", {total - len(waiting):,} of them are decoded already" if len(waiting) < total else ""
     say(f"decoding {total:,} images{cached}; they take {size} in {place.store}")
     failures: dict[int, str] = {}

@@ -1,5 +1,6 @@
 """Image stores as one tensor on the device that trains."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,7 +20,7 @@ class ResidentStore:
     def __init__(self, store: ImageStore, device: torch.device) -> None:
         self.path, self.shape = store.path, store.shape
         self._pictures = torch.empty(store.shape, dtype=torch.uint8, device=device)
-        rows = max(1, CHUNK // max(1, nbytes(store) // max(1, len(store))))
+        rows = max(1, CHUNK // max(1, math.prod(store.shape[1:])))
         for start in range(0, len(store), rows):
             chunk = np.arange(start, min(start + rows, len(store)))
             self._pictures[start : start + len(chunk)] = store[chunk]
@@ -31,8 +32,3 @@ class ResidentStore:
         """Return a copy of some images, uint8 [B, C, H, W], on the device."""
         rows = torch.from_numpy(np.array(indices, dtype=np.int64))
         return self._pictures.index_select(0, to_device(rows, self._pictures.device))
-
-
-def nbytes(store: ImageStore) -> int:
-    """Return the number of bytes of a store's images."""
-    return int(np.prod(store.shape, dtype=np.int64))

@@ -1,6 +1,7 @@
 """Decoded images in one memory-mapped file in the cache folder."""
 
 import hashlib
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -108,7 +109,7 @@ class ImageStore:
         make_cache_folder(folder)
         sweep(folder)
         check_space(folder, shape)
-        if (size := int(np.prod(shape, dtype=np.int64))) >= LARGE:
+        if (size := math.prod(shape)) >= LARGE:
             Console(stderr=True, highlight=False, soft_wrap=True).print(
                 f"{shape[0]:,} images take {decimal(size)} in {path}"
             )
@@ -207,7 +208,7 @@ def check_space(folder: Path, shape: tuple[int, ...]) -> None:
         OSError: There is too little; the message names the needed and the free space.
     """
     # Writing to a memory map on a full disk would kill the process by a signal, without a message.
-    need, free = int(np.prod(shape, dtype=np.int64)), shutil.disk_usage(folder).free
+    need, free = math.prod(shape), shutil.disk_usage(folder).free
     if need > free:
         raise OSError(
             f"{folder}: decoded images {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB free. "

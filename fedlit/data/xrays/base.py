@@ -249,16 +249,16 @@ class ChestXrays(FederatedDataModule):
     def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
         """Return the reading with only the images that can be decoded, and the decoded images."""
         options = {"cache_dir": self.cache_dir, "depth": self.depth, "damaged": self.damaged, "resize": self.resize}
-        decoded = decode(reading.files, self.image_size, self.channels, **options)
-        self.warn_of_dark(decoded.store, reading.files)
-        blank = np.setdiff1d(np.flatnonzero(decoded.store.hashes()[:, 0] == 0), list(decoded.damaged))
+        store, damaged = decode(reading.files, self.image_size, self.channels, **options)
+        self.warn_of_dark(store, reading.files)
+        blank = np.setdiff1d(np.flatnonzero(store.hashes()[:, 0] == 0), list(damaged))
         if len(blank):
             which = f"the first are {listed(reading.names[blank], 3)}"
             reading.notes.append(f"{len(blank)} of {len(reading.names)} images of {self.source} show nothing, {which}")
-        if not decoded.damaged:
-            return reading, decoded.store
-        kept = np.setdiff1d(np.arange(len(reading.names)), list(decoded.damaged))
-        return self._without(reading, decoded.damaged, "are damaged"), PartOfStore(decoded.store, kept)
+        if not damaged:
+            return reading, store
+        kept = np.setdiff1d(np.arange(len(reading.names)), list(damaged))
+        return self._without(reading, damaged, "are damaged"), PartOfStore(store, kept)
 
     def warn_of_dark(self, store: ImageStore | np.ndarray, files: Sequence[str]) -> None:
         """Warn if a sample of a store is so dark that its pixels seem to have fewer bits than ``depth``."""
