@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from filelock import FileLock
-from own_tables import picture
+from own_tables import write_pictures
 from refusals import refused
 
 from fedlit.data import PhantomCXR
@@ -16,17 +16,10 @@ from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.store import ImageStore
 
 
-def write(folder: Path, count: int) -> list[Path]:
-    folder.mkdir()
-    for n in range(count):
-        picture(n, 64).save(folder / f"{n}.png")
-    return sorted(folder.iterdir())
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A store of twenty pictures, an unfinished one, and one that was used long ago."""
-    files = write(tmp_path / "png", 20)
+    files = write_pictures(tmp_path / "png", 20, 64)
     decode_images(files, 64, cache_dir=tmp_path / "cache")
     files[3].write_bytes(b"no image")
     with refused("images-undecodable", "1 of 5"):

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import numpy as np
-import own_tables
 import pandas as pd
 import pytest
 import refusals
+from own_tables import picture, write_pictures
 from PIL import Image
 from runs import execute
 
@@ -22,16 +22,8 @@ from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
 
 
-def write(folder: Path, count: int = 12) -> list[Path]:
-    folder.mkdir(exist_ok=True)
-    files = [folder / f"{n:03d}.png" for n in range(count)]
-    for n, file in enumerate(files):
-        Image.fromarray(picture(n)).save(file)
-    return files
-
-
-def picture(n: int) -> np.ndarray:
-    return np.asarray(own_tables.picture(n, 16))
+def pixels_of(n: int) -> np.ndarray:
+    return np.asarray(picture(n, 16))
 
 
 def damage(file: Path) -> None:
@@ -53,14 +45,14 @@ def read(monkeypatch) -> list[str]:
 
 def check(store, rows) -> None:
     for position, n in enumerate(rows):
-        np.testing.assert_array_equal(store[position].numpy()[0], picture(n))
+        np.testing.assert_array_equal(store[position].numpy()[0], pixels_of(n))
 
 
 # What stays
 
 
 def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
     damage(files[3]), damage(files[7])
     with refusals.refused("images-undecodable", "2 of 12", files[3], files[7]):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
@@ -70,7 +62,7 @@ def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert read == ["003.png", "007.png"]
     for n in (3, 7):
-        Image.fromarray(picture(n)).save(files[n])
+        picture(n, 16).save(files[n])
     read.clear()
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")  # other times, another store: the ten are copied
     assert read == ["003.png", "007.png"]
@@ -80,7 +72,7 @@ def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
 
 
 def test_files_that_another_store_has_are_copied(tmp_path, read):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
     decode_images(files[:8], 16, cache_dir=tmp_path / "cache")
     read.clear()
     store = decode_images(files[::-1], 16, cache_dir=tmp_path / "cache")
@@ -118,7 +110,7 @@ decode_images(sorted(Path(sys.argv[1]).iterdir()), 16, cache_dir=sys.argv[2])
 
 @pytest.mark.slow
 def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
     assert execute(KILLED, tmp_path, tmp_path / "png", tmp_path / "cache").wait() == -signal.SIGKILL
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert 12 - len(read) >= 4  # as many as were done, whatever the number of threads
@@ -126,7 +118,7 @@ def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
 
 
 def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
     damage(files[3])
     with refusals.refused("images-undecodable", "1 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
@@ -141,7 +133,7 @@ def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
 
 
 def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
     damage(files[3]), files[7].write_text("<html>404</html>")
     for _ in range(2):
         store, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
@@ -156,7 +148,7 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
 
 
 def table(root: Path, **options) -> ImageTable:
-    files = write(root / "png", 24)
+    files = write_pictures(root / "png", 24)
     lines = [f"{file.name},{n // 2},{n % 2}" for n, file in enumerate(files)]
     (root / "t.csv").write_text("\n".join(["file,patient,a", *lines]) + "\n")
     damage(files[5]), files[6].unlink()
@@ -178,7 +170,7 @@ def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
         images, labels = client.train.take(range(len(client.train)))
         for name, image, label in zip(client.train.names, images, labels, strict=True):
             n = int(name[:3])
-            np.testing.assert_array_equal(image[0].numpy(), picture(n))
+            np.testing.assert_array_equal(image[0].numpy(), pixels_of(n))
             assert label[0] == n % 2
     assert data.save_left_out(tmp_path / "left_out.csv")
     listed = pd.read_csv(tmp_path / "left_out.csv")
@@ -210,7 +202,7 @@ def small_look(monkeypatch):
 
 
 def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_look):
-    files = write(tmp_path / "png", 40)
+    files = write_pictures(tmp_path / "png", 40)
     damage(files[13])
     with pytest.raises(ValueError) as refused:
         decode_images(files, 16, cache_dir=tmp_path / "cache")
@@ -222,7 +214,7 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
 
 
 def test_damage_everywhere_is_no_damage(tmp_path, small_look):
-    files = write(tmp_path / "png", 40)
+    files = write_pictures(tmp_path / "png", 40)
     for file in files[10:]:
         damage(file)
     with refusals.refused("sample-undecodable", "3 of 4"):
@@ -231,14 +223,14 @@ def test_damage_everywhere_is_no_damage(tmp_path, small_look):
 
 def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
-    files = write(tmp_path / "png", 40)
+    files = write_pictures(tmp_path / "png", 40)
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     said = capsys.readouterr().err
     assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
     assert "decoded a sample of 4 files; about 1 s left on " in said
     decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert capsys.readouterr().err == ""
-    decode_images([*files, *write(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
+    decode_images([*files, *write_pictures(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
     assert "decoding 42 images, 40 of them are decoded already; " in capsys.readouterr().err
 
 
@@ -247,7 +239,7 @@ def test_times_in_words():
 
 
 def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
-    files = write(tmp_path / "png")
+    files = write_pictures(tmp_path / "png")
 
     def lacking(file, *rest):
         raise ConfigError("pip install it", key="package-missing")
@@ -262,18 +254,18 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
 def test_dark_pictures_are_warned_of(tmp_path):
     (tmp_path / "png").mkdir()
     for n in range(6):
-        Image.fromarray(picture(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
+        Image.fromarray(pixels_of(n).astype(np.uint16) * 16).save(tmp_path / "png" / f"{n}.png")
     (tmp_path / "t.csv").write_text("file,a\n" + "".join(f"{n}.png,{n % 2}\n" for n in range(6)))
     given = {"image": "file", "labels": ["a"], "image_size": 16, "cache_dir": str(tmp_path / "cache")}
     with pytest.warns(UserWarning, match="is 16 of 255: if only 12 of their 16 bits are used, set data.depth to 12"):
         ImageTable(tmp_path / "t.csv", tmp_path / "png", **given).records()
     store = ImageTable(tmp_path / "t.csv", tmp_path / "png", depth=12, **given).records().store
-    np.testing.assert_allclose(store[0].numpy()[0], picture(0), atol=1)
+    np.testing.assert_allclose(store[0].numpy()[0], pixels_of(0), atol=1)
 
 
 @pytest.mark.slow
 def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
-    files = write(tmp_path / "png", 60)
+    files = write_pictures(tmp_path / "png", 60)
     damage(files[30])
     in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
     monkeypatch.setattr(Decoders, "WORTH", -1)

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from own_tables import write_pictures
 from PIL import Image
 from refusals import refused
 from runs import execute
@@ -18,14 +19,6 @@ from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder
 
 def pictures(count: int = 6, size: int = 16, channels: int = 1, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, (count, channels, size, size), dtype=np.uint8)
-
-
-def png_files(folder, count: int = 5, size: int = 32) -> list:
-    folder.mkdir(exist_ok=True)
-    files = [folder / f"{index:03d}.png" for index in range(count)]
-    for file, picture in zip(files, pictures(count, size), strict=True):
-        Image.fromarray(picture[0]).save(file)
-    return files
 
 
 def data_set(tmp_path, array: np.ndarray, **kwargs) -> LabelledImages:
@@ -197,7 +190,7 @@ def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, monkeypatch):
 
 
 def test_missing_files_are_named_with_their_count(tmp_path):
-    files = png_files(tmp_path / "png")
+    files = write_pictures(tmp_path / "png", 5)
     files[1:1] = [tmp_path / f"gone-{index}.png" for index in range(7)]
     with pytest.raises(FileNotFoundError) as caught:
         decode_images(files, 32, cache_dir=tmp_path / "cache")

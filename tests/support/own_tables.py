@@ -14,6 +14,15 @@ def picture(seed: int, size: int = 32) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size, size), dtype=np.uint8))
 
 
+def write_pictures(folder: Path, count: int = 12, size: int = 16) -> list[Path]:
+    """Write pictures of noise, ``000.png`` and so on, and return their files."""
+    folder.mkdir(exist_ok=True)
+    files = [folder / f"{n:03d}.png" for n in range(count)]
+    for n, file in enumerate(files):
+        picture(n, size).save(file)
+    return files
+
+
 def people(count: int = 40, **columns: Sequence[str]) -> dict[str, list[str]]:
     """Columns of a table with a row an image and two images a patient."""
     plain = {

@@ -92,12 +92,14 @@ def test_labels_are_read_as_they_stand(tmp_path):
         ("ignore", "zeros", [[1, np.nan, 0], [0, 0, 0], [np.nan, 1, np.nan]]),
         ("zeros", "ignore", [[1, 0, 0], [np.nan, np.nan, np.nan], [0, 1, 0]]),
         ({"Edema": "ones", "default": "zeros"}, "zeros", [[1, 1, 0], [0, 0, 0], [0, 1, 0]]),
-        ({"Edema": "ones", "default": "ignore"}, {"Edema": "ignore", "default": "zeros"}, None),
+        (
+            {"Edema": "ones", "default": "ignore"},
+            {"Edema": "ignore", "default": "zeros"},
+            [[1, 1, 0], [0, np.nan, 0], [np.nan, 1, np.nan]],
+        ),
     ],
 )
 def test_policies_decide_on_uncertain_and_blank_labels(tmp_path, uncertain, blank, expected):
-    if expected is None:
-        expected = [[1, 1, 0], [0, np.nan, 0], [np.nan, 1, np.nan]]
     data = open_folder(write_folder(tmp_path), uncertain=uncertain, blank=blank)
     np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
 
