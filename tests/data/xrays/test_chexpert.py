@@ -158,16 +158,16 @@ def test_wrong_arguments_are_refused(tmp_path):
         open_folder(tmp_path, views=())
 
 
-def test_a_wrong_folder_is_refused(tmp_path):
-    (tmp_path / "empty").mkdir()
-    with refused("chexpert-file-missing", "train.csv"):
-        open_folder(tmp_path / "empty").records()
+def test_label_files_that_are_needed_are_named(tmp_path):
     write_folder(tmp_path / "CheXpert-v1.0-small")
     root = tmp_path / "CheXpert-v1.0-small"
     (root / "valid.csv").unlink()
     assert len(open_folder(root).read().names) == 20
     with refused("chexpert-file-missing", "small", "valid.csv"):
         open_folder(root, official_split=True).records()
+    (root / "train.csv").unlink()
+    with refused("chexpert-file-missing", "train.csv"):
+        open_folder(root).read()
 
 
 FIRST = "CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg"

@@ -3,7 +3,6 @@
 import gzip
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 import small_chexpert
@@ -146,6 +145,18 @@ def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
             kind(tmp_path).records()
 
 
-def test_another_train_csv_is_no_chexpert(tmp_path):
-    Path(tmp_path / "train.csv").write_text("id,label\n1,2\n")
-    assert not CheXpert.recognises(tmp_path)
+@pytest.mark.parametrize(
+    ("kind", "mistake"),
+    [
+        (NIHChestXray14, ("nih-label-file-missing", "found 'train.csv'")),
+        (CheXpert, ("label-file-column-missing", "train.csv", "'Path'")),
+        (MIMICCXR, ("mimic-file-missing", "mimic-cxr-2.0.0-metadata.csv.gz")),
+        (PadChest, ("padchest-label-file-missing", "found 'train.csv'")),
+        (VinDrCXR, ("vindr-label-files-missing", "found 'train.csv'")),
+    ],
+)
+def test_another_train_csv_is_none_of_the_data_sets(tmp_path, kind, mistake):
+    (tmp_path / "train.csv").write_text("id,label\n1,2\n")
+    assert not kind.recognises(tmp_path)
+    with refused(*mistake):
+        kind(tmp_path).records()

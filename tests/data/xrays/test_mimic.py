@@ -169,14 +169,6 @@ def test_views_that_are_not_there_are_refused(tmp_path):
         open_folder(root, views=("AP",)).read()
 
 
-def test_a_wrong_folder_is_refused(tmp_path):
-    with refused("mimic-file-missing", "mimic-cxr-2.0.0-metadata.csv.gz"):
-        open_folder(tmp_path).records()
-    root = write_folder(tmp_path / "mimic")
-    with refused("label-file-missing", "nowhere.csv"):
-        open_long_tail(root, tmp_path / "nowhere.csv").read()
-
-
 @pytest.mark.parametrize(
     ("kind", "old", "new", "mistake"),
     [
@@ -228,3 +220,5 @@ def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
     three = write_long_tail(tmp_path / "three.csv", range(60, 70))
     with refused("mimic-labels-of-no-image", "three.csv", "dicom_id", "the 60", "metadata"):
         open_long_tail(root, three).read()
+    with refused("label-file-missing", "nowhere.csv"):
+        open_long_tail(root, tmp_path / "nowhere.csv").read()

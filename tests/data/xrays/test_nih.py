@@ -102,12 +102,6 @@ def test_there_is_no_default_root():
         NIHChestXray14()
 
 
-def test_a_wrong_folder_is_refused(tmp_path):
-    (tmp_path / "train.csv").touch()
-    with refused("nih-label-file-missing", "'train.csv'"):
-        open_folder(tmp_path).records()
-
-
 @pytest.mark.parametrize(
     ("old", "new", "mistake"),
     [
