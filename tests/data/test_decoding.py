@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import refusals
-from own_tables import picture, write_pictures
+from own_tables import opened, people, picture, write_pictures, write_table
 from PIL import Image
 from runs import execute
 
@@ -249,6 +249,14 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
         with refusals.refused("package-missing"):
             decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert decode(files, 16, cache_dir=tmp_path / "cache")[1] == {}
+
+
+def test_pictures_that_show_nothing_are_noted(tmp_path):
+    black = {n: Image.fromarray(np.full((32, 32), 90 * (n % 2), np.uint8)) for n in (4, 5, 9)}
+    table = write_table(tmp_path, people(), black)
+    data = opened(table)
+    data.setup()
+    assert "3 of 40 images of ours show nothing, the first are '4.png', '5.png', '9.png'" in data.notes
 
 
 def test_dark_pictures_are_warned_of(tmp_path):

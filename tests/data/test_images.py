@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from own_tables import write_pictures
+from own_tables import picture, write_pictures
 from PIL import Image
 from refusals import refused
 from runs import execute
@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from fedlit.data.pictures import opening
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
+from fedlit.data.xrays.pictures import inspect_image
 
 
 def pictures(count: int = 6, size: int = 16, channels: int = 1, seed: int = 0) -> np.ndarray:
@@ -187,6 +188,30 @@ def test_a_large_jpeg_is_decoded_at_a_part_of_its_size(tmp_path, monkeypatch):
     assert sizes == [(64, 64)] * 2
     read_image(tmp_path / "x.jpg", 256)
     assert sizes[2:] == [(512, 512)]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("suffix", ["jpg", "png"])
+def test_the_orientation_of_exif_is_applied(tmp_path, orientation, suffix):
+    upright = Image.fromarray(np.outer(np.arange(0, 256, 4), np.linspace(0, 1, 64)).astype(np.uint8))
+    back = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # what brings each orientation about, as Pillow counts
+    stored = upright if orientation == 1 else upright.transpose(Image.Transpose(back[orientation]))
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file = tmp_path / f"x.{suffix}"
+    stored.save(file, exif=exif, **({"quality": 100} if suffix == "jpg" else {}))
+    assert np.abs(read_image(file, 64)[0].astype(int) - np.asarray(upright)).max() <= 3
+
+
+@pytest.mark.parametrize("suffix", ["tif", "gif", "png"])
+def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
+    file = tmp_path / f"x.{suffix}"
+    picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
+    with refused("image-of-several-pages", "found 3"):
+        read_image(file, 16)
+    assert "3 pages or frames" in inspect_image(str(file)).problem
+    picture(0).save(file)
+    assert read_image(file, 32).shape == (1, 32, 32)
 
 
 def test_missing_files_are_named_with_their_count(tmp_path):

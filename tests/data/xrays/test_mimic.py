@@ -1,5 +1,6 @@
 """MIMIC-CXR-JPG and CXR-LT: labels a study and an image, views, splits, packed and plain tables, and damaged files."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +59,16 @@ def test_packed_and_plain_tables_read_the_same(tmp_path, packed):
     file = tmp_path / "files" / "p10" / "p10000032" / "s50414268" / "00000002-02aa66ab.jpg"
     expected = Image.open(file).resize((16, 16), Image.Resampling.BILINEAR)
     np.testing.assert_allclose(records.store[1].numpy()[0], np.asarray(expected), atol=1)
+
+
+def test_a_plain_table_next_to_the_packed_one_is_noted(tmp_path):
+    root = write_folder(tmp_path)
+    for kind in ("chexpert", "split"):
+        packed = root / f"mimic-cxr-2.0.0-{kind}.csv.gz"
+        packed.with_suffix("").write_bytes(gzip.decompress(packed.read_bytes()))
+        assert (
+            f"{packed.name} is next to {packed.stem}: only one of them was read" in MIMICCXR(root).read_within().notes
+        )
 
 
 def test_the_labels_of_a_study_hold_for_each_of_its_images(tmp_path):

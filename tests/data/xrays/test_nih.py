@@ -1,5 +1,7 @@
 """NIH ChestX-ray14: both label files and image layouts, official lists, and the real images if there."""
 
+import gzip
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +96,41 @@ def test_columns_of_the_label_file_divide_clients(tmp_path):
     assert (data.assignment["client"] == "AP").sum() == 20
 
 
+def test_two_files_of_one_name_in_two_folders(tmp_path):
+    root = write_folder(tmp_path, layout="twelve")
+    (root / "images_002" / "images").mkdir(exist_ok=True)
+    shutil.copy(root / "images_001/images/00000001_000.png", root / "images_002/images/00000001_000.png")
+    (note,) = NIHChestXray14(root).read().notes
+    assert note == "1 images have several files, the first are '00000001_000': one file of each is read"
+
+
+def test_two_label_files(tmp_path):
+    """Which is read counts only where they disagree: in how many rows, and where first."""
+    root = write_folder(tmp_path)
+    old, new = root / "Data_Entry_2017.csv", root / "Data_Entry_2017_v2020.csv"
+    said = "Data_Entry_2017.csv is next to Data_Entry_2017_v2020.csv, and was not read: "
+    lines = new.read_text(encoding="utf-8-sig").splitlines()
+    old.write_text("\n".join([lines[0], *(line.replace("Effusion|Mass", "Mass|Effusion") for line in lines[:0:-1])]))
+    (note,) = NIHChestXray14(root).read_within().notes
+    assert note == f"{said}both have the same content"
+    lines[3] = lines[3].replace("Hernia,2,1,", "Edema,2,1,")
+    lines[4] = lines[4].replace(",0,2,", ",0,7,")
+    old.write_text("\n".join(lines[:-1]))
+    (note,) = NIHChestXray14(root).read_within().notes
+    assert note == (
+        f"{said}1 images are in only one of them; 2 of 59 images have other findings or patients there, the first is "
+        "'00000001_002.png' (Hernia of patient 1 here, Edema of patient 1 there)"
+    )
+    old.write_text("Image Index\n1.png\n")
+    (note,) = NIHChestXray14(root).read_within().notes
+    assert note.startswith(f"{said}{old}: expected a column 'Finding Labels'")
+    old.unlink()
+    new.with_suffix(".csv.gz").write_bytes(gzip.compress(new.read_bytes()))
+    assert NIHChestXray14(root).read_within().notes == [
+        f"{new.name}.gz is next to {new.name}: only one of them was read"
+    ]
+
+
 # What bad input gets
 
 
@@ -163,6 +200,14 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     tests.unlink()
     with refused("nih-split-list-missing"):
         open_folder(tmp_path).records()
+
+
+@pytest.mark.parametrize("name", ["test_list.txt", "train_val_list.txt"])
+def test_an_empty_list(tmp_path, name):
+    root = write_folder(tmp_path, lists=True)
+    (root / name).write_text("\n\n")
+    with refused("nih-split-list-empty", name):
+        NIHChestXray14(root).read()
 
 
 # The real images
