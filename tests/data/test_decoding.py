@@ -16,7 +16,7 @@ from runs import execute
 from fedlit.core.errors import ConfigError
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
-from fedlit.data.pictures.decoders import Decoders, duration
+from fedlit.data.pictures.decoders import decoded, duration
 from fedlit.data.pictures.decoding import decode, decode_images
 from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
@@ -276,15 +276,15 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
     files = write_pictures(tmp_path / "png", 60)
     damage(files[30])
     in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
-    monkeypatch.setattr(Decoders, "WORTH", -1)
+    monkeypatch.setattr(decoding, "WORTH", -1)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
-    in_threads = Decoders.threads
 
-    def threads_of_the_sample(self, rows):
-        return in_threads(self, rows) if len(rows) <= 4 else pytest.fail("threads")
+    def watched(job, partial, states, rows, processes):
+        assert processes == (len(rows) > 4)
+        return decoded(job, partial, states, rows, processes)
 
-    monkeypatch.setattr(Decoders, "threads", threads_of_the_sample)
+    monkeypatch.setattr(decoding, "decoded", watched)
     store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
     assert in_processes == damaged
     assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": damaged[30]}

@@ -1,7 +1,7 @@
 """Image decoding in threads, or in processes if threads block each other."""
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -57,45 +57,35 @@ class Target:
         return ""
 
 
-class Decoders:
-    """Threads and processes that decode files into an unfinished store."""
+def decoded(
+    job: DecodeSettings, partial: Path, states: Path, rows: np.ndarray, processes: bool = False
+) -> Iterator[tuple[int, str]]:
+    """Decode rows in threads, or in processes; yield each with the reason if it cannot be decoded, or "".
 
-    WORTH = 30
-    """Seconds of work from which on starting processes pays off."""
+    Closing the generator drops the rows that are left.
 
-    def __init__(self, job: DecodeSettings, partial: Path, rows: Path) -> None:
-        self.job, self._target = job, (partial, rows, (job.image_size, job.channels, job.depth, job.resize))
-        self._pool: Executor | None = None
-
-    def __enter__(self) -> "Decoders":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._close()
-
-    def threads(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
-        """Decode rows in threads; yield each with the reason if it cannot be decoded, or ""."""
-        self._close()
-        self._pool = ThreadPoolExecutor(cores())
-        yield from chain.from_iterable(self._pool.map(Target(*self._target).take, self._chunks(rows)))
-
-    def processes(self, rows: np.ndarray) -> Iterator[tuple[int, str]]:
-        """Decode rows in processes, and yield the same as ``threads``."""
-        self._close()
+    Args:
+        job: The files and options.
+        partial: The unfinished store.
+        states: The file with the state of its rows.
+        rows: The rows to decode.
+        processes: Decode in processes, which pays off if threads block each other.
+    """
+    target = (partial, states, (job.image_size, job.channels, job.depth, job.resize))
+    parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+    chunks = [[(row, job.files[row]) for row in part] for part in parts]
+    if processes:
         with starting():
-            self._pool = ProcessPoolExecutor(cores(), context(), _begin, self._target)
-            answers = self._pool.map(_take, self._chunks(rows))
+            pool = ProcessPoolExecutor(cores(), context(), _begin, target)
+            answers = pool.map(_take, chunks)
+    else:
+        pool = ThreadPoolExecutor(cores())
+        answers = pool.map(Target(*target).take, chunks)
+    try:
         yield from chain.from_iterable(answers)
-
-    def _chunks(self, rows: np.ndarray) -> list[list[tuple[int, str]]]:
-        parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
-        return [[(row, self.job.files[row]) for row in part] for part in parts]
-
-    def _close(self) -> None:
+    finally:
         # Not as a context manager, which would decode all other files after Ctrl-C.
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-        self._pool = None
+        pool.shutdown(cancel_futures=True)
 
 
 _target: Target | None = None  # of a process that decodes

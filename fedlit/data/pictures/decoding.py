@@ -10,7 +10,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +25,7 @@ from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import cores
 from fedlit.data.pictures.cache import append_checksum, damage, intact, sweep
-from fedlit.data.pictures.decoders import Decoders, DecodeSettings, duration, with_bar
+from fedlit.data.pictures.decoders import DecodeSettings, decoded, duration, with_bar
 from fedlit.data.pictures.hashes import PARTS
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
@@ -40,6 +41,9 @@ MAX_FAILURES = 100
 
 SAMPLE = 64
 """Number of files of the sample, spread over the list."""
+
+WORTH = 30
+"""Seconds of work from which on starting processes pays off."""
 
 ROW = np.dtype([("id", "<u8"), ("hash", "<u8", len(PARTS)), ("state", "u1")])
 OPEN, DONE, BROKEN = 0, 1, 2
@@ -204,29 +208,28 @@ def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
     cached = f", {total - len(waiting):,} of them are decoded already" if len(waiting) < total else ""
     say(f"decoding {total:,} images{cached}; they take {size} in {place.store}")
     failures: dict[int, str] = {}
-
-    def look(doing: Iterator[tuple[int, str]], most: int) -> None:
-        for row, reason in doing:
-            if reason:
-                failures[row] = reason
-            if len(failures) >= most:
-                return
-
     most = MAX_FAILURES if damaged == "refuse" else total + 1
-    with Decoders(job, place.partial, place.rows) as decoders:
-        looked = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
-        first = waiting[np.unique(np.linspace(0, len(waiting) - 1, looked).astype(np.int64))]
-        rest = np.setdiff1d(waiting, first)
-        began, busy = time.perf_counter(), time.process_time()
-        look(decoders.threads(first), most)
-        took, busy = time.perf_counter() - began, time.process_time() - busy
-        if len(rest):
-            _check_sample(job, failures, len(first), total, damaged)
-            left = took / len(first) * len(rest)
-            blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > Decoders.WORTH
-            say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
-            doing = decoders.processes(rest) if blocked else decoders.threads(rest)
-            look(with_bar(doing, len(rest)), most)
+
+    def look(at: np.ndarray, processes: bool = False, bar: bool = False) -> None:
+        with closing(decoded(job, place.partial, place.rows, at, processes)) as doing:
+            for row, reason in with_bar(doing, len(at)) if bar else doing:
+                if reason:
+                    failures[row] = reason
+                if len(failures) >= most:
+                    return
+
+    looked = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
+    first = waiting[np.unique(np.linspace(0, len(waiting) - 1, looked).astype(np.int64))]
+    rest = np.setdiff1d(waiting, first)
+    began, busy = time.perf_counter(), time.process_time()
+    look(first)
+    took, busy = time.perf_counter() - began, time.process_time() - busy
+    if len(rest):
+        _check_sample(job, failures, len(first), total, damaged)
+        left = took / len(first) * len(rest)
+        blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > WORTH
+        say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
+        look(rest, processes=blocked, bar=True)
     rows["state"][list(failures)] = BROKEN
     rows.flush()
     if failures and damaged == "refuse":
