@@ -1,7 +1,5 @@
 """Records of random patients, without pixels."""
 
-from dataclasses import replace
-
 import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
@@ -26,18 +24,6 @@ def random_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -
         patients=patient,
         sites=home,
         table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
-    )
-
-
-def shuffled(records: Records, order: np.ndarray) -> Records:
-    return replace(
-        records,
-        names=records.names[order],
-        labels=records.labels[order],
-        patients=records.patients[order],
-        sites=records.sites[order],
-        splits=None if records.splits is None else records.splits[order],
-        table=records.table.iloc[order].reset_index(drop=True),
     )
 
 

@@ -15,7 +15,6 @@ import pandas as pd
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import UNCERTAIN, checked_classes
-from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.records import Records
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, refuse, refuse_shared
@@ -117,11 +116,7 @@ class CheXpert(ChestXrays):
         again = np.concatenate([np.full(len(records.names), ""), *copies])
         added = ", ".join(f"{number} of {label}" for label, number in added.items())
         self.notes.append(f"positive training images of CheXpert that are repeated: {added}")
-        repeated = {"names": np.char.add(records.names[rows], again), "store": PartOfStore(records.store, rows)}
-        for name in ("labels", "patients", "sites", "splits"):
-            repeated[name] = None if getattr(records, name) is None else getattr(records, name)[rows]
-        groups = {name: values[rows] for name, values in records.groups.items()}
-        return replace(records, table=records.table.iloc[rows].reset_index(drop=True), groups=groups, **repeated)
+        return replace(records.take(rows), names=np.char.add(records.names[rows], again))
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of all records except repeated images that are not trained on, [N] bool."""
