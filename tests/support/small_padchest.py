@@ -1,9 +1,9 @@
 """A small copy of PadChest in its official layout."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 HEADER = (
@@ -42,11 +42,11 @@ def write_folder(root: Path, flat: bool = False, patients: int = 30) -> Path:
         pixels[0, 0] = 4095
         Image.fromarray(pixels).save(folder / name)
         row = dict.fromkeys(COLUMNS, "x") | {
-            "": str(index),
+            "": index,
             "ImageID": name,
-            "ImageDir": str(index % 3),
+            "ImageDir": index % 3,
             "PatientID": f"{PATIENT}{index // 2:02d}",
-            "PatientBirth": str(1930 + index // 2),
+            "PatientBirth": 1930 + index // 2,
             "Projection": VIEWS[index % 3 if index < 2 * patients else index - 2 * patients + 3],
             "Manufacturer_DICOM": "ImagingDynamicsCompanyLtd" if index // 2 % 2 else "PhilipsMedicalSystems",
             "Report": "sin hallazgos , sin cambios",
@@ -54,8 +54,5 @@ def write_folder(root: Path, flat: bool = False, patients: int = 30) -> Path:
             "Labels": LABELS[index % len(LABELS)],
         }
         rows.append(row)
-    with (root / FILE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(root / FILE, index=False)
     return root

@@ -1,9 +1,9 @@
 """A small copy of VinDr-CXR in its official layout."""
 
-import csv
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from PIL import Image
 
 HEADER = (
@@ -30,18 +30,17 @@ def write_folder(root: Path, suffix: str = ".png") -> Path:
     for index in range(TRAIN + TEST):
         path = root / ("train" if index < TRAIN else "test") / f"{image_id(index)}{suffix}"
         Image.fromarray(rng.integers(0, 256, (24, 24), dtype=np.uint8)).save(path)
-    with (root / "annotations" / "image_labels_train.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image_id", "rad_id", *LABELS])
-        for reader in range(3):
-            for index in range(TRAIN):
-                seen = SEEN[index % len(SEEN)]
-                row = [int(seen.get(label, 0) > reader) for label in LABELS]
-                writer.writerow([image_id(index), f"R{reader + 8 + index % 2}", *row])
-    with (root / "annotations" / "image_labels_test.csv").open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file)
-        writer.writerow(["image_id", *(label.replace("Other diseases", "Other disease") for label in LABELS)])
-        for index in range(TRAIN, TRAIN + TEST):
-            seen = SEEN[index % len(SEEN)]
-            writer.writerow([image_id(index), *(int(label in seen) for label in LABELS)])
+    readings = [
+        {"image_id": image_id(index), "rad_id": f"R{reader + 8 + index % 2}"}
+        | {label: int(SEEN[index % len(SEEN)].get(label, 0) > reader) for label in LABELS}
+        for reader in range(3)
+        for index in range(TRAIN)
+    ]
+    consensus = [
+        {"image_id": image_id(index)} | {label: int(label in SEEN[index % len(SEEN)]) for label in LABELS}
+        for index in range(TRAIN, TRAIN + TEST)
+    ]
+    pd.DataFrame(readings).to_csv(root / "annotations" / "image_labels_train.csv", index=False)
+    test = pd.DataFrame(consensus).rename(columns={"Other diseases": "Other disease"})
+    test.to_csv(root / "annotations" / "image_labels_test.csv", index=False)
     return root
