@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hospital_source import make_records
 from own_tables import people, picture, write_table
-from small_records import make_records
 from torch.utils.data import TensorDataset
 
 from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataModule, ImageTable, PhantomCXR

@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hospital_source import Source, ready
+from hospital_source import SCHEME, Source, make_records, ready
 from jsonargparse import ArgumentParser
 from PIL import Image
 from refusals import refused
-from small_records import SCHEME, make_records
 from torch.utils.data import TensorDataset
 from torchvision.transforms import v2
 

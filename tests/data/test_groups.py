@@ -16,9 +16,9 @@ import small_padchest
 import small_vindr
 from dicom_files import write_dicom
 from edits import replace_in
+from hospital_source import make_records
 from own_tables import people, write_table
 from refusals import refused
-from small_records import make_records
 
 from fedlit.data import MIMICCXR, ByPatient, CheXpert, ImageTable, NIHChestXray14, Organisations, PadChest, VinDrCXR
 from fedlit.data.clients import group_counts

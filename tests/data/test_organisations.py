@@ -14,6 +14,7 @@ from two_organisations import both, chexpert, nih, small_phantom
 
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ByPatient, WithinOrganisations
+from fedlit.data.clients import parts_of
 from fedlit.data.labels import harmonised_names
 from fedlit.data.organisations import JoinedStore, Organisations
 from fedlit.data.pictures.features import with_fixed_features
@@ -28,12 +29,7 @@ SPLITS = ("train", "val", "test")
 
 def parts(data: Organisations) -> dict:
     """Every data set of every client, by client and split."""
-    return {
-        (name, split): getattr(client, split)
-        for name, client in data.clients.items()
-        for split in SPLITS
-        if getattr(client, split) is not None
-    }
+    return {(name, split): part for name, client in data.clients.items() for split, part in parts_of(client)}
 
 
 # Classes

@@ -5,9 +5,8 @@ import warnings
 import pandas as pd
 import pytest
 import yaml
-from hospital_source import Source, ready
+from hospital_source import Source, make_records, ready
 from runs import Place
-from small_records import make_records
 from two_organisations import both, chexpert, nih
 
 from fedlit.cli.main import parse

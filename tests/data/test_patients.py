@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hospital_source import make_records
 from own_tables import data_check, opened, people, picture, write_table
 from refusals import refused
-from small_records import make_records
 
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.patients import keys, united

@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hospital_source import Source, ready
+from hospital_source import Source, make_records, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
-from small_records import make_records
 
 from fedlit.data import IID, ByOrganisation
 from fedlit.data.federated import POOLED
@@ -182,13 +181,10 @@ def test_a_scheme_changes_no_partition_and_no_split(tmp_path):
 
 
 def test_a_scheme_hides_what_the_source_labels_and_adds_nothing(tmp_path):
-    def unchanged(records):
-        return records
-
-    data = ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass"]}), unchanged))
+    data = ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass"]}), None))
     assert data.schemes == {"North": ("Mass",), "South": ("Mass", "Edema"), "West": NAMES}
     with refused("scheme-class-not-labelled", "client 'North' declares 'Edema'"):
-        ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass", "Edema"]}), unchanged))
+        ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass", "Edema"]}), None))
 
 
 # Pooled data

@@ -1,14 +1,30 @@
-"""A source of three hospitals, as a user would write it."""
+"""Records of three hospitals, and their source as a user would write it."""
 
-from small_records import make_records
+import numpy as np
+import pandas as pd
 
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import Partition
+from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 
+SCHEME = {"North": ("Effusion", "Mass"), "South": ("Mass", "Edema")}
 
-def unchanged(records: Records) -> Records:
-    return records
+
+def make_records(cache_dir, count: int = 240) -> Records:
+    """240 images of 60 patients at three hospitals, of which North and South label two classes each."""
+    rng = np.random.default_rng(0)
+    patients = np.array([f"p{index % 60:02d}" for index in range(count)])
+    return Records(
+        store=ImageStore.from_array(rng.integers(0, 256, (count, 1, 8, 8), dtype=np.uint8), cache_dir),
+        names=np.array([f"{index:04d}.png" for index in range(count)]),
+        labels=(rng.random((count, 3)) < 0.3).astype(np.float32),
+        classes=("Effusion", "Mass", "Edema"),
+        patients=patients,
+        sites=np.array(["North", "South", "West"])[np.char.str_len(patients) % 3 + np.arange(count) % 60 % 3],
+        site_classes=SCHEME,
+        table=pd.DataFrame({"View": rng.choice(["PA", "AP"], count)}),
+    )
 
 
 class Source(FederatedDataModule):
@@ -20,12 +36,12 @@ class Source(FederatedDataModule):
 
     def __init__(self, where: str, partition: Partition, change=None, **kwargs):
         super().__init__(partition, image_size=8, cache_dir=where, **kwargs)
-        self.change = change or unchanged
-        self.reads = 0
+        self.change, self.reads = change, 0
 
     def records(self) -> Records:
         self.reads += 1
-        return self.change(make_records(self.cache_dir))
+        records = make_records(self.cache_dir)
+        return self.change(records) if self.change else records
 
 
 def ready(data: FederatedDataModule) -> FederatedDataModule:

@@ -45,9 +45,14 @@ def write_table(
     for row, path in enumerate(columns[file]):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         ((pictures or {}).get(row) or picture(row)).save(root / path)
+    return write_columns(root / name, columns)
+
+
+def write_columns(file: Path, columns: Mapping[str, Sequence[str]]) -> Path:
+    """Write only a table."""
     lines = [",".join(columns), *(",".join(row) for row in zip(*columns.values(), strict=True))]
-    (root / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return root / name
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
 
 
 def opened(table: Path, **options: object) -> ImageTable:

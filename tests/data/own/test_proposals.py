@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_tables import data_check as check
-from own_tables import people, write_table
+from own_tables import people, write_columns, write_table
 
 from fedlit.data import ImageTable
 from fedlit.data.own.proposal import Proposal, propose
@@ -41,10 +41,7 @@ def images(tmp_path_factory) -> Path:
 
 
 def proposed(folder: Path, images: Path, columns: dict[str, list[str]]) -> Proposal:
-    (folder / "ours.csv").write_text(
-        "\n".join([",".join(columns), *map(",".join, zip(*columns.values(), strict=True))])
-    )
-    return propose(folder / "ours.csv", images)
+    return propose(write_columns(folder / "ours.csv", columns), images)
 
 
 @pytest.mark.parametrize("name", ["PatID", "Fallnummer", "pat_nr", "Pat.-Nr.", "PID"])
@@ -121,8 +118,7 @@ def test_a_folder_per_examination(tmp_path, fedlit_cli, names, pattern):
         for n in range(40) if name == "lateral.png" else ():
             (tmp_path / "images" / f"S{n}" / name).write_bytes((tmp_path / f"images/S{n}/frontal.png").read_bytes())
     del columns["file"]
-    table = tmp_path / "studies.csv"
-    table.write_text("\n".join([",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]))
+    table = write_columns(tmp_path / "studies.csv", columns)
     code, out = check(fedlit_cli, f"{table} --root {tmp_path}/images")
     assert code == 0, out
     assert f"image: {pattern!r} # 40 of 40 rows" in out

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from own_tables import data_check as check
-from own_tables import people, picture, write_table
+from own_tables import people, picture, write_columns, write_table
 from refusals import refused
 
 from fedlit.data import ImageTable
@@ -14,11 +14,7 @@ from fedlit.data import ImageTable
 
 def written(root: Path, names: list[str]) -> Path:
     """A table in which the 40 images have these names, and their files plain ones."""
-    table = write_table(root, people())
-    columns = people(file=names)
-    lines = [",".join(columns), *map(",".join, zip(*columns.values(), strict=True))]
-    table.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return table
+    return write_columns(write_table(root, people()), people(file=names))
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
