@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hospital_source import ready
 from shades import Shades, cached, fabric, model
 from torch import nn
 
@@ -61,8 +62,7 @@ def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path
 
 @pytest.mark.parametrize("how", ["64 flipped bytes", "cut off", "empty", "other numbers"])
 def test_damaged_features_are_made_again_with_a_warning(how: str, tmp_path: Path):
-    data = Shades(cache_dir=str(tmp_path))
-    data.setup()
+    data = ready(Shades(cache_dir=str(tmp_path)))
     with_fixed_features(model(), data, fabric())
     (file,) = cached(tmp_path)
     whole = file.read_bytes()
@@ -122,8 +122,7 @@ def test_drafts_of_dead_processes_are_swept(tmp_path: Path):
 def test_features_sweep_the_drafts_of_a_killed_run(tmp_path: Path):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    data = Shades(cache_dir=str(tmp_path))
-    data.setup()
+    data = ready(Shades(cache_dir=str(tmp_path)))
     left = tmp_path / f".features-0123.npy.{socket.gethostname()}.{dead.pid}.tmp"
     left.write_bytes(b"half")
     with_fixed_features(model(), data, fabric())
@@ -154,8 +153,7 @@ def bright(x):
 def key_of(tmp_path: Path, monkeypatch):
     """The key of the features of a body whose code is in a file, as another process would make it."""
     monkeypatch.syspath_prepend(tmp_path)
-    data = Shades(cache_dir=str(tmp_path / "cache"))
-    data.setup()
+    data = ready(Shades(cache_dir=str(tmp_path / "cache")))
     images = data.clients["client-01"].train
 
     def key(code: str = BODY, **options) -> str:

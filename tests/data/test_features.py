@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hospital_source import ready
 from runs import Place
 from shades import CLASSES, IMAGES, Shades, cached, fabric, model
 from simulation import simulate
@@ -29,9 +30,7 @@ class OnImages(ImageClassifier):
 
 @pytest.fixture
 def data(tmp_path) -> Shades:
-    made = Shades(cache_dir=str(tmp_path))
-    made.setup()
-    return made
+    return ready(Shades(cache_dir=str(tmp_path)))
 
 
 def as_seen_by(body: nn.Module, images: LabelledImages) -> torch.Tensor:
@@ -93,8 +92,7 @@ class TestCache:
         (file,) = cached(tmp_path)
         assert np.load(file).shape == (IMAGES, 1280)
         os.utime(file, (1, 1))
-        again = Shades(cache_dir=str(tmp_path))
-        again.setup()
+        again = ready(Shades(cache_dir=str(tmp_path)))
         with_fixed_features(model(), again, fabric())
         assert cached(tmp_path) == [file]
         assert file.stat().st_mtime == 1
@@ -149,16 +147,14 @@ def _count_passes(folder: str, barrier, counts) -> None:
 
 
 def test_augmented_images_stay_images(tmp_path):
-    data = Shades(augment=True, cache_dir=str(tmp_path))
-    data.setup()
+    data = ready(Shades(augment=True, cache_dir=str(tmp_path)))
     assert with_fixed_features(model(), data, fabric()) == (data.clients, data.test_sets)
 
 
 def test_a_trained_body_and_other_data_sets_are_left_alone(data):
     whole = ImageClassifier(CLASSES, backbone="mobilenetv2_035")
     assert with_fixed_features(whole, data, fabric()) == (data.clients, data.test_sets)
-    toys = ToyData()
-    toys.setup()
+    toys = ready(ToyData())
     clients, _ = with_fixed_features(model(), toys, fabric())
     assert all(clients[name].train is toys.clients[name].train for name in toys.clients)
 

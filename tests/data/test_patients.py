@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hospital_source import make_records
+from hospital_source import make_records, ready
 from own_tables import data_check, opened, people, picture, write_table
 from refusals import refused
 
@@ -90,8 +90,7 @@ def test_exact_ids_stay_apart(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert check_records(found, exact=True).patients[:2].tolist() == ["3.1", "3.10"]
-    data = opened(spelled(tmp_path / "ours", "0{}"), same_person="exact")
-    data.setup()
+    data = ready(opened(spelled(tmp_path / "ours", "0{}"), same_person="exact"))
     assert data.assignment["patient"].nunique() == 40
 
 
@@ -121,11 +120,9 @@ def two_hospitals(root: Path, **options) -> Organisations:
 
 
 def test_one_id_in_two_sources_may_be_one_person(tmp_path):
-    apart = two_hospitals(tmp_path)
-    apart.setup()
+    apart = ready(two_hospitals(tmp_path))
     assert apart.assignment["patient"].nunique() == 40
-    data = two_hospitals(tmp_path, patients="shared")
-    data.setup()
+    data = ready(two_hospitals(tmp_path, patients="shared"))
     assert data.assignment["patient"].nunique() == 20
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
     test = data.assignment.query("split == 'test'")

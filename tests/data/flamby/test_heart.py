@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hospital_source import ready
 from refusals import refused
 from sklearn.model_selection import train_test_split
 from small_heart import SIZES, lines_of, write_folder
@@ -23,9 +24,7 @@ REAL = Path(os.environ.get("FEDLIT_HEART", Path(__file__).parents[4] / "shared" 
 
 @pytest.fixture
 def data(tmp_path: Path) -> FedHeartDisease:
-    made = FedHeartDisease(write_folder(tmp_path))
-    made.setup()
-    return made
+    return ready(FedHeartDisease(write_folder(tmp_path)))
 
 
 def by_hand(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -71,8 +70,7 @@ def test_the_pooled_test_set_is_normalised_by_all_training_rows(data):
 
 
 def test_pooled_data_are_one_client_and_the_hospitals_tests_stay_as_they_are(data, tmp_path):
-    pooled = FedHeartDisease(tmp_path, pooled=True)
-    pooled.setup()
+    pooled = ready(FedHeartDisease(tmp_path, pooled=True))
     (client,) = pooled.clients.values()
     assert len(client.train) == sum(len(each.train) for each in data.clients.values())
     assert client.test is None
@@ -136,8 +134,7 @@ def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
 )  # fmt: skip
 def test_from_the_benchmarks_weights_its_numbers_come_out(start, aggregator, published, tmp_path):
     """One patient more or less, as the order of batches is another."""
-    data = FedHeartDisease(REAL)
-    data.setup()
+    data = ready(FedHeartDisease(REAL))
     sizes = {name: (len(client.train), len(client.test)) for name, client in data.clients.items()}
     assert sizes == {"cleveland": (199, 104), "hungarian": (172, 89), "switzerland": (30, 16), "va": (85, 45)}
     model = LogisticRegression(13, data.classes, optimizer=lambda p: torch.optim.SGD(p, lr=0.001), start=start)

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edits import replace_in
+from hospital_source import ready
 from PIL import Image
 from refusals import refused
 from small_chexpert import COLUMNS, line, write_folder
@@ -115,8 +116,7 @@ def test_harmonised_names_and_some_classes(tmp_path):
 
 def test_views_are_chosen_and_the_others_counted(tmp_path):
     root = write_folder(tmp_path)
-    data = open_folder(root)
-    data.setup()
+    data = ready(open_folder(root))
     assert data.notes == ["20 of 45 images of CheXpert are lateral and left out"]
     assert data.assignment["image"].str.endswith("frontal.jpg").all()
     side = open_folder(root, views=["lateral"]).read()
@@ -129,8 +129,7 @@ def test_views_are_chosen_and_the_others_counted(tmp_path):
 
 
 def test_patients_are_divided_anew_by_default(tmp_path):
-    data = open_folder(write_folder(tmp_path, test=True), views=("frontal", "lateral"))
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path, test=True), views=("frontal", "lateral")))
     assert len(data.assignment) == 50
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
     official = data.assignment["image"].str.split("/").str[0].replace({"valid": "val"})
@@ -138,15 +137,13 @@ def test_patients_are_divided_anew_by_default(tmp_path):
 
 
 def test_the_official_split_on_request(tmp_path):
-    data = open_folder(write_folder(tmp_path, test=True), official_split=True)
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path, test=True), official_split=True))
     official = data.assignment["image"].str.split("/").str[0].replace({"valid": "val"})
     assert (official == data.assignment["split"]).all()
     assert data.assignment["split"].value_counts().to_dict() == {"train": 20, "val": 5, "test": 5}
     assert (data.records().labels[-5:] == 1).all()
     (tmp_path / "test_labels.csv").unlink()
-    data = open_folder(tmp_path, official_split=True)
-    data.setup()
+    data = ready(open_folder(tmp_path, official_split=True))
     assert all(client.test is None for client in data.clients.values())
 
 
@@ -259,14 +256,12 @@ def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
             many(tmp_path) if not (tmp_path / "train.csv").exists() else tmp_path, upsample=["Cardiomegaly"]
         )
 
-    data = Organisations({"A": organisation()}, image_size=16, cache_dir=str(tmp_path / "cache"))
-    data.setup()
+    data = ready(Organisations({"A": organisation()}, image_size=16, cache_dir=str(tmp_path / "cache")))
     copies = data.assignment[data.assignment["image"].str.contains("#again-for-Cardiomegaly")]
     assert len(copies) > 0
     assert set(copies["split"]) == {"train"}
     options = {"image_size": 16, "duplicates": "allow", "cache_dir": str(tmp_path / "cache")}
-    other = Organisations({"B": small_phantom()}, {"A": organisation()}, **options)
-    other.setup()
+    other = ready(Organisations({"B": small_phantom()}, {"A": organisation()}, **options))
     assert len(other.test_sets["A"]) == 30
     assert not any("#" in name for name in other.test_sets["A"].names)
 

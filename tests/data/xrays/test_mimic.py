@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edits import replace_in
+from hospital_source import ready
 from PIL import Image
 from refusals import refused
 from small_mimic import LABELS, METADATA, write_folder, write_long_tail
@@ -86,8 +87,7 @@ def test_the_labels_of_a_study_hold_for_each_of_its_images(tmp_path):
 
 def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
     root = write_folder(tmp_path)
-    data = open_folder(root)
-    data.setup()
+    data = ready(open_folder(root))
     assert data.notes == ["30 of 60 images of MIMIC are of other views, left out: 15 LATERAL, 15 none"]
     assert len(data.assignment) == 30
     side = open_folder(root, views=["LATERAL"]).read()
@@ -97,8 +97,7 @@ def test_views_are_chosen_and_the_others_counted_by_name(tmp_path):
 
 
 def test_the_official_split_calls_validation_val(tmp_path):
-    data = open_folder(write_folder(tmp_path))
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path)))
     records = data.assignment.set_index("image")["split"]
     assert {name: records[f"{name:08x}-02aa66ab"] for name in (44, 46, 52)} == {44: "train", 46: "val", 52: "test"}
     assert records.value_counts().to_dict() == {"train": 23, "test": 4, "val": 3}
@@ -108,8 +107,7 @@ def test_the_official_split_calls_validation_val(tmp_path):
 def test_patients_are_divided_anew_on_request_without_the_split_file(tmp_path):
     root = write_folder(tmp_path)
     (root / "mimic-cxr-2.0.0-split.csv.gz").unlink()
-    data = open_folder(root, official_split=False, partition=ByColumn("ViewPosition"))
-    data.setup()
+    data = ready(open_folder(root, official_split=False, partition=ByColumn("ViewPosition")))
     assert list(data.clients) == ["AP", "PA"]
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
     with refused("mimic-file-missing", "mimic-cxr-2.0.0-split.csv.gz", "split.csv", "exp"):
@@ -148,8 +146,7 @@ def test_long_tail_labels_are_those_of_an_image(tmp_path):
 def test_several_long_tail_files_are_put_together(tmp_path):
     root = write_folder(tmp_path / "mimic")
     files = [write_long_tail(tmp_path / "train.csv", range(30)), write_long_tail(tmp_path / "test.csv", range(33, 60))]
-    data = open_long_tail(root, files)
-    data.setup()
+    data = ready(open_long_tail(root, files))
     assert len(data.assignment) == 57
     assert data.notes == [
         "3 of 60 images of MIMIC-LT have no row in train.csv, test.csv and are left out; dicom_id "

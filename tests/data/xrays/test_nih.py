@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from edits import replace_in
+from hospital_source import ready
 from PIL import Image
 from refusals import refused
 from small_nih import V2020, write_folder
@@ -67,16 +68,14 @@ def test_versions_and_layouts_read_the_same(tmp_path, version, layout):
 
 
 def test_patients_are_split_where_there_are_no_lists(tmp_path):
-    data = NIHChestXray14(write_folder(tmp_path), image_size=16, cache_dir=str(tmp_path / "cache"))
-    data.setup()
+    data = ready(NIHChestXray14(write_folder(tmp_path), image_size=16, cache_dir=str(tmp_path / "cache")))
     assert list(data.clients) == ["client-01", "client-02", "client-03", "client-04"]
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
     assert data.assignment["split"].value_counts().to_dict() == {"train": 42, "test": 12, "val": 6}
 
 
 def test_official_lists_are_kept(tmp_path):
-    data = open_folder(write_folder(tmp_path, lists=True))
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path, lists=True)))
     table = data.assignment.set_index("image")
     official = (tmp_path / "test_list.txt").read_text().split()
     assert sorted(table.index[table["split"] == "test"]) == official
@@ -84,14 +83,12 @@ def test_official_lists_are_kept(tmp_path):
     assert table.groupby("patient")["split"].nunique().max() == 1
     # 10 of 80 parts of the other 15 patients is two of them.
     assert table[table["split"] == "val"]["patient"].nunique() == 2
-    own = open_folder(tmp_path, official_split=False)
-    own.setup()
+    own = ready(open_folder(tmp_path, official_split=False))
     assert (own.assignment["split"] == "test").sum() == 12
 
 
 def test_columns_of_the_label_file_divide_clients(tmp_path):
-    data = open_folder(write_folder(tmp_path), partition=ByColumn("View Position"))
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path), partition=ByColumn("View Position")))
     assert list(data.clients) == ["AP", "PA"]
     assert (data.assignment["client"] == "AP").sum() == 20
 

@@ -7,6 +7,7 @@ import edits
 import numpy as np
 import pytest
 from dicom_files import write_dicom
+from hospital_source import ready
 from PIL import Image
 from refusals import refused
 from small_vindr import LABELS, SEEN, TEST, TRAIN, image_id, write_folder
@@ -135,15 +136,12 @@ def test_harmonised_names(tmp_path):
 
 
 def test_official_and_own_splits(tmp_path):
-    data = open_folder(write_folder(tmp_path))
-    data.setup()
+    data = ready(open_folder(write_folder(tmp_path)))
     assert data.assignment["split"].value_counts().to_dict() == {"train": 21, "test": 12, "val": 3}
-    own = open_folder(tmp_path, official_split=False)
-    own.setup()
+    own = ready(open_folder(tmp_path, official_split=False))
     assert own.assignment["split"].value_counts()["test"] == 7
     (tmp_path / "annotations" / "image_labels_test.csv").unlink()
-    alone = open_folder(tmp_path)
-    alone.setup()
+    alone = ready(open_folder(tmp_path))
     assert alone.assignment["split"].nunique() == 3
     assert alone.notes[1] == "only image_labels_train.csv is there: the images are divided by data.split"
 
