@@ -1,16 +1,16 @@
 """``check_data_module``: modules that ship pass, and each mistake of a custom module is named."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from hospital_source import make_records
+from hospital_source import changed, make_records
 from own_tables import people, picture, write_table
 from torch.utils.data import TensorDataset
 
 from fedlit.data import ByOrganisation, ClassFolders, ClientData, FederatedDataModule, ImageTable, PhantomCXR
-from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import Records
 from fedlit.data.tables import numbers, read_table
 from fedlit.data.xrays.base import ChestXrays
@@ -19,6 +19,19 @@ from fedlit.testing import check_data_module
 
 BREAKS = iter(range(10**6))
 DAMAGE = (("truncated", "damaged"), ("missing", "missing"))
+
+
+CHANGES = {
+    "": lambda r: r,
+    "other classes": lambda r: r,
+    "float64": lambda r: replace(r, labels=r.labels.astype(np.float64)),
+    "other labels each time": lambda r: changed("labels", next(BREAKS), 1 - r.labels[0])(r),
+    "other names each time": lambda r: replace(r, names=np.char.add(r.names, str(next(BREAKS)))),
+    "other table each time": lambda r: replace(r, table=r.table.assign(read=next(BREAKS))),
+    "other images each time": lambda r: replace(r, store=r.take(np.roll(np.arange(240), next(BREAKS))).store),
+    "two": changed("labels", (3, 1), 2),
+    "two splits": lambda r: changed("splits", 0, "test")(replace(r, splits=np.resize(["train", "test", "val"], 240))),
+}
 
 
 class Source(FederatedDataModule):
@@ -35,25 +48,7 @@ class Source(FederatedDataModule):
             self.classes = ("Effusion", "Mass", "Oedema")
 
     def records(self) -> Records:
-        records = make_records(self.cache_dir)
-        if self.mistake == "float64":
-            records.labels = records.labels.astype(np.float64)
-        elif self.mistake == "other labels each time":
-            records.labels = records.labels.copy()
-            records.labels[next(BREAKS)] = 1 - records.labels[0]
-        elif self.mistake == "other names each time":
-            records.names = np.char.add(records.names, str(next(BREAKS)))
-        elif self.mistake == "other table each time":
-            records.table = records.table.assign(read=next(BREAKS))
-        elif self.mistake == "other images each time":
-            images = np.full((len(records.names), 1, 8, 8), next(BREAKS) % 256, dtype=np.uint8)
-            records.store = ImageStore.from_array(images, self.cache_dir)
-        elif self.mistake == "two":
-            records.labels[3, 1] = 2
-        elif self.mistake == "two splits":
-            records.splits = np.resize(["train", "test", "val"], len(records.names))
-            records.splits[0] = "test"
-        return records
+        return CHANGES[self.mistake](make_records(self.cache_dir))
 
 
 class Made(FederatedDataModule):

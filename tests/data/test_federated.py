@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hospital_source import SCHEME, Source, make_records, ready
+from hospital_source import SCHEME, Source, changed, make_records, ready
 from jsonargparse import ArgumentParser
 from PIL import Image
 from refusals import refused
@@ -217,15 +217,6 @@ def test_arguments_are_checked(arguments, mistake):
         FederatedDataModule(IID(2), **arguments)
 
 
-def changed(field: str, row: int, value):
-    def change(records: Records) -> Records:
-        column = getattr(records, field).copy()
-        column[row] = value
-        return replace(records, **{field: column})
-
-    return change
-
-
 def with_one_patient_in_two_splits(records: Records) -> Records:
     splits = np.where(np.arange(240) % 60 < 20, "test", "train_val")
     splits[5] = "train_val"
@@ -308,13 +299,8 @@ def test_a_source_decodes_files_at_its_own_size_and_channels_into_its_cache(tmp_
 
 
 def test_classes_without_positives_are_warned_of(tmp_path):
-    def no_edema(records):
-        labels = records.labels.copy()
-        labels[:, 2] = 0
-        return replace(records, labels=labels)
-
     with pytest.warns(UserWarning, match="without any positive image: 'Edema'; their AUROC"):
-        ready(Source(str(tmp_path), ByOrganisation(), no_edema))
+        ready(Source(str(tmp_path), ByOrganisation(), changed("labels", np.s_[:, 2], 0)))
 
     def nobody_labels_edema(records):
         return replace(records, site_classes={site: ("Effusion", "Mass") for site in ("North", "South", "West")})

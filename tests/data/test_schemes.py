@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hospital_source import Source, make_records, ready
+from hospital_source import Source, changed, make_records, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -158,9 +158,7 @@ def test_what_a_client_does_not_label_is_hidden_in_train_and_val_and_true_in_tes
 
 def test_unknown_labels_of_a_class_that_a_client_labels_stay_unknown(tmp_path):
     def gaps(records):
-        labels = records.labels.copy()
-        labels[::4, 1] = np.nan
-        return replace(records, labels=labels, site_classes={})
+        return everyone_labels(changed("labels", np.s_[::4, 1], np.nan)(records))
 
     data = ready(data_with(tmp_path, DeclaredClasses(OWN), gaps, missing_classes="negative"))
     labels = data.clients["South"].train.labels
@@ -236,9 +234,7 @@ def test_declared_classes_are_checked(tmp_path, own, mistake):
 
 def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
     def south_is_blank(records):
-        labels = records.labels.copy()
-        labels[records.sites == "South", 2] = np.nan
-        return replace(records, labels=labels, site_classes={})
+        return everyone_labels(changed("labels", (records.sites == "South", 2), np.nan)(records))
 
     with refused("client-class-without-labels", "'South'", "'Edema'", "its 80"):
         ready(data_with(tmp_path, change=south_is_blank))

@@ -1,5 +1,9 @@
 """Records of three hospitals, and their source as a user would write it."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -25,6 +29,17 @@ def make_records(cache_dir, count: int = 240) -> Records:
         site_classes=SCHEME,
         table=pd.DataFrame({"View": rng.choice(["PA", "AP"], count)}),
     )
+
+
+def changed(field: str, rows: Any, value: Any) -> Callable[[Records], Records]:
+    """Return a function that sets some rows of a field."""
+
+    def change(records: Records) -> Records:
+        column = getattr(records, field).copy()
+        column[rows] = value
+        return replace(records, **{field: column})
+
+    return change
 
 
 class Source(FederatedDataModule):
