@@ -13,12 +13,9 @@ def line_of(image: int, target: int, center: int, fold: str) -> str:
     return f"ISIC_{image:07d},{classes},{target},{center},{fold},{fold}_{center}"
 
 
-def write_folder(
-    root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed", lines: list[str] | None = None, images: int = 120
-) -> Path:
+def write_folder(root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed", images: int = 120) -> Path:
     (root / folder).mkdir(parents=True, exist_ok=True)
-    lines = [line_of(*row) for row in ROWS] if lines is None else lines
-    (root / "train_test_split").write_text("\n".join([HEADER, *lines]) + "\n")
+    (root / "train_test_split").write_text("\n".join([HEADER, *(line_of(*row) for row in ROWS)]) + "\n")
     for image in range(images):
         picture = Image.new("RGB", (30, 22), (image, 100, 200))
         picture.paste((255 - image, image, 0), (0, 0, 10, 11))

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from small_isic import ROWS, line_of, write_folder
+from small_isic import ROWS, write_folder
 
 from fedlit.data import FedISIC2019
 
@@ -61,24 +61,6 @@ def test_the_split_file_may_lie_elsewhere(tmp_path):
     moved.write_text(moved.read_text().replace(",1,1,train,", ",1,7,train,"))
     with refused("label-file-cell-invalid", "line 3"):  # before the images, which may be elsewhere too
         opened(tmp_path / "absent", split_file=moved).records()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "mistake"),
-    [
-        (",1,1,train,", ",1,7,train,", ("label-file-cell-invalid", "line 3", "column 'center'", "'7'")),
-        (",1,1,train,", ",1,,train,", ("isic-cell-empty", "train_test_split, line 3", "column 'center'", "1 lines")),
-        (",1,1,train,", ",2,1,train,", ("isic-target-disagrees", "line 3", "BCC", "1 such")),
-        (",1,1,train,", ",8,1,train,", ("label-file-cell-invalid", "line 3", "column 'target'", "'8'")),
-        (",1,1,train,", ",1,1,val,", ("isic-fold-unknown", "line 3", "'val'")),
-        ("ISIC_0000001", "ISIC_0000002", ("label-file-row-twice", "image 'ISIC_0000002'", "line", "3, 4")),
-    ],
-)
-def test_a_wrong_cell_is_named_by_line_and_column(tmp_path, old, new, mistake):
-    lines = [line_of(*row) for row in ROWS]
-    lines[1] = lines[1].replace(old, new)
-    with refused(*mistake):
-        opened(write_folder(tmp_path, lines=lines)).records()
 
 
 def test_missing_images_and_folders_are_told(tmp_path):

@@ -167,27 +167,6 @@ def test_label_files_that_are_needed_are_named(tmp_path):
         open_folder(root).read()
 
 
-FIRST = "CheXpert-v1.0-small/train/patient00001/study1/view1_frontal.jpg"
-SECOND = "CheXpert-v1.0-small/train/patient00002/study1/view1_frontal.jpg"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "mistake"),
-    [
-        ("Frontal/Lateral", "View", ("label-file-column-missing", "train.csv", "'Frontal/Lateral'", "'Path', 'Sex'")),
-        ("patient00001", "pat1", ("xray-cell-unexpected", "train.csv, line 2", "column 'Path'")),
-        (FIRST, "", ("label-file-cell-empty", "train.csv, line 2", "column 'Path'")),
-        (SECOND, FIRST, ("label-file-row-twice", "image 'train/patient00001/study1/view1_frontal.jpg'", "2, 4")),
-        ("68,Frontal", "68,Oblique", ("xray-cell-unexpected", "line 2", "column 'Frontal/Lateral'", "'Oblique'")),
-        ("-1.0", "u", ("label-file-cell-invalid", "train.csv, line 2", "column 'Edema'", "1, 0, -1", "'u'")),
-    ],
-)
-def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, mistake):
-    replace_in(write_folder(tmp_path) / "train.csv", old, new)
-    with refused(*mistake):
-        open_folder(tmp_path).records()
-
-
 def test_an_image_in_two_files_is_refused(tmp_path):
     root = write_folder(tmp_path)
     replace_in(root / "valid.csv", "CheXpert-v1.0-small/valid/patient64541", "other/train/patient00001")

@@ -177,43 +177,6 @@ def test_views_that_are_not_there_are_refused(tmp_path):
         open_folder(root, views=("AP",)).read()
 
 
-@pytest.mark.parametrize(
-    ("kind", "old", "new", "mistake"),
-    [
-        ("metadata", "ViewPosition", "View", ("label-file-column-missing", "metadata.csv", "'ViewPosition'")),
-        ("metadata", "00000001-02aa66ab", "", ("label-file-cell-empty", "metadata.csv, line 3", "column 'dicom_id'")),
-        (
-            "metadata",
-            "00000001-",
-            "00000000-",
-            ("label-file-row-twice", "metadata.csv", "image '00000000-02aa66ab'", "line", "2, 3"),
-        ),
-        ("metadata", "10000032", "p10000032", ("xray-cell-unexpected", "line 2", "column 'subject_id'", "'p10000032'")),
-        (
-            "metadata",
-            "10000032",
-            "10000033",
-            ("xray-cell-unexpected", "metadata.csv, line 2", "column 'subject_id'", "'10000032'", "'10000033'"),
-        ),
-        ("chexpert", "Edema", "Oedema", ("label-file-column-missing", "chexpert.csv", "'Edema'")),
-        ("chexpert", "50414268", "50414267", ("label-file-row-twice", "chexpert.csv", "study_id '50414267'", "40, 41")),
-        ("chexpert", "-1.0", "2.0", ("label-file-cell-invalid", "chexpert.csv, line 39", "column 'Cardiomegaly'")),
-        ("split", "validate", "val", ("xray-cell-unexpected", "split.csv, line 47", "column 'split'", "'val'")),
-        ("split", "00000002-", "00000003-", ("label-file-row-twice", "split.csv", "image '00000003-02aa66ab'", "4, 5")),
-        (
-            "split",
-            "00000002-",
-            "77777777-",
-            ("mimic-image-without-split", "metadata.csv, line 4", "mimic-cxr-2.0.0-split.csv"),
-        ),
-    ],
-)
-def test_a_damaged_table_is_named_with_its_line(tmp_path, kind, old, new, mistake):
-    replace_in(plain(write_folder(tmp_path, packed=False), kind), old, new)
-    with refused(*mistake):
-        open_folder(tmp_path).records()
-
-
 def test_long_tail_labels_that_do_not_fit_are_refused(tmp_path):
     root = write_folder(tmp_path / "mimic")
     one, two = write_long_tail(tmp_path / "one.csv", range(30)), write_long_tail(tmp_path / "two.csv", range(29, 60))

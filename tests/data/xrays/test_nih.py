@@ -136,22 +136,6 @@ def test_there_is_no_default_root():
         NIHChestXray14()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "mistake"),
-    [
-        ("Finding Labels", "Findings", ("label-file-column-missing", "v2020.csv", "'Finding Labels'")),
-        ("Effusion|Mass", "Infiltrate", ("nih-label-unknown", "v2020.csv, line 3", "'Infiltrate'")),
-        ("Effusion|Mass", "No Finding|Mass", ("nih-no-finding-with-findings", "line 3", "'No Finding'")),
-        ("Effusion|Mass", "", ("label-file-cell-empty", "line 3", "column 'Finding Labels'", "1 such lines")),
-        ("00000002_000.png", "00000001_001.png", ("label-file-row-twice", "image '00000001_001.png'", "line", "3, 5")),
-    ],
-)
-def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, mistake):
-    replace_in(label_file(write_folder(tmp_path)), old, new)
-    with refused(*mistake):
-        open_folder(tmp_path).records()
-
-
 def test_blank_lines_do_not_shift_line_numbers(tmp_path):
     path = label_file(write_folder(tmp_path))
     replace_in(path, "\n", "\n\n")

@@ -174,29 +174,3 @@ def test_no_physician_at_all_is_refused(tmp_path):
     (tmp_path / FILE).write_text((tmp_path / FILE).read_text().replace("Physician", "physicist"))
     with refused("padchest-method-label", "'Physician'", "found 'physicist', 'RNN_model'"):
         open_folder(tmp_path, physician_only=True).records()
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "mistake"),
-    [
-        ("Labels,Localizations", "labels,Localizations", ("label-file-column-missing", "csv", "'Labels'")),
-        (
-            "['pseudonodule', 'hydropneumothorax']",
-            "['pseudonodule'",
-            ("padchest-labels-cell", "line 4", "\"['pseudonodule'\""),
-        ),
-        ("['normal']", "normal", ("padchest-labels-cell", "line 2", "'normal'")),
-        ("['normal']", "['normal', 3]", ("padchest-labels-cell", "line 2")),
-        ("['normal']", "{'normal': 1}", ("padchest-labels-cell", "line 2")),
-        (f"{PATIENT}00", "", ("label-file-cell-empty", "line 2", "column 'PatientID'", "1 such lines")),
-        (
-            "21684011136696400002",
-            "21684011136696400000",
-            ("label-file-row-twice", "image '21684011136696400000_00-101-007.png'", "line", "2, 4"),
-        ),
-    ],
-)
-def test_a_damaged_label_file_is_named_with_its_line(tmp_path, old, new, mistake):
-    replace_in(write_folder(tmp_path), old, new)
-    with refused(*mistake):
-        open_folder(tmp_path).records()
