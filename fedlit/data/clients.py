@@ -109,12 +109,9 @@ def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]
     for client, split, part in parts:
         patients = np.asarray(getattr(part, "patients", ())).astype(str)
         for name, values in groups_of(part).items():
+            known = len(patients) == len(values) and (patients != "").all()
             for value in np.unique(values).tolist():
                 where = values == value
-                people = (
-                    len(np.unique(patients[where]))
-                    if len(patients) == len(values) and (patients != "").all()
-                    else np.nan
-                )
+                people = len(np.unique(patients[where])) if known else np.nan
                 rows.append((client, split, name, value, int(where.sum()), people))
     return DataFrame(rows, columns=["client", "split", "group", "value", "images", "patients"])

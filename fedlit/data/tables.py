@@ -45,11 +45,11 @@ class LabelTable:
         """Return the file and the first line of a mask, for an error message."""
         return f"{self.path}, {self.unit} {self.lines[np.argmax(mask)]}"
 
-    def named(self, mask: np.ndarray, most: int = 5) -> str:
-        """Return the first lines of a mask, for an error message."""
+    def named(self, mask: np.ndarray) -> str:
+        """Return the first five lines of a mask, for an error message."""
         lines = self.lines[mask].tolist()
-        more = ", ..." if len(lines) > most else ""
-        return f"{self.unit}{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:most]))}{more}"
+        more = ", ..." if len(lines) > 5 else ""
+        return f"{self.unit}{'s' * (len(lines) > 1)} {', '.join(map(str, lines[:5]))}{more}"
 
 
 def read_table(

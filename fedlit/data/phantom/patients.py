@@ -77,9 +77,6 @@ class Anatomy:
     shape: Array
     mottle: Array
 
-    def __len__(self) -> int:
-        return len(self.centre)
-
     def __getitem__(self, which: slice | NDArray) -> Anatomy:
         """Return the same fields of some of the images."""
         return Anatomy(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
