@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from own_tables import picture
 from PIL import Image
 from refusals import refused
 
@@ -28,8 +29,7 @@ def write(
 ) -> Path:
     (root / "images").mkdir(parents=True, exist_ok=True)
     for number, row in enumerate(rows):
-        pixels = np.random.default_rng(number).integers(0, 256, (16, 16), dtype=np.uint8)
-        Image.fromarray(pixels).save(root / "images" / row[0])
+        picture(number, 16).save(root / "images" / row[0])
     lines = [header.replace(",", delimiter), *(delimiter.join(row) for row in rows)]
     (root / name).write_bytes(("\n".join(lines) + "\n").encode(encoding))
     return root / name
@@ -241,9 +241,7 @@ def test_harmonised_names_and_organisations(tmp_path):
     nih = tmp_path / "nih"
     (nih / "images").mkdir(parents=True)
     for n in range(12):
-        Image.fromarray(np.random.default_rng(n + 99).integers(0, 256, (16, 16), dtype=np.uint8)).save(
-            nih / f"images/{n}.png"
-        )
+        picture(n + 99, 16).save(nih / f"images/{n}.png")
     findings = "".join(f"{n}.png,{'Effusion' if n % 2 else 'No Finding'},{n}\n" for n in range(12))
     (nih / "Data_Entry_2017.csv").write_text("Image Index,Finding Labels,Patient ID\n" + findings)
     sources = {"Ours": ours, "NIH": NIHChestXray14(nih, names="harmonised")}

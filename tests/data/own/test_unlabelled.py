@@ -1,12 +1,12 @@
 """A hospital without one of the federation's classes: proposed, read, trained, and refused where a step is left out."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
-from PIL import Image
+from own_tables import picture
 
 import fedlit
 from fedlit.core.errors import ConfigError
@@ -17,21 +17,19 @@ from fedlit.models import ImageClassifier
 
 CLASSES = ["Edema", "Mass", "Hernia"]
 TABLES = {
-    "no column": ("file,pid,Hospital,Edema,Mass", lambda n: f"{n % 2},{int(n % 3 == 0)}"),
-    "an empty column": ("file,pid,Hospital,Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},"),
-    "no list": ("file,pid,Hospital,Findings", lambda n: ("Mass", "Edema|Fibrosis", "No Finding")[n % 3]),
+    "no column": ("Edema,Mass", lambda n: f"{n % 2},{int(n % 3 == 0)}"),
+    "an empty column": ("Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},"),
+    "no list": ("Findings", lambda n: ("Mass", "Edema|Fibrosis", "No Finding")[n % 3]),
 }
 """Tables of 48 images of one hospital that does not report Hernia."""
 
 
-def write(folder: Path, case: str, images: int = 48) -> Path:
+def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 48) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
-    header, cells = TABLES[case]
     for n in range(images):
-        pixels = np.random.default_rng(n).integers(0, 256, (16, 16), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "images" / f"{n}.png")
+        picture(n, 16).save(folder / "images" / f"{n}.png")
     rows = [f"{n}.png,p{n},North,{cells(n)}" for n in range(images)]
-    (folder / "ours.csv").write_text("\n".join([header, *rows]) + "\n")
+    (folder / "ours.csv").write_text("\n".join([f"file,pid,Hospital,{columns}", *rows]) + "\n")
     return folder / "ours.csv"
 
 
@@ -43,7 +41,7 @@ def opened(table: Path, **arguments) -> ImageTable:
 @pytest.mark.parametrize("case", TABLES)
 def test_what_is_proposed_for_the_leads_classes_is_what_the_hospital_labels(tmp_path, fedlit_cli, monkeypatch, case):
     monkeypatch.setenv("COLUMNS", "300")
-    table = write(tmp_path, case)
+    table = write(tmp_path, *TABLES[case])
     code, out, err = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --classes {' '.join(CLASSES)}")
     assert (code, err) == (0, "")
     arguments = yaml.safe_load(out[: out.index("\n\n")])["data"]["init_args"]
@@ -58,9 +56,7 @@ def test_what_is_proposed_for_the_leads_classes_is_what_the_hospital_labels(tmp_
 
 
 def test_a_class_that_was_looked_for_and_never_found_is_labelled(tmp_path):
-    TABLES["zeros"] = ("file,pid,Hospital,Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},0")
-    table = write(tmp_path, "zeros")
-    del TABLES["zeros"]
+    table = write(tmp_path, "Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},0")
     found = propose(table, tmp_path / "images", {"classes": CLASSES})
     assert found.arguments["labels"] == CLASSES
     assert "unlabelled" not in found.arguments
@@ -70,7 +66,7 @@ def test_a_class_that_was_looked_for_and_never_found_is_labelled(tmp_path):
 
 
 def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
-    found = propose(write(tmp_path, "no list"), tmp_path / "images", {"classes": ["edema", "Mass"]})
+    found = propose(write(tmp_path, *TABLES["no list"]), tmp_path / "images", {"classes": ["edema", "Mass"]})
     assert found.arguments["names"] == {"edema": "Edema", "Mass": "Mass"}
     data = ImageTable(**found.arguments, image_size=16, cache_dir=str(tmp_path / "cache"))
     assert data.classes == ("edema", "Mass")
@@ -78,7 +74,7 @@ def test_classes_that_are_spelled_otherwise_get_names(tmp_path):
 
 
 def test_it_trains_as_with_a_label_scheme_that_leaves_the_class_out(tmp_path):
-    empty = write(tmp_path, "an empty column")
+    empty = write(tmp_path, *TABLES["an empty column"])
     scheme = DeclaredClasses({"North": ["Edema", "Mass"]})
     declared = opened(empty, labels=CLASSES, scheme=scheme)
     unlabelled = opened(empty, labels=["Edema", "Mass"], classes=CLASSES, unlabelled=["Hernia"])
@@ -95,13 +91,9 @@ def _loss(data: ImageTable, run_dir: Path) -> list[float]:
 
 
 def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
-    north = opened(write(tmp_path / "north", "an empty column"), labels=CLASSES, unlabelled=["Hernia"])
-    TABLES["all"] = (
-        "file,pid,Hospital,Edema,Mass,Hernia",
-        lambda n: f"{n % 3 % 2},{int(n % 5 == 0)},{int(n % 7 == 0)}",
-    )
-    south = opened(write(tmp_path / "south", "all", 30), labels=CLASSES, duplicates="allow")
-    del TABLES["all"]
+    north = opened(write(tmp_path / "north", *TABLES["an empty column"]), labels=CLASSES, unlabelled=["Hernia"])
+    labels = "Edema,Mass,Hernia", lambda n: f"{n % 3 % 2},{int(n % 5 == 0)},{int(n % 7 == 0)}"
+    south = opened(write(tmp_path / "south", *labels, 30), labels=CLASSES, duplicates="allow")
     data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", cache_dir=str(tmp_path))
     data.setup("fit")
     assert data.schemes == {"north": ("Edema", "Mass"), "south": ("Edema", "Hernia", "Mass")}
@@ -122,12 +114,12 @@ REFUSED = {
 def test_it_is_refused_in_words(tmp_path, case):
     given, words = REFUSED[case]
     with pytest.raises((ValueError, ConfigError)) as caught:
-        opened(write(tmp_path, "no column"), **{"labels": ["Edema", "Mass"]} | given).records()
+        opened(write(tmp_path, *TABLES["no column"]), **{"labels": ["Edema", "Mass"]} | given).records()
     assert words in str(caught.value)
 
 
 def site(tmp_path: Path, case: str, **given) -> Path:
-    table = write(tmp_path, case)
+    table = write(tmp_path, *TABLES[case])
     arguments = {"table": str(table), "root": str(table.parent / "images"), "image": "file", "patient": "pid"}
     arguments |= {"site": "Hospital", "image_size": 16, "batch_size": 8, "cache_dir": str(tmp_path / "cache")} | given
     file = tmp_path / "fedlit-site.yaml"
