@@ -13,10 +13,10 @@ def line_of(image: int, target: int, center: int, fold: str) -> str:
     return f"ISIC_{image:07d},{classes},{target},{center},{fold},{fold}_{center}"
 
 
-def write_folder(root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed", images: int = 120) -> Path:
+def write_folder(root: Path, folder: str = "ISIC_2019_Training_Input_preprocessed") -> Path:
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "train_test_split").write_text("\n".join([HEADER, *(line_of(*row) for row in ROWS)]) + "\n")
-    for image in range(images):
+    for image in range(len(ROWS)):
         picture = Image.new("RGB", (30, 22), (image, 100, 200))
         picture.paste((255 - image, image, 0), (0, 0, 10, 11))
         picture.save(root / folder / f"ISIC_{image:07d}.jpg", quality=100)

@@ -81,10 +81,3 @@ def test_a_strange_name_is_refused(tmp_path, write):
 def test_a_part_without_an_animal_is_refused(tmp_path, numbers, mistake):
     with refused(*mistake):
         opened(write_kaggle(tmp_path, numbers)).records()
-
-
-def test_a_damaged_image_is_named(tmp_path):
-    write_microsoft(tmp_path)
-    (tmp_path / "PetImages" / "Cat" / "6.jpg").write_bytes(b"")
-    with refused("images-undecodable", "1 of 80", "PetImages/Cat/6.jpg"):
-        opened(tmp_path).records()

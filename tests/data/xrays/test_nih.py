@@ -12,7 +12,7 @@ from PIL import Image
 from refusals import refused
 from small_nih import V2020, write_folder
 
-from fedlit.data.partition import ByColumn, ByPatient
+from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.nih import NIHChestXray14
 from fedlit.testing import check_data_module
 
@@ -85,12 +85,6 @@ def test_official_lists_are_kept(tmp_path):
     assert table[table["split"] == "val"]["patient"].nunique() == 2
     own = ready(open_folder(tmp_path, official_split=False))
     assert (own.assignment["split"] == "test").sum() == 12
-
-
-def test_columns_of_the_label_file_divide_clients(tmp_path):
-    data = ready(open_folder(write_folder(tmp_path), partition=ByColumn("View Position")))
-    assert list(data.clients) == ["AP", "PA"]
-    assert (data.assignment["client"] == "AP").sum() == 20
 
 
 def test_two_files_of_one_name_in_two_folders(tmp_path):
