@@ -53,6 +53,10 @@ def test_runs_that_used_it(folder: Path, tmp_path: Path):
     assert time.time() - entry.used < 60
     assert len(store.with_suffix(".used").read_text().splitlines()) == 3
     note_use([tmp_path / "gone" / "x.npy"], tmp_path)
+    with store.with_suffix(".used").open("a") as used:
+        used.write('{"when": "2026-0')  # the disk was full
+    note_use([store], tmp_path / "one")
+    assert next(entry for entry in entries(folder) if entry.name == store.stem).runs == entry.runs
 
 
 def test_data_name_their_stores(tmp_path: Path):

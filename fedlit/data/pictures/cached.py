@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -65,7 +66,10 @@ def entries(folder: Path) -> list[CacheEntry]:
 def _entry(name: str, files: Sequence[Path]) -> CacheEntry:
     stats = [file.stat() for file in files]
     lines = [line for file in files if file.suffix == USED for line in file.read_text(encoding="utf-8").splitlines()]
-    uses = [json.loads(line) for line in lines]
+    uses = []
+    for line in lines:
+        with suppress(ValueError):  # a full disk may have cut it off
+            uses.append(json.loads(line))
     runs = dict.fromkeys(use["run"] for use in reversed(uses))
     # Blocks instead of lengths, because an unfinished store has holes.
     size = sum(getattr(each, "st_blocks", -(-each.st_size // 512)) * 512 for each in stats)
