@@ -105,6 +105,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
         ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
             NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
+    records = replace(records, labels=np.asarray(records.labels))
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:

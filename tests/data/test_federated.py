@@ -246,6 +246,12 @@ def test_contradicting_records_are_refused(tmp_path, change, mistake):
         ready(Source(str(tmp_path), ByOrganisation(), change))
 
 
+@pytest.mark.parametrize("kind", [pd.DataFrame, np.ndarray.tolist])
+def test_labels_may_be_a_table_or_a_list(tmp_path, kind):
+    data = Source(str(tmp_path), ByOrganisation(), lambda records: replace(records, labels=kind(records.labels)))
+    np.testing.assert_array_equal(data._read().labels, make_records(tmp_path).labels)
+
+
 class Fixed(Partition):
     """Gives the clients as they are."""
 
