@@ -9,15 +9,12 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_records import random_records, seeds, values_per
+from random_records import divided, random_records, seeds, values_per
 from refusals import refused
 
 from fedlit.data.partition import IID, ByCategory, ByColumn, ByOrganisation, ByPatient, Dirichlet, WithinOrganisations
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
-
-FRACTIONS = (0.7, 0.1, 0.2)
-
 
 PARTITIONS = {
     "ByOrganisation": ByOrganisation(),
@@ -36,8 +33,7 @@ PARTITIONS = {
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed, seed):
-    records = random_records(data_seed, patients=60, sites=3)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(random_records(data_seed, patients=60, sites=3), seed)
     order = np.random.default_rng(data_seed).permutation(len(records.names))
     clients = PARTITIONS[name].assign(records, seed)
     assert clients.shape == records.names.shape
@@ -53,8 +49,7 @@ def test_every_record_has_one_client_whatever_the_order_of_rows(name, data_seed,
 def test_a_patient_is_at_one_client_unless_the_partition_shares_patients(name, data_seed, seed):
     records = random_records(data_seed, patients=60)
     sites = np.resize(["north", "south"], len(records.names))
-    records = replace(records, sites=sites)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(replace(records, sites=sites), seed)
     clients = PARTITIONS[name].assign(records, seed)
     assert (values_per(records.patients, clients).max() > 1) == PARTITIONS[name].shares_patients
     if not PARTITIONS[name].shares_patients:
@@ -72,8 +67,7 @@ def test_another_seed_is_another_partition(partition):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8))
 def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, clients):
-    records = random_records(data_seed, patients=100, largest=9)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(random_records(data_seed, patients=100, largest=9), seed)
     owners = ByPatient(clients).assign(records, seed)
     names = [f"client-{index + 1:02d}" for index in range(clients)]
     for split in ("train", "val", "test"):
@@ -85,8 +79,7 @@ def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, cli
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8), unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_evenly(data_seed, seed, clients, unit):
-    records = random_records(data_seed, patients=100)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(random_records(data_seed, patients=100), seed)
     owners = IID(clients, unit).assign(records, seed)
     units = records.patients if unit == "patient" else records.names
     for rows in (slice(None), *(records.splits == split for split in ("train", "val", "test"))):
@@ -97,8 +90,7 @@ def test_iid_deals_evenly(data_seed, seed, clients, unit):
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_by_sizes_in_every_split(data_seed, seed, unit):
-    records = random_records(data_seed, patients=400)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(random_records(data_seed, patients=400), seed)
     sizes = np.array([16, 8, 4, 2, 1])
     owners = IID(5, unit, sizes.tolist()).assign(records, seed)
     units = records.patients if unit == "patient" else records.names
@@ -163,8 +155,7 @@ def test_dirichlet_counts_a_patient_under_its_rarest_class():
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
-    records = random_records(data_seed, patients=200)
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(random_records(data_seed, patients=200), seed)
     owners = Dirichlet(4, alpha=0.3, min_images=25).assign(records, seed)
     assert np.unique(owners[records.splits == "train"], return_counts=True)[1].min() >= 25
 
@@ -204,8 +195,7 @@ def test_within_organisations_clients_are_of_one_organisation_in_proportion_to_i
     rng = np.random.default_rng(data_seed)
     home = np.array([f"hospital {int(sites * draw**2)}" for draw in rng.random(200)])
     _, person = np.unique(records.patients, return_inverse=True)
-    records = replace(records, sites=home[person])
-    records = replace(records, splits=split_by_patient(records, FRACTIONS, seed))
+    records = divided(replace(records, sites=home[person]), seed)
     organisations, images = np.unique(records.sites, return_counts=True)
     clients = len(organisations) + more
     owners = WithinOrganisations(clients).assign(records, seed)

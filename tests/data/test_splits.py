@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_records import random_records, seeds, values_per
+from random_records import FRACTIONS, random_records, seeds, values_per
 from refusals import refused
 
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
-
-FRACTIONS = (0.7, 0.1, 0.2)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

@@ -1,11 +1,15 @@
 """Records of random patients, without pixels."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from hypothesis import strategies as st
 
 from fedlit.data.records import Records
+from fedlit.data.splits import split_by_patient
 
+FRACTIONS = (0.7, 0.1, 0.2)
 seeds = st.integers(0, 2**31)
 
 
@@ -25,6 +29,11 @@ def random_records(seed: int, patients: int, sites: int = 1, largest: int = 6) -
         sites=home,
         table=pd.DataFrame({"View": rng.choice(["PA", "AP"], total), "Age": rng.integers(1, 90, total)}),
     )
+
+
+def divided(records: Records, seed: int) -> Records:
+    """The records, divided by patient into training, validation and test."""
+    return replace(records, splits=split_by_patient(records, FRACTIONS, seed))
 
 
 def values_per(key: np.ndarray, value: np.ndarray) -> pd.Series:

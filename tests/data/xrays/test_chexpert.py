@@ -9,8 +9,9 @@ from hospital_source import ready
 from PIL import Image
 from refusals import refused
 from small_chexpert import COLUMNS, line, write_folder
+from two_organisations import small_phantom
 
-from fedlit.data import Organisations, PhantomCXR
+from fedlit.data import Organisations
 from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
 from fedlit.testing import check_data_module
@@ -243,10 +244,6 @@ def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
     other = ready(Organisations({"B": small_phantom()}, {"A": organisation()}, **options))
     assert len(other.test_sets["A"]) == 30
     assert not any("#" in name for name in other.test_sets["A"].names)
-
-
-def small_phantom() -> PhantomCXR:
-    return PhantomCXR(hospitals=2, images=40, image_size=16)
 
 
 def test_an_unknown_label_to_upsample_is_refused(tmp_path):
