@@ -123,12 +123,19 @@ class Organisations(FederatedDataModule):
             raise DataError(f"data.external: {clash[0]!r} is an organisation too; rename it", key="external-name-taken")
         self.resize: Resize = resize or "squeeze"
         for name, source in (*sources.items(), *self.external.items()):
-            source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
-            self._set_resize(name, source)
+            self._check_resize(name, source)
+        self._pass_on()
         self.classes = self._resolve_classes(classes)
 
-    def _set_resize(self, name: str, source: FederatedDataModule) -> None:
-        """Make an organisation resize as all others do, so that an exported model knows how its images were read."""
+    def _pass_on(self) -> None:
+        """Give all data sets the same looks; one that joins others passes them on when it is read."""
+        for source in (self.sources | self.external).values():
+            source.image_size, source.cache_dir, source.in_chans = self.image_size, self.cache_dir, self.in_chans
+            if hasattr(source, "resize"):
+                source.resize = self.resize
+
+    def _check_resize(self, name: str, source: FederatedDataModule) -> None:
+        """Check that an organisation can resize as all others do: an exported model knows one way."""
         resize = getattr(source, "resize", None)
         if resize is None and self.resize == "pad":
             raise DataError(
@@ -140,8 +147,6 @@ class Organisations(FederatedDataModule):
                 f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all",
                 key="resize-twice",
             )
-        if resize is not None:
-            source.resize = self.resize
 
     def default_augmentation(self) -> nn.Module:
         """Return the default augmentation of the organisation whose name comes first in the alphabet."""
@@ -153,6 +158,7 @@ class Organisations(FederatedDataModule):
         Raises:
             ValueError: An image is in two organisations, or in one and an external test set.
         """
+        self._pass_on()
         everything = self.sources | self.external
         read = {name: source._read() for name, source in everything.items()}
         self.notes = [f"{name}: {note}" for name, source in everything.items() for note in source.notes]

@@ -225,11 +225,13 @@ def test_an_external_test_set_that_shares_pictures_with_an_organisation_is_refus
 
 
 def test_an_external_test_set_may_be_several_data_sets(roots):
-    outside = {"one": small_phantom(), "two": small_phantom(seed=1)}
-    data = ready(both(roots, external={"outside": both(roots, outside)}))
-    assert len(data.test_sets["outside"]) == 80
+    def outside() -> Organisations:
+        return both(roots, {"one": small_phantom(), "two": small_phantom(seed=1)})
+
+    data = ready(both(roots, external={"outside": outside()}, image_size=24))
+    assert data.test_sets["outside"].batch(range(80))[0].shape == (80, 1, 24, 24)
     with refused("duplicate-images", "'A'", "'outside'"):
-        ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": both(roots, outside)}))
+        ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": outside()}))
 
 
 def test_no_organisation_is_refused():
