@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -74,14 +75,10 @@ def decoded(
     target = (partial, states, (job.image_size, job.channels, job.depth, job.resize))
     parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
     chunks = [[(row, job.files[row]) for row in part] for part in parts]
-    if processes:
-        with starting():
-            pool = ProcessPoolExecutor(cores(), context(), _begin, target)
-            answers = pool.map(_take, chunks)
-    else:
-        pool = ThreadPoolExecutor(cores())
-        answers = pool.map(Target(*target).take, chunks)
+    pool = ProcessPoolExecutor(cores(), context(), _begin, target) if processes else ThreadPoolExecutor(cores())
     try:
+        with starting() if processes else nullcontext():
+            answers = pool.map(_take if processes else Target(*target).take, chunks)
         yield from chain.from_iterable(answers)
     finally:
         # Not as a context manager, which would decode all other files after Ctrl-C.
