@@ -197,7 +197,8 @@ def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[
         ConfigError: If no fields are unique.
     """
     for key in KEYS:
-        ids = [_joined([getattr(p, field) for field in key]) for p in predictions]
+        columns = [[getattr(p, field) for field in key] for p in predictions]
+        ids = [pd.Index(map("/".join, zip(*each, strict=True)), dtype=object) for each in columns]
         if all(index.is_unique for index in ids):
             return ids
     name, run = next((n, p) for n, p, joined in zip(names, predictions, ids, strict=True) if not joined.is_unique)
@@ -223,13 +224,6 @@ def _nothing_shared(names: Sequence[str], ids: Sequence[pd.Index]) -> str:
             images = f"one has {one[0]!r}, the other {theirs[0]!r}"
             return f"{name} and {other} share no image of the test set ({images}): {hint}"
     return f"no image of the test set is in all runs, although every two runs share some: {hint}"
-
-
-def _joined(parts: Sequence[np.ndarray]) -> pd.Index:
-    joined = parts[0]
-    for part in parts[1:]:
-        joined = np.char.add(np.char.add(joined, "/"), part)
-    return pd.Index(joined.astype(object))
 
 
 def _classes(names: Sequence[str], predictions: Sequence[Predictions], notes: Notes) -> list[str]:

@@ -57,9 +57,7 @@ class Difference:
     @property
     def untested(self) -> "Difference":
         """Return the difference without an interval and p."""
-        undefined = Interval(float("nan"), float("nan"), self.interval.level)
-        unknown = dict.fromkeys(("p_images", "p_seeds", "p", "images_variance", "seeds_variance"), np.nan)
-        return replace(self, interval=undefined, **unknown)
+        return Difference(self.value, Interval(np.nan, np.nan, self.interval.level), np.nan, np.nan, np.nan)
 
 
 def paired_by_seed(method: Method, baseline: Method) -> bool:

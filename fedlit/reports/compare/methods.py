@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
@@ -63,15 +62,10 @@ def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
     return [[run for run in group if run.draw == draw] for draw in dict.fromkeys(run.draw for run in group)]
 
 
-def aggregators_of(words: Mapping[str, str]) -> dict[str, type[Aggregator]]:
-    """Return a method's aggregators that ship with fedlit, by the key that names them."""
-    ours = {cls.__name__: cls for cls in shipped("aggregators")}
-    return {key: ours[word] for key, word in words.items() if "federation.aggregators" in key and word in ours}
-
-
 def _weighted(words: dict[str, str]) -> dict[str, str]:
     """Add the client weights that were used, from the federation's setting or an aggregator's, to readable settings."""
-    aggregators = aggregators_of(words)
+    ours = {cls.__name__: cls for cls in shipped("aggregators")}
+    aggregators = {k: ours[word] for k, word in words.items() if "federation.aggregators" in k and word in ours}
     stated = [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in aggregators)]
     stated += [cls.weights for cls in aggregators.values()]
     used = next((each for each in stated if each not in (None, ABSENT)), "examples")
