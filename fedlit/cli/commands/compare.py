@@ -71,14 +71,14 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.reports.compare.comparison import compare_runs
     from fedlit.reports.compare.joining import what_joining_brought
     from fedlit.reports.compare.latex import write_latex
-    from fedlit.reports.compare.margin import MARGIN, checked_margin, margin_tests, needed
+    from fedlit.reports.compare.margin import MARGIN, check_margin, margin_tests, needed
     from fedlit.reports.compare.report import write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
     console = Console(highlight=False, markup=False)
     if args.margin is not None:
-        checked_margin(args.margin)
+        check_margin(args.margin)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
         runs, notes = load_runs(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))

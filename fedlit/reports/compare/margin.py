@@ -73,12 +73,7 @@ class MarginTest:
 
 
 def margin_tests(numbers: Statistics, margin: float) -> tuple[MarginTest, ...]:
-    """Test the mean difference of every method from the baseline against a margin.
-
-    Raises:
-        ConfigError: If the margin is not above 0.
-    """
-    checked_margin(margin)
+    """Test the mean difference of every method from the baseline against a margin (see `check_margin`)."""
     tests = [
         MarginTest(each.method.name, each.baseline.name, each.macro, margin, *_one_sided(each.macro, -margin))
         for each in numbers.against
@@ -87,19 +82,14 @@ def margin_tests(numbers: Statistics, margin: float) -> tuple[MarginTest, ...]:
     return tuple(replace(t, p_holm=(float(a), float(b))) for t, (a, b) in zip(tests, corrected, strict=True))
 
 
-def checked_margin(margin: float) -> float:
-    """Return the margin.
-
-    Raises:
-        ConfigError: If it is not between 0 and 1.
-    """
+def check_margin(margin: float) -> None:
+    """Raise a ConfigError if the margin is not between 0 and 1."""
     if not 0 < margin < 1:
         raise ConfigError(
             f"--margin: expected the largest loss of AUROC that would be accepted, above 0 and below 1, such as 0.01, "
             f"found {margin:g}",
             key="margin-out-of-range",
         )
-    return margin
 
 
 def _one_sided(difference: Difference, bound: float) -> tuple[float, float]:
