@@ -1,38 +1,37 @@
 """Costs of a run, and metrics against them: rounds, local steps, communicated bytes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.words import number, size
 
 DRIFT = "drift/client_drift"
 
 
-@dataclass(frozen=True)
-class RunCost:
-    """Costs of runs, as means over the runs; NaN if a run did not log a cost."""
+def mean_cost(runs: Sequence[PastRun]) -> pd.Series:
+    """Return the means over runs of their costs; NaN if a run did not log a cost.
 
-    rounds: float  # Rounds.
-    bytes: float  # Bytes sent, up and down, over all clients.
-    steps: float  # Local steps, over all clients.
-    drift: float  # Mean over rounds of the client drift.
-
-
-def mean_cost(runs: Sequence[PastRun]) -> RunCost:
-    """Return the mean costs of runs."""
+    They are ``rounds``, ``bytes`` up and down and local ``steps``, both over all clients, and the mean ``drift``.
+    """
     costs = [
-        (
-            max((int(run.metric(key).index.max()) for key in ("round/stage", "bytes/up") if len(run.metric(key))),
-                default=np.nan),
-            *(series.iloc[-1] if len(series) else np.nan for series in (sent(run), steps(run))),
-            run.metric(DRIFT).mean(),
-        )
+        {
+            "rounds": np.fmax(*(run.metric(key).index.max() for key in ("round/stage", "bytes/up"))),
+            "bytes": sent(run).max(),
+            "steps": steps(run).max(),
+            "drift": run.metric(DRIFT).mean(),
+        }
         for run in runs
-    ]  # fmt: skip
-    return RunCost(*(float(np.mean(column)) for column in zip(*costs, strict=True)))
+    ]
+    return pd.DataFrame(costs).mean(skipna=False)
+
+
+def cost_row(runs: Sequence[PastRun]) -> tuple[str, str, str, str]:
+    """Return the mean rounds, bytes, local steps and drift of runs as text."""
+    cost = mean_cost(runs)
+    return number(cost.rounds), size(cost.bytes), number(cost.steps), number(cost.drift, ".3g")
 
 
 def sent(run: PastRun) -> pd.Series:

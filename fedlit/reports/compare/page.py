@@ -19,11 +19,11 @@ from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import mean_cost
+from fedlit.reports.compare.cost import cost_row
 from fedlit.reports.compare.methods import ABSENT, differences
 from fedlit.reports.compare.statistics import DELONG
 from fedlit.reports.compare.styles import LARGER, Style, save, svg
-from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
+from fedlit.reports.compare.words import ALONE, interval_text, number, short
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -70,8 +70,8 @@ def template(name: str) -> Template:
     environment.filters |= {
         "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
         "cell": lambda value: " ".join(str(value).split()).replace("|", r"\|"),
-        "cost_row": lambda runs: cost_row(mean_cost(runs)),
-        "marker": marker_path, "number": number, "p": p_text, "short": short, "inline": inline_svg,
+        "cost_row": cost_row, "inline": inline_svg, "marker": marker_path, "number": number, "p": p_text,
+        "short": short,
     }  # fmt: skip
     return environment.get_template(name)
 

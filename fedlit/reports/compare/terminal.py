@@ -11,12 +11,12 @@ from rich.text import Text
 from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import mean_cost
+from fedlit.reports.compare.cost import cost_row
 from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import differences
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
-from fedlit.reports.compare.words import ALONE, cost_row, interval_text, number, short
+from fedlit.reports.compare.words import ALONE, interval_text, number, short
 
 NAME_WIDTH = 22
 MOST_SETTINGS = 12
@@ -91,7 +91,7 @@ def _methods(comparison: Comparison, labels: dict[str, str]) -> Table:
     for place, method in enumerate(comparison.methods, start=1):
         name = f"{place} {method.name}" if numbered else method.name
         name += " (baseline)" if method.name == comparison.baseline.name and len(comparison.methods) > 1 else ""
-        table.add_row(Text(name), str(len(method.runs)), *cost_row(mean_cost(method.runs)))
+        table.add_row(Text(name), str(len(method.runs)), *cost_row(method.runs))
     return table
 
 

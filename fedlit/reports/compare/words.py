@@ -1,6 +1,5 @@
 """Formatting of numbers for the report and the terminal."""
 
-from fedlit.reports.compare.cost import RunCost
 from fedlit.reports.compare.methods import ABSENT
 
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
@@ -31,8 +30,3 @@ def short(value: float) -> str:
 def interval_text(low: float, high: float, form: str = ".3f") -> str:
     """Return both ends of an interval, ``-`` if it is undefined."""
     return f"{low:{form}} to {high:{form}}" if low == low else ABSENT
-
-
-def cost_row(total: RunCost) -> tuple[str, str, str, str]:
-    """Return rounds, bytes, local steps and drift as text."""
-    return number(total.rounds), size(total.bytes), number(total.steps), number(total.drift, ".3g")
