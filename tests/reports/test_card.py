@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import yaml
 from past_runs import config, predictions, write_run
+from refusals import Cli
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.checkpoints.manifest import Best, Manifest
-
-Cli = Callable[[str], tuple[int, str, str]]
 
 
 def write_trained(directory: Path, **groups: np.ndarray) -> Path:

@@ -1,13 +1,11 @@
 """``fedlit compare`` from the command line to its files."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from past_runs import CLASSES, config, predictions, write_run
-
-Cli = Callable[[str], tuple[int, str, str]]
+from refusals import Cli
 
 
 @pytest.fixture(scope="module")

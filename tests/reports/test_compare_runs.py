@@ -2,14 +2,13 @@
 
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 from past_runs import config, predictions, write_run
-from refusals import refused
+from refusals import Cli, refused
 
 from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.experiment.naming import totals
@@ -22,7 +21,6 @@ from fedlit.reports.compare.runs import load_runs
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import IS_PARENT
 
-Cli = Callable[[str], tuple[int, str, str]]
 NOWHERE = "http://127.0.0.1:9"
 
 

@@ -1,7 +1,7 @@
 """What a comparison may not claim: of a few patients, of what nobody could learn, of one seed, of other settings."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from past_runs import CLASSES, config, predictions, write_run
+from refusals import Cli
 
 from fedlit.metrics.intervals import MIN_PATIENTS
 from fedlit.metrics.paired import holm
@@ -17,7 +18,6 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.past_run import PastRun
 
-Cli = Callable[[str], tuple[int, str, str]]
 RARE = "Mass"
 
 

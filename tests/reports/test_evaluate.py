@@ -1,6 +1,6 @@
 """``fedlit evaluate`` from the command line to its files."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from past_runs import config, scored, write_run
-from refusals import refused
+from refusals import Cli, refused
 from scipy.special import expit
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -23,7 +23,6 @@ from fedlit.reports.evaluation.evaluation import Evaluation, EvaluationOptions, 
 from fedlit.reports.evaluation.points import Point
 from fedlit.reports.evaluation.tables import tables, verdict
 
-Cli = Callable[[str], tuple[int, str, str]]
 CLASSES = ("Effusion", "Nodule")
 
 

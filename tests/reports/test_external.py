@@ -1,13 +1,12 @@
 """Predictions from elsewhere in a comparison: a CSV file with the columns that `fedlit predict` writes."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from joining_runs import site_predictions, write_individual
 from past_runs import CLASSES, config, predictions, write_run
-from refusals import refused
+from refusals import Cli, refused
 
 from fedlit.predictions.table import write
 from fedlit.reports.compare.comparison import compare_runs
@@ -16,8 +15,6 @@ from fedlit.reports.compare.joining import what_joining_brought
 from fedlit.reports.compare.methods import differences
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import load_runs
-
-Cli = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture

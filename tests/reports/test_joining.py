@@ -1,7 +1,6 @@
 """The gains of sites from joining a federation, over individual models."""
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from joining_runs import SITES, site_predictions, write_federation, write_individual, write_joining
-from refusals import refused
+from refusals import Cli, refused
 
 from fedlit.metrics.auroc import auroc
 from fedlit.metrics.paired import holm
@@ -18,8 +17,6 @@ from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.joining import Joining, what_joining_brought
 from fedlit.reports.compare.random_effects import random_effects
 from fedlit.reports.compare.runs import load_runs
-
-Cli = Callable[[str], tuple[int, str, str]]
 
 
 @pytest.fixture(scope="module")

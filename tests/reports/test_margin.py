@@ -1,6 +1,5 @@
 """Non-inferiority against a margin, and the patients and seeds that a difference needs."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,14 +7,11 @@ import numpy as np
 import pytest
 import torch
 from past_runs import config, predictions, write_run
-from refusals import refused
+from refusals import Cli, refused
 from scipy import stats
 from test_compare_statistics import compared
 
 from fedlit.reports.compare.margin import POWER, check_margin, margin_tests, needed
-
-Cli = Callable[[str], tuple[int, str, str]]
-
 
 WELCH = {3: np.pi, 5: 6 * (np.pi - 2), 10: 16.5367}
 """Mean of Welch's degrees of freedom by the number of seeds of both methods, whose variances are equal."""

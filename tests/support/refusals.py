@@ -1,6 +1,6 @@
 """Checks of refused mistakes: the key of the error, and the places and values that its text must name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ class Printed(_Streams):
         """Check that the command has refused a mistake; ``names`` as of the function ``refused``."""
         assert self.code == code, self.err
         _check(self.key, key, names, self.err)
+
+
+Cli = Callable[[str], Printed]
+"""The type of the fixture `fedlit_cli`."""
 
 
 def _check(key: str | None, expected: str, names: tuple[object, ...], text: str) -> None:
