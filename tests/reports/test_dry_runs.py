@@ -8,33 +8,30 @@ import timm
 import torch
 import yaml
 from refusals import refused
-from rich.console import Console
+from reproduced import derived, printed
 
 from fedlit.core.flat import FlatModel
 from fedlit.experiment import grid
 from fedlit.models import ImageClassifier
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
-from fedlit.reports.reproductions import NAMES, costs, reproduction
+from fedlit.reports.reproductions import NAMES, costs
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import SweepPart, find, read_document
+from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
 
 
 @pytest.fixture
-def figure(tmp_path, monkeypatch):
+def figure(tmp_path):
     """Make Figure 1 of FDAM with one federation of PhantomCXR, or another document, with keys laid over it."""
 
     def made(base="fdam-fig1", keys=None, **options) -> Reproduction:
         phantom = {"settings": TINY, "cases": {"{method}-{window}": {"labels": {"window": [512]}, "leave_out": []}}}
         parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": phantom}
         keys = {"scales": {"laptop": {"root": None, "parts": parts}}} if keys is None else keys
-        (tmp_path / f"{base}.yaml").write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
-        document = read_document(tmp_path / f"{base}.yaml")
-        monkeypatch.setattr(reproduction, "read_document", lambda file: document)
-        return Reproduction(base, run_dir=tmp_path / "runs", **options)
+        return Reproduction(derived(tmp_path, base, **keys), run_dir=tmp_path / "runs", **options)
 
     return made
 
@@ -97,7 +94,7 @@ def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     made.parts = lambda: [part]
     model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
     assert (model["pretrained"], model["weights"]) == (False, str(file))
-    with refused("reproduction-weights-unused", "fdam-fig1 at laptop"):
+    with refused("reproduction-weights-unused", "fdam-fig1.yaml at laptop"):
         figure(weights=file)
     with refused("reproduction-weights-missing"):
         figure(weights=tmp_path / "none.pth")
@@ -115,9 +112,7 @@ def test_weights_in_torchvisions_names_are_taken(tmp_path):
 @pytest.mark.slow
 def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
     made = figure(seeds=[0, 1], dry_run=True, seconds_per_step=0.5)
-    with (tmp_path / "said.txt").open("w") as said:
-        made.run(Console(file=said, width=300))
-    text = (tmp_path / "said.txt").read_text()
+    text = printed(made)
     steps = 2 * 2 * 5 * 4096  # two methods, two seeds, five clients, 4,096 iterations
     assert f"| fdam-fig1-phantom | 4 | 0 | 5 | {steps:,} | {steps * 0.5 / 3600:,.2f} |" in text
     assert "Seconds of a local step, as given:" in text

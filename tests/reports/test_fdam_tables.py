@@ -5,8 +5,7 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 import yaml
-from reproduced import measured_run
-from rich.console import Console
+from reproduced import measured_run, printed
 
 from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.report import measured
@@ -124,8 +123,7 @@ def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkey
         return pd.DataFrame(rows)
 
     monkeypatch.setattr(reproduction, "run_sweep", finished)
-    with (tmp_path / "said.txt").open("w") as said:
-        Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out").run(Console(file=said, width=300))
+    printed(Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out"))
     body, runs = sweeps
     assert body.seeds == [0, 1]
     assert runs.starts == {seed: str(tmp_path / f"fdam-table4-laptop-body--{seed}") for seed in (0, 1)}

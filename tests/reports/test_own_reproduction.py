@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import derived
 
 from fedlit.reports.reproductions import seeds
-from fedlit.reports.reproductions.document import HOME, find
+from fedlit.reports.reproductions.document import HOME
 from fedlit.reports.reproductions.fdam.figure import draw_windows
 from fedlit.reports.reproductions.localscgdam.curves import draw_steps
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -173,9 +174,8 @@ def test_published_cells_are_text_in_every_column(table: dict | list, document: 
 def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
     whole = yaml.safe_load((HOME / "surgical" / "warmup.yaml").read_text())
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(whole | {"seed": 0}))
-    changes = {"scales": {"laptop": {"report": {"config": "mine.yaml"}}}}
-    (tmp_path / "mine-4a.yaml").write_text(yaml.safe_dump({"base": str(find("surgical-fig4a")), **changes}))
-    assert Reproduction(str(tmp_path / "mine-4a.yaml"))._reporter().config == tmp_path / "mine.yaml"
+    mine = derived(tmp_path, "surgical-fig4a", scales={"laptop": {"report": {"config": "mine.yaml"}}})
+    assert Reproduction(mine)._reporter().config == tmp_path / "mine.yaml"
     assert Reproduction("surgical-fig4a")._reporter().config == HOME / "surgical" / "warmup.yaml"
 
 

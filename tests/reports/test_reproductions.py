@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import derived, printed
 from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES, rates, reproduction
@@ -70,13 +71,7 @@ class TestComparison:
         assert "one seed, which does not show the noise" in text
 
 
-def written(file: Path, base: str, **keys) -> Path:
-    """A document that says what differs from one that ships."""
-    file.write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
-    return file
-
-
-def small_figure(tmp_path: Path) -> Path:
+def small_figure(tmp_path: Path) -> str:
     """Figure 1 on few and small images of PhantomCXR, four local steps."""
     small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
     part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}, "leave_out": []}}}
@@ -85,20 +80,15 @@ def small_figure(tmp_path: Path) -> Path:
     parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": part}
     settings = {"federation.schedule.init_args.iterations": 4}
     laptop = {"settings": settings, "values": {"window": window}, "parts": parts}
-    return written(tmp_path / "fdam-fig1.yaml", "fdam-fig1", scales={"laptop": laptop})
+    return derived(tmp_path, "fdam-fig1", scales={"laptop": laptop})
 
 
 @pytest.mark.slow
 def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    document = read_document(small_figure(tmp_path))
-    monkeypatch.setattr(reproduction, "read_document", lambda file: document)
-    with (tmp_path / "said.txt").open("w") as said:
-        for _ in range(2):
-            Reproduction("fdam-fig1", root=tmp_path, seeds=[0, 1], jobs=2).run(Console(file=said, width=200))
-    said = (tmp_path / "said.txt").read_text()
-    assert "4 runs, 0 finished before" in said
-    assert "4 runs, 4 finished before" in said
+    made = Reproduction(small_figure(tmp_path), root=tmp_path, seeds=[0, 1], jobs=2)
+    assert "4 runs, 0 finished before" in printed(made)
+    assert "4 runs, 4 finished before" in printed(made)
     folder = tmp_path / "reproductions" / "fdam-fig1"
     names = {"figure.png", "figure.svg", "runs.csv", "table.csv", "values.csv", "largest-windows.csv", "report.md"}
     assert {p.name for p in folder.iterdir()} == names
@@ -210,12 +200,11 @@ class TestDocument:
         base = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
         assert patched(base, {"a": {"c": [3], "e": None}, "d": None}) == {"a": {"b": 1, "c": [3], "e": None}}
 
-    def test_a_mistake_of_the_base_names_the_base(self, tmp_path, monkeypatch):
-        base = written(tmp_path / "base.yaml", "fdam-fig1", report={"colum": "x"})
-        (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": base.name, "shows": "mine"}))
-        monkeypatch.setattr(reproduction, "find", lambda name: tmp_path / "mine.yaml")
-        with refused("document-field-unknown", "base.yaml: report.colum", "mean column"):
-            Reproduction("mine")
+    def test_a_mistake_of_the_base_names_the_base(self, tmp_path):
+        base = derived(tmp_path, "fdam-fig1", report={"colum": "x"})
+        (tmp_path / "mine.yaml").write_text(yaml.safe_dump({"base": base, "shows": "mine"}))
+        with refused("document-field-unknown", f"{base}: report.colum", "mean column"):
+            Reproduction(str(tmp_path / "mine.yaml"))
 
 
 class TestLargestWindow:

@@ -1,11 +1,15 @@
-"""Runs of reproductions that nobody trained: directories with the metrics that a report reads."""
+"""Reproductions without training: directories with the metrics that a report reads, and documents with a base."""
 
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+import yaml
+from rich.console import Console
 
-from fedlit.reports.reproductions.document import SweepPart
+from fedlit.reports.reproductions.document import SweepPart, find
+from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
@@ -39,3 +43,17 @@ def table_of_runs(
         for name, case in part.cases.items()
         for seed in part.seeds or seeds
     )
+
+
+def derived(folder: Path, base: str, **keys: object) -> str:
+    """Write a document with the name of one that ships, which says what differs from it; return its path."""
+    file = folder / f"{base}.yaml"
+    file.write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
+    return str(file)
+
+
+def printed(reproduction: Reproduction) -> str:
+    """Run a reproduction and return what it prints."""
+    text = io.StringIO()
+    reproduction.run(Console(file=text, width=400))
+    return text.getvalue()

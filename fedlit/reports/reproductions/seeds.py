@@ -131,8 +131,8 @@ class SeedsReport:
         largest = []
         for title, of_title in means.groupby("title", sort=False):
             smallest = min(of_title.index.get_level_values(self.window))
-            for method in dict.fromkeys(of_title.index.get_level_values("method")):
-                by_window = of_title.loc[title, method].sort_index()
+            for method, of_method in of_title.groupby("method", sort=False):
+                by_window = of_method.droplevel(["title", "method"]).sort_index()
                 start = by_window.get(smallest, of_title.xs(smallest, level=self.window).mean())
                 lost = (window for window, auroc in by_window.items() if not start - auroc <= self.within)
                 harmful = next(lost, None)

@@ -1,4 +1,4 @@
-"""FDAM's Table 2, and label frequencies and embedding of surgical aggregation's Figure 4, for available data."""
+"""FDAM's Tables 2 and 6 and surgical aggregation's Figure 4: what label files and images say that are there."""
 
 from pathlib import Path
 
@@ -10,13 +10,17 @@ import torch
 import yaml
 from PIL import Image
 from refusals import refused
-from rich.console import Console
+from reproduced import derived, printed
 from small_nih import write_ten_labels
 
-from fedlit.reports.reproductions import reproduction
-from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.document import find
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.heterogeneity import _bars
+
+CHEXPERT = (
+    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
+    "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
+)
 
 
 @pytest.fixture
@@ -58,25 +62,20 @@ def test_classes_that_all_sites_label_are_bold():
     assert [(label.get_text(), label.get_fontweight()) for label in labels] == [("x", "normal"), ("y", "bold")]
 
 
-def test_features_of_images_that_are_there_are_embedded(root, tmp_path, monkeypatch):
+def test_features_of_images_that_are_there_are_embedded(root, tmp_path):
     """With a network of a local file, and the same places twice."""
     torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pth")
-    changes = {"scales": {"paper": {"report": {"backbone": "resnet10t", "images": 8}}}}
-    (tmp_path / "surgical-fig4b.yaml").write_text(yaml.safe_dump({"base": str(find("surgical-fig4b")), **changes}))
-    document = read_document(tmp_path / "surgical-fig4b.yaml")
-    monkeypatch.setattr(reproduction, "read_document", lambda file: document)
-    made = Reproduction("surgical-fig4b", scale="paper", root=root, output=tmp_path, weights=tmp_path / "weights.pth")
+    small = derived(tmp_path, "surgical-fig4b", scales={"paper": {"report": {"backbone": "resnet10t", "images": 8}}})
+    made = Reproduction(small, scale="paper", root=root, output=tmp_path, weights=tmp_path / "weights.pth")
     report = made.report(None)
     points = report.tables["embedding"]
     assert points["source"].tolist() == ["NIH"] * 8
     assert np.isfinite(points[["x", "y"]].to_numpy()).all()
     assert "features of resnet10t" in report.text
-    with (tmp_path / "said.txt").open("w") as said:
-        made.run(Console(file=said, width=300))
+    assert "Seeds" not in printed(made)
     assert (tmp_path / "surgical-fig4b" / "figure.png").is_file()
     again = pd.read_csv(tmp_path / "surgical-fig4b" / "embedding.csv")
     np.testing.assert_allclose(again[["x", "y"]], points[["x", "y"]], rtol=1e-6)
-    assert "Seeds" not in (tmp_path / "said.txt").read_text()
 
 
 def test_hospitals_that_look_different_are_told_apart_and_equal_ones_are_not(tmp_path):
@@ -99,6 +98,51 @@ def test_hospitals_that_look_different_are_told_apart_and_equal_ones_are_not(tmp
     assert 30 < shares[1] < 70
 
 
-def test_a_folder_without_any_of_them_is_refused(tmp_path):
-    with refused("organisation-folders-missing", "CheXpert"):
-        Reproduction("surgical-fig4a", scale="paper", root=tmp_path).report(None)
+@pytest.fixture
+def label_files(tmp_path) -> Path:
+    """NIH: 10 images, 1 cardiomegaly, 2 effusions. CheXpert: 8 images, 2 of them cardiomegaly, one more uncertain."""
+    write_ten_labels(tmp_path / "NIH")
+    columns = CHEXPERT.split(",")
+    values = [{"Cardiomegaly": "1.0"}] * 2 + [{"Cardiomegaly": "-1.0", "Edema": "-1.0"}] + [{}] * 5
+    for name, part in (("train", values), ("valid", [{}])):
+        lines = [CHEXPERT]
+        for i, found in enumerate(part):
+            path = f"CheXpert-v1.0-small/{name}/patient{i:05d}/study1/view1_frontal.jpg"
+            lines.append(",".join(({"Path": path, "Frontal/Lateral": "Frontal"} | found).get(c, "") for c in columns))
+        (tmp_path / "CheXpert").mkdir(exist_ok=True)
+        (tmp_path / "CheXpert" / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def test_shares_are_those_of_the_settings_and_no_image_is_needed(label_files, tmp_path):
+    table = Reproduction("fdam-table6", root=label_files).report(None).tables["ratios"].set_index(["source", "class"])
+    assert table.loc[("NIH", "Cardiomegaly"), "ours"] == pytest.approx(0.1)
+    assert table.loc[("NIH", "Pleural Effusion"), "ours"] == pytest.approx(0.2)
+    # 8 images of train.csv, 2 of them once more for cardiomegaly.
+    # Uncertain edema is positive, uncertain cardiomegaly is not.
+    assert table.loc[("CheXpert", "Cardiomegaly"), "images"] == 10
+    assert table.loc[("CheXpert", "Cardiomegaly"), "ours"] == pytest.approx(4 / 10)
+    assert table.loc[("CheXpert", "Edema"), "ours"] == pytest.approx(1 / 10)
+    np.testing.assert_allclose(table.loc["CheXpert", "published"], [0.211, 0.342, 0.120, 0.310, 0.414])
+
+
+def test_it_runs_nothing_and_says_what_differs_and_what_is_absent(label_files, tmp_path):
+    out = tmp_path / "out"
+    text = printed(Reproduction("fdam-table6", root=label_files, output=out, run_dir=tmp_path / "runs"))
+    assert "Not as published, so another policy or other files: CheXpert, Cardiomegaly (0.400, published 0.211)" in text
+    assert "Not below --root: PadChest, MIMIC, VinDr." in text
+    assert "| ChestXray8 | 0.025 |" in text
+    assert (out / "fdam-table6" / "ratios.csv").is_file()
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("surgical-fig4a", ("organisation-folders-missing", "CheXpert")),
+        ("fdam-table6", ("ratio-folders-missing", "CheXpert, NIH, PadChest, MIMIC-CXR-JPG, VinDr-CXR")),
+    ],
+)
+def test_a_folder_without_any_of_them_is_refused(name, mistake, tmp_path):
+    with refused(*mistake):
+        Reproduction(name, scale="paper", root=tmp_path).report(None)
