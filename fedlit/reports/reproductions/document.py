@@ -219,13 +219,9 @@ def read_document(file: Path) -> Document:
             "expected a scale paper, which it overrides; add one, or rename this", key="linked-scale-without-paper"
         )
     scales = {}
-    for name in SCALES:
-        where = place.below("scales", name)
-        if name in written:
-            scales[name] = _scale(where, patched(common, where.mapping(written[name])))
-    if LINKED in written:
-        where = place.below("scales", LINKED)
-        scales[LINKED] = _scale(where, patched(patched(common, written["paper"]), where.mapping(written[LINKED])))
+    for name in (each for each in (*SCALES, LINKED) if each in written):
+        where, below = place.below("scales", name), written["paper"] if name == LINKED else {}
+        scales[name] = _scale(where, patched(patched(common, below), where.mapping(written[name])))
     head = {key: value for key, value in whole.items() if key in of_document}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
 

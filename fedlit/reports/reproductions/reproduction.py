@@ -153,12 +153,7 @@ class Reproduction:
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
     def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Sweep:
-        """Return the sweep of a part; the runs of a seed start from the weights of the run that ``starts`` has for it.
-
-        Raises:
-            ConfigError: ``--root`` is missing or not a folder; or it is given, and the data are built in.
-        """
-        self._check_root()
+        """Return the sweep of a part; ``starts`` has for each seed the run from whose weights its runs start."""
         settings = part.settings | {f"data.{key}": str(folder) for key, folder in self._folders(part).items()}
         weights = {seed: str(start.absolute()) for seed, start in (starts or {}).items()}
         settings |= {"model.weights": next(iter(weights.values()))} if weights else {}
@@ -329,8 +324,6 @@ class Reproduction:
         return [*lines, ""] if lines else []
 
     def _check_root(self) -> None:
-        if self.dry_run:
-            return
         wanted = self.chosen.root
         if wanted is not None and self.root is None:
             raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded", key="reproduction-root-needed")
