@@ -11,8 +11,7 @@ from reproduced import derived
 
 from fedlit.reports.reproductions import seeds
 from fedlit.reports.reproductions.document import HOME
-from fedlit.reports.reproductions.fdam.figure import draw_windows
-from fedlit.reports.reproductions.localscgdam.curves import draw_steps
+from fedlit.reports.reproductions.figures import draw_steps, draw_windows
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 

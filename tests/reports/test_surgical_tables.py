@@ -13,7 +13,7 @@ from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.surgical.figure import draw
+from fedlit.reports.reproductions.surgical.classes import draw_classes
 from fedlit.reports.reproductions.surgical.tables import Column, SurgicalMethod, markdown, values
 
 SITES = {"A": ("x", "y"), "B": ("x", "z")}
@@ -115,7 +115,7 @@ def test_rows_and_columns_name_cases_and_sites_that_there_are(scale):
 
 def test_the_picture_has_a_row_a_method():
     table = values([method("m", 0.0), method("n", 0.1)], [Column("own", ("A", "B"), True)], ("x", "y", "z"), SITES)
-    ax = draw(table, by_sharing(SITES)).axes[0]
+    ax = draw_classes(table, by_sharing(SITES)).axes[0]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
 
 

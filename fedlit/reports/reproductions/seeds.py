@@ -11,8 +11,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import Scale
-from fedlit.reports.reproductions.fdam.figure import draw_windows
-from fedlit.reports.reproductions.localscgdam.curves import draw_steps
+from fedlit.reports.reproductions.figures import draw_steps, draw_windows
 from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, measured

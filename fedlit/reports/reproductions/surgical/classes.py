@@ -1,14 +1,15 @@
 """The report of Tables 1 to 4: every method of the paper on sites with different label sets (section 5.2)."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 
 from fedlit.data.schemes import by_sharing
 from fedlit.reports.reproductions.document import Scale
-from fedlit.reports.reproductions.report import Report, curve, measured
-from fedlit.reports.reproductions.surgical.figure import draw, draw_dilution
+from fedlit.reports.reproductions.report import Report, curve, light_axes, measured
 from fedlit.reports.reproductions.surgical.tables import (
     Column,
     SurgicalMethod,
@@ -24,6 +25,8 @@ DILUTION = "surgical-dilution"
 If one of K sites labels a class, averaging gives the class 1/K of its update. AUROC does not change when a row is
 rescaled, so this slows learning rather than biases it. The effect is clearest if only the head moves.
 """
+
+STYLES = {"shared": ("o", "#1f5f8b"), "partly": ("s", "#7a7a7a"), "unique": ("^", "#c1572b")}
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,7 @@ class ClassesReport:
                 texts.append(f"Not in the paper's table: {', '.join(table.more)}.\n")
             if set(classes) == {label for own in self.sites.values() for label in own}:
                 every = values(methods, self._columns()[:1], classes, self.sites)
-                figures["figure"] = draw(every, by_sharing(self.sites))
+                figures["figure"] = draw_classes(every, by_sharing(self.sites))
         if DILUTION in scale.parts:
             curves = _curves(runs[runs["part"] == DILUTION])
             tables["dilution"], figures["dilution"] = curves, draw_dilution(curves)
@@ -104,3 +107,45 @@ def _curves(runs: pd.DataFrame) -> pd.DataFrame:
         for run in runs.itertuples()
         for step, value in curve(run.directory, "val/auroc_unique")
     )
+
+
+def draw_classes(table: pd.DataFrame, kinds: Mapping[str, Sequence[str]]) -> Figure:
+    """Draw a table (method, class, auroc of one column), with classes by how many sites label them."""
+    methods = list(dict.fromkeys(table["method"]))
+    figure = Figure(figsize=(7.5, 0.42 * len(methods) + 1.4), layout="constrained")
+    ax = figure.subplots()
+    for offset, (kind, classes) in zip((-0.14, 0.0, 0.14), kinds.items(), strict=True):
+        if not classes:
+            continue
+        marker, colour = STYLES[kind]
+        of_kind = table[table["class"].isin(classes)]
+        rows = np.array([methods.index(m) for m in of_kind["method"]])
+        ax.scatter(of_kind["auroc"], rows + offset, s=16, marker=marker, color=colour, alpha=0.45, linewidths=0)
+        means = of_kind.groupby("method")["auroc"].mean()
+        hollow = {"s": 80, "marker": marker, "facecolors": "none", "edgecolors": colour, "linewidths": 1.6}
+        label = f"{kind} classes ({len(classes)}), mean"
+        ax.scatter([means[m] for m in methods], np.arange(len(methods)) + offset, label=label, **hollow)
+    ax.set_yticks(range(len(methods)), methods)
+    ax.invert_yaxis()
+    ax.set_xlabel(f"test AUROC, {table['column'].iloc[0]}")
+    light_axes(ax, "x")
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize="small")
+    return figure
+
+
+def draw_dilution(curves: pd.DataFrame) -> Figure:
+    """Draw curves: method, seed, round, auroc."""
+    figure = Figure(figsize=(6, 3.8), layout="constrained")
+    ax = figure.subplots()
+    styles = (("--", "#7a7a7a"), ("-.", "#1f5f8b"), ("-", "#c1572b"))
+    for (method, rows), (dashes, colour) in zip(curves.groupby("method", sort=False), styles, strict=False):
+        by_round = rows.groupby("round")["auroc"]
+        ax.plot(by_round.mean(), linestyle=dashes, color=colour, label=method)
+        ax.fill_between(by_round.min().index, by_round.min(), by_round.max(), color=colour, alpha=0.15, linewidth=0)
+    ax.set(xscale="log", xlabel="round", ylabel="validation AUROC, unique classes")
+    ticks = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
+    ax.set_xticks(ticks, [str(n) for n in ticks])
+    ax.minorticks_off()
+    light_axes(ax)
+    ax.legend(frameon=False)
+    return figure

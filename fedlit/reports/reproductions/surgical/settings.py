@@ -4,16 +4,17 @@ All federated methods have FedBN+, and all have the same budget. The model of al
 try to approach. Methods are compared by paired t-tests over the settings.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.paired import p_text, paired
 from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
-from fedlit.reports.reproductions.report import Report, measured
-from fedlit.reports.reproductions.surgical.figure import draw_simulation
+from fedlit.reports.reproductions.report import Report, light_axes, measured
 
 
 @dataclass(frozen=True)
@@ -74,3 +75,27 @@ class SettingsReport:
         if odd:
             lines.append(f"Shapiro-Wilk p < 0.05, so the t-test does not hold for {', '.join(odd)}.")
         return "\n".join([*lines, ""])
+
+
+def draw_simulation(values: pd.DataFrame, axes: Mapping[str, str]) -> Figure:
+    """Draw values (axis, number, method, set, auroc) in a row of panels for each axis and a column for each test set.
+
+    The last method, the model of all labels, is a line.
+    """
+    rows, sets, methods = (list(dict.fromkeys(values[column])) for column in ("axis", "set", "method"))
+    figure = Figure(figsize=(3.8 * len(sets), 2.9 * len(rows) + 0.5), layout="constrained")
+    panels = figure.subplots(len(rows), len(sets), squeeze=False, sharey="col")
+    styles = ((":", "D", "#8c8c8c"), ("--", "s", "#7a5195"), ("-.", "^", "#1f5f8b"), ("-", "o", "#c1572b"))
+    for (axis, test_set), points in values.groupby(["axis", "set"], sort=False):
+        ax = panels[rows.index(axis)][sets.index(test_set)]
+        for method, (dashes, marker, colour) in zip(methods[:-1], styles, strict=True):
+            mine = points[points["method"] == method].sort_values("number")
+            ax.plot(mine["number"], mine["auroc"], linestyle=dashes, marker=marker, color=colour, label=method)
+        level = points.loc[points["method"] == methods[-1], "auroc"].item()
+        ax.axhline(level, color="black", linewidth=0.9, linestyle=(0, (1, 3)), label=methods[-1])
+        ax.set(title=test_set, xlabel=f"number of {axes[axis]}", ylabel="test AUROC, mean over classes")
+        ax.set_xticks(sorted(points.loc[points["method"] != methods[-1], "number"].unique()))
+        light_axes(ax)
+    handles, labels = panels[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize="small")
+    return figure
