@@ -15,7 +15,7 @@ from claims import CLASSES, DRAWS, _method, rate, redrawn, simulated
 from scipy.special import ndtri
 
 from fedlit.reports.compare.alignment import Shared
-from fedlit.reports.compare.joining import MethodGains, _correct, _gains, _summarised
+from fedlit.reports.compare.joining import MethodGains, _corrected, _gains, _summarised
 from fedlit.reports.compare.margin import margin_tests, needed
 from fedlit.reports.compare.statistics import statistics
 
@@ -72,7 +72,7 @@ def at_sites(rng: np.random.Generator, sites: int, seeds: int, sd: float, tau: f
         tau: Standard deviation of the true gain over sites.
         images: Test images of a site, each of one patient.
     """
-    together, home = sd * 0.5**0.5 * rng.normal(size=seeds), []
+    together, gains = sd * 0.5**0.5 * rng.normal(size=seeds), {}
     method, own = _method("federated", range(seeds)), _method("own", range(seeds))
     for site in range(sites):
         federated = 0.8 + tau * rng.normal() + together + sd * 0.5**0.5 * rng.normal(size=seeds)
@@ -84,10 +84,8 @@ def at_sites(rng: np.random.Generator, sites: int, seeds: int, sd: float, tau: f
         scores = noise + 2**0.5 * ndtri(truth)[:, None, None] * labels
         names, nothing = np.arange(images).astype(str), np.zeros(3, dtype=bool)
         shared = Shared(CLASSES[:3], labels.astype(np.float32), names, tuple(scores), nothing, [])
-        home += [gain for _, gain in _gains(f"site {site}", statistics([own, method], own, shared, draws=DRAWS))]
-    found = {"federated": home}
-    _correct(found)
-    return list(_summarised([MethodGains(method, tuple(found["federated"]), (), None)], 0.95, []))
+        gains |= _gains(f"site {site}", statistics([own, method], own, shared, draws=DRAWS))
+    return list(_summarised([MethodGains(method, tuple(_corrected(gains).values()), (), None)], 0.95, []))
 
 
 def gains(trials: int) -> None:

@@ -149,26 +149,23 @@ def what_joining_brought(
             key="joining-without-individual",
         )
     notes += _untested(runs, scored, others, alone)
-    home: dict[str, list[SiteGain]] = {method.name: [] for method in others}
-    away: dict[str, list[SiteGain | None]] = {method.name: [] for method in others}
-    texts: dict[str, list[str]] = {}
+    home, away, texts = {}, {}, {}
     single = [method for method in others if not any(scored[run.where].models.any() for run in method.runs)]
     for site, own in sorted(alone.items()):
         progress(f"gains of {site}")
-        numbers = _numbers(site, _parts([own, *others], scored, True), [own, *others], texts, level, draws)
-        for gain in _gains(site, numbers):
-            home[gain[0]].append(gain[1])
+        inside = _parts([own, *others], scored, True)
+        home |= _gains(site, _numbers(site, inside, [own, *others], texts, level, draws))
         elsewhere = _parts([own, *single], scored, False)
-        found = {}
         if single and all(map(len, elsewhere.values())):
-            found = dict(_gains(site, _numbers(site, elsewhere, [own, *single], {}, level, draws)))
-        for method in others:
-            away[method.name].append(found.get(method.name))
+            away |= _gains(site, _numbers(site, elsewhere, [own, *single], {}, level, draws))
     notes += [f"{', '.join(sites)}: {note}" for note, sites in texts.items()]
     if len(alone) == 1:
         notes.append("There is one site, so there is no summary over sites, and nothing is known of their differences.")
-    _correct(home), _correct(away)
-    methods = [MethodGains(m, tuple(home[m.name]), tuple(away[m.name]), None) for m in others]
+    home, away = _corrected(home), _corrected(away)
+    methods = [
+        MethodGains(m, *(tuple(gains.get((m.name, site)) for site in sorted(alone)) for gains in (home, away)), None)
+        for m in others
+    ]
     return Joining(_summarised(methods, level, notes), level, notes)
 
 
@@ -236,26 +233,23 @@ def _numbers(
     return numbers
 
 
-def _gains(site: str, numbers: Statistics) -> list[tuple[str, SiteGain]]:
-    """Return the gains of a site from all methods but the first, which is its own model, with their names."""
+def _gains(site: str, numbers: Statistics) -> dict[tuple[str, str], SiteGain]:
+    """Return by method and site the gains from all methods but the first, which is the site's own model."""
     own, *others = numbers.scored
     known = numbers.support.averaged
     means = [each.by_seed[:, known].mean(1) if known.any() else np.full(1, np.nan) for each in numbers.scored]
     support = f"{len(numbers.shared.labels):,} images, {numbers.support.macro_name}"
-    gains = []
+    gains = {}
     for scored, against, mean in zip(others, numbers.against, means[1:], strict=True):
         by_seed = mean - means[0] if paired_by_seed(scored.method, own.method) else mean
-        gain = SiteGain(site, own.macro, scored.macro, against.macro, support, by_seed)
-        gains.append((scored.method.name, gain))
+        gains[scored.method.name, site] = SiteGain(site, own.macro, scored.macro, against.macro, support, by_seed)
     return gains
 
 
-def _correct(gains: dict[str, list]) -> None:
+def _corrected(gains: Mapping[tuple[str, str], SiteGain]) -> dict[tuple[str, str], SiteGain]:
     """Correct the p of all sites and methods together."""
-    entries = [(name, i) for name, sites in gains.items() for i, gain in enumerate(sites) if gain is not None]
-    changes = corrected([gains[name][i].gain for name, i in entries])
-    for (name, i), change in zip(entries, changes, strict=True):
-        gains[name][i] = replace(gains[name][i], gain=change)
+    changes = corrected([gain.gain for gain in gains.values()])
+    return {place: replace(gain, gain=change) for (place, gain), change in zip(gains.items(), changes, strict=True)}
 
 
 def _summarised(methods: Sequence[MethodGains], level: float, notes: Notes) -> tuple[MethodGains, ...]:
