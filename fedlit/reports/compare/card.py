@@ -56,7 +56,7 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
             key="card-without-checkpoint",
         )
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
-    sent, left_out = directory / "leaves_a_site.txt", _csv(directory / "left_out.csv")
+    sent, sites, left_out = directory / "leaves_a_site.txt", directory / "sites.json", _csv(directory / "left_out.csv")
     card = template("compare/card.md.jinja").render(
         run=run,
         result=result,
@@ -72,7 +72,7 @@ def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str
         draws=draws,
         narrowest=FEWEST,
         selection=_selection(run, checkpoint.best(best)),
-        sites=_sites(directory),
+        sites=json.loads(sites.read_text())["sites"] if sites.is_file() else [],
         clients=_clients(directory),
         scored=any((table.clients != "").any() for table in tests.values()),
         labels=_labels(directory),
@@ -97,12 +97,6 @@ def _selection(run: PastRun, best: Best) -> str:
     return f"the model with the {extreme} `{metric}` was tested: {best.value:.4f}, after round {best.round}."
 
 
-def _sites(directory: Path) -> list[str]:
-    """Return the names of the sites at which the run trained; none if it was simulated."""
-    file = directory / "sites.json"
-    return json.loads(file.read_text())["sites"] if file.is_file() else []
-
-
 def _settings(run: PastRun, section: str) -> list[Row]:
     """Return the settings of a section that are set, with short names of classes."""
     rows = [(key.removeprefix(section).replace("init_args.", ""), value) for key, value in run.settings.items()
@@ -116,21 +110,16 @@ def _clients(directory: Path) -> list[Row]:
     table, labels = _csv(directory / "partition.csv"), _csv(directory / "labels.csv")
     if table is None:
         return []
-    sizes = table.groupby(["client", "split"], sort=True).agg(images=("image", "size"), patients=("patient", "nunique"))
-    classes = [] if labels is None else list(dict.fromkeys(labels["class"]))
-    counted = {} if labels is None else {
-        (row["client"], row["split"], row["class"]): _positives(row) for row in labels.to_dict("records")
-    }  # fmt: skip
+    counts = table.groupby(["client", "split"]).agg(images=("image", "size"), patients=("patient", "nunique"))
+    if labels is not None:
+        cells = labels.assign(cell=labels.apply(_positives, axis=1)).set_index(["client", "split", "class"])["cell"]
+        counts = counts.join(cells.unstack("class")[list(dict.fromkeys(labels["class"]))]).fillna(ABSENT)
     order = {"train": 0, "val": 1, "test": 2}
-    rows = [
-        (client, split, *counts, *(counted.get((client, split, name), ABSENT) for name in classes))
-        for (client, split), *counts in sizes.itertuples(name=None)
-    ]
-    rows.sort(key=lambda row: (row[0], order[row[1]]))
-    return [("client", "split", "images", "patients", *classes), *rows]
+    rows = sorted(counts.itertuples(name=None), key=lambda row: (row[0][0], order[row[0][1]]))
+    return [("client", "split", *counts.columns), *((*place, *cells) for place, *cells in rows)]
 
 
-def _positives(row: Mapping[str, str]) -> str:
+def _positives(row: pd.Series) -> str:
     """Return the positive images of a class among the labelled ones, such as ``20 of 250``."""
     if row["labelled"] != "True" or not row["positives"]:
         return ABSENT
@@ -143,9 +132,7 @@ def _labels(directory: Path) -> list[tuple[str, str]]:
     table = _csv(directory / "classes.csv")
     if table is None:
         return []
-    named = table.apply(
-        lambda row: row["class"] if row["class"] == row["label"] else f"{row['class']} (from {row['label']})", axis=1
-    )
+    named = table["class"].where(table["class"] == table["label"], table["class"] + " (from " + table["label"] + ")")
     return [(client, ", ".join(names)) for client, names in named.groupby(table["client"])]
 
 
