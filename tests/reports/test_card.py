@@ -41,8 +41,7 @@ def write_trained(directory: Path, **groups: np.ndarray) -> Path:
 def card(tmp_path: Path, fedlit_cli: Cli) -> Callable[..., str]:
     def written(**groups: np.ndarray) -> str:
         directory = write_trained(tmp_path / "run", **groups)
-        code, out, err = fedlit_cli(f"card {directory} --draws 100")
-        assert code == 0, err
+        out = fedlit_cli(f"card {directory} --draws 100").succeeded()
         assert "blanks to fill in" in out
         return (directory / "model_card.md").read_text()
 
@@ -93,7 +92,7 @@ def test_groups_of_each_site_and_split_are_those_of_the_run(tmp_path: Path, fedl
     directory = write_trained(tmp_path / "run")
     rows = ("north,train,sex,F,60,50", "north,train,sex,,9,9", "north,test,sex,F,30,", "south,test,sex,F,20,12")
     (directory / "groups.csv").write_text("\n".join(("client,split,group,value,images,patients", *rows)) + "\n")
-    assert fedlit_cli(f"card {directory} --draws 100")[0] == 0
+    fedlit_cli(f"card {directory} --draws 100").succeeded()
     text = (directory / "model_card.md").read_text()
     assert "| client | group | value | train | test |" in text
     assert "| north | sex | F | 60 (50) | 30 (unknown) |" in text
@@ -104,7 +103,7 @@ def test_groups_of_each_site_and_split_are_those_of_the_run(tmp_path: Path, fedl
 def test_the_card_of_a_run_across_sites_names_them(tmp_path: Path, fedlit_cli: Cli):
     directory = write_trained(tmp_path / "run")
     (directory / "sites.json").write_text('{"run": "1", "sites": ["east", "west"], "clients": {}}')
-    assert fedlit_cli(f"card {directory} --draws 100")[0] == 0
+    fedlit_cli(f"card {directory} --draws 100").succeeded()
     text = (directory / "model_card.md").read_text()
     assert "The run trained across 2 sites: east, west." in text
     assert "simulated" not in text
@@ -121,8 +120,7 @@ def test_a_run_without_these_files_has_a_card_that_says_so(tmp_path: Path, fedli
     directory = write_trained(tmp_path / "run")
     for name in ("partition.csv", "classes.csv", "counts.csv", "left_out.csv", "leaves_a_site.txt"):
         (directory / name).unlink()
-    code, _, err = fedlit_cli(f"card {directory} --draws 100 --output {tmp_path / 'card.md'}")
-    assert code == 0, err
+    fedlit_cli(f"card {directory} --draws 100 --output {tmp_path / 'card.md'}").succeeded()
     text = (tmp_path / "card.md").read_text()
     assert "The run recorded no table of its images." in text
     assert "What a site sends in a round is not recorded" in text
@@ -132,12 +130,7 @@ def test_what_has_no_card_is_refused(tmp_path: Path, fedlit_cli: Cli):
     unfinished = write_run(tmp_path / "unfinished", None, config(), finished=False)
     untrained = write_run(tmp_path / "untrained", None, config())
     (tmp_path / "empty").mkdir()
-    for folder, words in (
-        (unfinished, "has not finished"),
-        (untrained, "expected checkpoints of the tested model"),
-        (tmp_path / "empty", "without config.yaml"),
-    ):
-        code, _, err = fedlit_cli(f"card {folder}")
-        assert code == 1
-        assert words in err
+    fedlit_cli(f"card {unfinished}").refused("card-run-unfinished")
+    fedlit_cli(f"card {untrained}").refused("card-without-checkpoint")
+    fedlit_cli(f"card {tmp_path / 'empty'}").refused("compare-not-a-run-directory")
     assert yaml.safe_load((untrained / "config.yaml").read_text())["seed"] == 0

@@ -23,8 +23,7 @@ def test_a_comparison_is_shown_and_written(
     runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = fedlit_cli(f"compare {runs} --draws 200 --output {tmp_path / 'out'}")
-    assert code == 0, err
+    out = fedlit_cli(f"compare {runs} --draws 200 --output {tmp_path / 'out'}").succeeded()
     assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
     for word in (*CLASSES, "FedAvg (baseline)", "Scaffold", "macro", "***", "beyond noise", "6 MB", "report.html"):
         assert word in out
@@ -57,8 +56,7 @@ def test_an_earlier_report_is_not_replaced_in_silence(runs: Path, tmp_path: Path
 
 def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedlit_cli: Cli) -> None:
     options = f"--baseline Scaffold --metric drift/client_drift --draws 100 --level 0.9 --output {tmp_path}"
-    code, out, err = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}")
-    assert code == 0, err
+    out = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}").succeeded()
     assert "below Scaffold" in out
     assert "90% int." in out
     assert "drift/client_drift against rounds" in (tmp_path / "report.html").read_text()
@@ -68,8 +66,7 @@ def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedl
 @pytest.mark.slow
 def test_runs_without_predictions_leave_curves(tmp_path: Path, fedlit_cli: Cli) -> None:
     write_run(tmp_path / "x" / "a", None, config())
-    code, out, err = fedlit_cli(f"compare {tmp_path / 'x'} --output {tmp_path / 'out'}")
-    assert code == 0, err
+    out = fedlit_cli(f"compare {tmp_path / 'x'} --output {tmp_path / 'out'}").succeeded()
     assert "no predictions" in out.replace("\n", " ")
     assert "fedlit test" in " ".join(out.split())
     assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"rounds", "steps", "bytes", "drift"}

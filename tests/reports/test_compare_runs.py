@@ -268,8 +268,7 @@ def test_tags_with_dots_are_options(store: tuple[str, dict[str, str]], tmp_path:
     line = (
         f"compare --tags.our.kind FedAvg --tags.kind FedAvg --tracking_uri {store[0]} --draws 100 --output {tmp_path}"
     )
-    code, out, err = fedlit_cli(line)
-    assert code == 0, err
+    out = fedlit_cli(line).succeeded()
     assert "FedAvg" in out
     assert "Scaffold" not in out
 
@@ -332,8 +331,7 @@ def test_a_file_has_gains_too(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_command_takes_a_file(run: Path, tmp_path: Path, fedlit_cli: Cli):
-    code, out, err = fedlit_cli(f"compare {run} {extern(tmp_path)} --draws 100 --output {tmp_path / 'out'}")
-    assert code == 0, err
+    out = fedlit_cli(f"compare {run} {extern(tmp_path)} --draws 100 --output {tmp_path / 'out'}").succeeded()
     assert "extern is" in out
     assert "from elsewhere" in (tmp_path / "out" / "report.html").read_text()
 

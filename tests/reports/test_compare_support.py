@@ -143,8 +143,7 @@ def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: 
     monkeypatch.setenv("COLUMNS", "80")
     for name, strength in (("FedAvg", 0.1), ("Scaffold", 2.0)):
         write_run(tmp_path / "runs" / name, rare(strength, 0, 1), config((name,), 0))
-    code, out, err = fedlit_cli(f"compare {tmp_path / 'runs'} --draws 100 --output {tmp_path / 'out'}")
-    assert code == 0, err
+    out = fedlit_cli(f"compare {tmp_path / 'runs'} --draws 100 --output {tmp_path / 'out'}").succeeded()
     lines = out.splitlines()
     assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
     start = lines.index("Mass: 3 positive (1), 297 negative (149)")

@@ -7,9 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from refusals import refused
 from reproduced import table_of_runs
-from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
@@ -169,12 +167,6 @@ def test_standard_deviations_over_classes_are_those_of_a_population():
 def test_its_runs_lie_apart(scale, folder, tmp_path):
     reproduced = Reproduction("surgical-table1", root=tmp_path, scale=scale, run_dir=tmp_path / "runs")
     assert reproduced.sweep(reproduced.parts()[0]).run_dir == str(tmp_path / folder)
-
-
-def test_a_document_without_it_says_what_it_has():
-    (name, *_) = [name for name in NAMES if name not in WITH_LINKED]
-    with refused("scale-unknown", "laptop or paper", name, "linked"):
-        Reproduction(name, scale="linked").run(Console())
 
 
 @pytest.mark.parametrize(

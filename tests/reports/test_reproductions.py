@@ -156,6 +156,7 @@ def test_figures_of_the_appendix_share_their_runs_with_others(tmp_path):
         ("surgical-tables --root .", ("reproduction-root-unused", "--root", "laptop")),
         ("fdam-tabel4", ("reproduction-unknown", "'fdam-tabel4'", "did you mean fdam-table4")),
         ("mine", ("reproduction-unknown", "'mine'", "fdam-fig1, ")),
+        ("none.yaml", ("document-unreadable", "none.yaml")),
     ],
 )
 def test_mistakes_are_told(words, mistake, folder, fedlit_cli):
@@ -164,8 +165,7 @@ def test_mistakes_are_told(words, mistake, folder, fedlit_cli):
 
 
 def test_list_reproductions_says_what_each_takes(fedlit_cli):
-    code, out, _ = fedlit_cli("list reproductions")
-    assert code == 0
+    out = fedlit_cli("list reproductions").succeeded()
     lines = out.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni", "Ogier"]
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(NAMES)

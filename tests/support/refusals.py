@@ -33,6 +33,11 @@ class Printed(_Streams):
 
     key: str | None = None
 
+    def succeeded(self) -> str:
+        """Check that the command has not failed, and return what it printed."""
+        assert self.code == 0, self.err
+        return self.out
+
     def refused(self, key: str, *names: object, code: int = 1) -> None:
         """Check that the command has refused a mistake; ``names`` as of the function ``refused``."""
         assert self.code == code, self.err
