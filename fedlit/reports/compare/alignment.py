@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 
 import numpy as np
@@ -52,20 +53,17 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     """
     notes: Notes = []
     ids = image_ids(names, predictions)
-    common = ids[0]
-    for index in ids[1:]:
-        common = common.intersection(index, sort=False)
+    common = reduce(lambda one, other: one.intersection(other, sort=False), ids)
     if not len(common):
         raise ConfigError(_nothing_shared(names, ids), key="no-shared-image")
-    rows = [index.get_indexer(common) for index in ids]
     classes = _classes(names, predictions, notes)
-    columns = [[p.classes.index(name) for name in classes] for p in predictions]
-    labels = [p.labels.numpy()[r][:, c] for p, r, c in zip(predictions, rows, columns, strict=True)]
-    patients = [p.patients[r] for p, r in zip(predictions, rows, strict=True)]
-    same = np.ones(len(common), dtype=bool)
-    for values, persons in zip(labels[1:], patients[1:], strict=True):
-        contradiction = np.nan_to_num(np.abs(values - labels[0])).any(1)
-        same &= ~contradiction & (persons == patients[0])
+    taken = [p.take(index.get_indexer(common)) for p, index in zip(predictions, ids, strict=True)]
+    columns = [[p.classes.index(name) for name in classes] for p in taken]
+    labels = np.stack([p.labels.numpy()[:, column] for p, column in zip(taken, columns, strict=True)])
+    scores = np.stack([p.scores.numpy()[:, column] for p, column in zip(taken, columns, strict=True)])
+    patients = np.stack([p.patients for p in taken])
+    contradiction = np.nan_to_num(np.abs(labels - labels[0])).any(axis=(0, 2))
+    same = ~contradiction & (patients == patients[0]).all(0)
     if not same.any():
         raise ConfigError(
             "all images that the runs share by id have other labels or patients in some runs: they are different "
@@ -79,12 +77,13 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
             )
     if not same.all():
         notes.append(f"{(~same).sum():,} images are left out, as their labels or patients differ between runs.")
-    known = ~np.isnan(np.stack([values[same] for values in labels]))
+    labels, scores, persons = labels[:, same], scores[:, same], patients[0][same]
+    known = ~np.isnan(labels)
     partly = known.any(0) & ~known.all(0)
     if partly.any():
         counts = ", ".join(f"{name} {n:,}" for name, n in zip(classes, partly.sum(0), strict=True) if n)
         notes.append(f"Some labels are left out, as only some runs know or score them: {counts}.")
-    together = np.where(known.all(0), labels[0][same], np.nan).astype(np.float32)
+    together = np.where(known.all(0), labels[0], np.nan).astype(np.float32)
     labelled = ~np.isnan(together).all(0)
     if not labelled.any():
         raise ConfigError(
@@ -95,16 +94,12 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
         without = [name for name, has in zip(classes, labelled, strict=True) if not has]
         notes.append(f"{', '.join(without)}: left out, as no image is labelled and scored in all runs.")
     together = together[:, labelled]
-    scores = tuple(
-        np.where(np.isnan(together), 0, p.scores.numpy()[r][:, c][same][:, labelled])
-        for p, r, c in zip(predictions, rows, columns, strict=True)
-    )
+    scores = tuple(np.where(np.isnan(together), 0, scores[:, :, labelled]))
     for name, values in zip(names, scores, strict=True):
         if not np.isfinite(values).all():
             raise ConfigError(
                 f"{name}: expected finite scores, found NaN or inf; leave the run out", key="scores-not-finite"
             )
-    persons = patients[0][same]
     unknown = (persons == "").any()
     if unknown:
         notes.append(
