@@ -208,15 +208,14 @@ def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("draw", [draw_windows, draw_steps])
-def test_figures_show_methods_that_no_paper_has(draw):
+def test_figures_show_methods_that_no_paper_has_and_all_windows(draw):
     runs = pd.DataFrame(
         {"title": "Phantom", "column": "p", "method": method, "seed": seed, "window": window, "auroc": 0.5 + seed / 9,
          "curve": [(window, 0.5), (2 * window, 0.6)]}
-        for method in ("mine", "CODA+") for seed in (0, 1) for window in (4, 8)
+        for method in ("mine", "CODA+") for seed in (0, 1) for window in range(1, 8)
     )  # fmt: skip
-    if draw is draw_steps:
-        runs = runs[runs["window"] == 4]
-    figure = draw(runs)
+    figure = draw(runs[runs["window"] == 4] if draw is draw_steps else runs)
+    assert len(figure.axes[0].lines) == (2 if draw is draw_steps else 2 * 7)
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     shown = {text.get_text().split(",")[0] for legend in legends if legend for text in legend.get_texts()}
     assert shown == {"mine", "CODA+"}

@@ -124,6 +124,7 @@ def test_table_1_of_localscgdam(tmp_path):
     assert cells(report.text, 1) == published("localscgdam", "Table 1", 2)
 
 
+@pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
 def test_largest_windows_of_figure_1(tmp_path):
     """Each federation has the paper's two windows and their ratio; what else is there is said not to be the paper's."""
     _, report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
