@@ -6,7 +6,6 @@ import numpy as np
 from scipy import special, stats
 
 from fedlit.metrics.intervals import Interval, logit_intervals
-from fedlit.metrics.paired import ALPHA
 
 SUPPORT = 30
 """Smallest number of patients with positive images, and with negative ones, for an interval and a claim."""
@@ -132,12 +131,6 @@ class Gap:
     p_images: float  # Two-sided p of no gap, under test-set noise only.
     p_seeds: float  # Two-sided p of a paired t-test over seeds; NaN for one seed.
     p: float  # p for both noises; that of the images for one seed.
-    p_holm: float = float("nan")  # `p` after Holm's correction.
-
-    @property
-    def claimed(self) -> bool:
-        """Return True if the gap is beyond noise, so that a claim may be made."""
-        return self.p_holm < ALPHA
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,9 +17,9 @@ from scipy.special import expit
 from fedlit.core.errors import ConfigError
 from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges
-from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, Interval, patient_codes, resampled
+from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, patient_codes, resampled
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
-from fedlit.metrics.paired import holm
+from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
 from fedlit.predictions.table import GROUP
@@ -33,6 +33,8 @@ CHUNK = 128
 """Draws at a time: their counts and sums stay in the processor's cache."""
 MOST_GROUPS = 12
 RATES = ("sensitivity", "specificity")
+PREDICTIVE = ("ppv", "npv")
+"""Measures at a fixed sensitivity whose intervals are those of the specificity, with which they rise."""
 
 
 @dataclass(frozen=True)
@@ -270,26 +272,23 @@ def _cell(
 
 def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, object]:
     """Return value, standard deviation over seeds, and interval of a measure."""
-    name, _, number = key.partition("@")
-    measure, by_run = (AT_THRESHOLD if number else MEASURES)[name], cell.runs[key]
-    ends = Interval(np.nan, np.nan, request.level)
-    if key in ("ppv", "npv"):
-        ends = _of_specificity(cell, key, request)
-    elif measure.scale is not None:
-        error = standard_error(cell.draws[key], cell.support.patients(measure.side))
-        ends = measures.interval(measure, float(by_run.mean()), error, cell.support, request.level)
+    by_run, low, high = cell.runs[key], np.nan, np.nan
+    of = "specificity" if key in PREDICTIVE else key
+    if (measure := _measure(of)).scale is not None:
+        error = standard_error(cell.draws[of], cell.support.patients(measure.side))
+        ends = measures.interval(measure, float(cell.runs[of].mean()), error, cell.support, request.level)
+        low, high = ends.low, ends.high
+    if key in PREDICTIVE:
+        both = predictive_values(request.stated.sensitivity, np.array([low, high]), cell.prevalence)
+        low, high = both[PREDICTIVE.index(key)].tolist()
     sd = float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
-    return {"measure": name, "value": float(by_run.mean()), "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
+    value = {"measure": key.partition("@")[0], "value": float(by_run.mean()), "sd_over_seeds": sd}
+    return value | {"low": low, "high": high}
 
 
-def _of_specificity(cell: Cell, key: str, request: EvaluationOptions) -> Interval:
-    """Return the interval of a predictive value at a fixed sensitivity, which rises with the specificity."""
-    error = standard_error(cell.draws["specificity"], cell.support.fewest)
-    ends = measures.interval(
-        MEASURES["specificity"], float(cell.runs["specificity"].mean()), error, cell.support, request.level
-    )
-    both = predictive_values(request.stated.sensitivity, np.array([ends.low, ends.high]), cell.prevalence)
-    return Interval(*both[key == "npv"].tolist(), request.level)
+def _measure(key: str) -> measures.Measure:
+    name, _, threshold = key.partition("@")
+    return (AT_THRESHOLD if threshold else MEASURES)[name]
 
 
 def _where(cell: Cell) -> dict[str, object]:
@@ -307,7 +306,7 @@ def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, ob
 
 def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
     """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
-    found: list[tuple[dict[str, object], measures.Gap]] = []
+    rows: list[dict[str, object]] = []
     references: dict[tuple[str, str, str], Cell] = {}
     for cell in cells:
         name, kind, group, label = cell.place
@@ -319,15 +318,12 @@ def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOption
         fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in RATES]
         for key in (*measures.TESTED, *fixed):
             samples = [measures.Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
-            measure = (AT_THRESHOLD if "@" in key else MEASURES)[key.partition("@")[0]]
-            gap = measures.compare_groups(measure, *samples, request.level)
-            at = cell.thresholds[int(key.partition("@")[2])].point.title if "@" in key else ""
+            gap = measures.compare_groups(_measure(key), *samples, request.level)
+            measure, _, threshold = key.partition("@")
+            at = cell.thresholds[int(threshold)].point.title if threshold else ""
             where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}
-            found.append((where | {"measure": key.partition("@")[0], "at": at}, gap))
-    corrected = holm([gap.p for _, gap in found]).tolist()
-    rows = []
-    for (where, gap), p in zip(found, corrected, strict=True):
-        ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
-        tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p, "p_holm": p}
-        rows.append(where | ends | tests | {"beyond_noise": replace(gap, p_holm=p).claimed})
-    return pd.DataFrame(rows)
+            ends = {"gap": gap.value, "low": gap.interval.low, "high": gap.interval.high}
+            tests = {"p_images": gap.p_images, "p_seeds": gap.p_seeds, "p": gap.p}
+            rows.append(where | {"measure": measure, "at": at} | ends | tests)
+    p_holm = holm([row["p"] for row in rows])
+    return pd.DataFrame(rows).assign(p_holm=p_holm, beyond_noise=p_holm < ALPHA)
