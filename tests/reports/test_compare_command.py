@@ -70,21 +70,3 @@ def test_runs_without_predictions_leave_curves(tmp_path: Path, fedlit_cli: Cli) 
     assert "no predictions" in out.replace("\n", " ")
     assert "fedlit test" in " ".join(out.split())
     assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"rounds", "steps", "bytes", "drift"}
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("compare --experimnt x", "unrecognized arguments: --experimnt; did you mean experiment?"),
-        ("compare {runs} --level 95", "expected 0 < level < 1"),
-    ],
-)
-def test_a_mistake_is_answered_in_words(
-    line: str, told: str, runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    code, _, err = fedlit_cli(line.format(runs=runs))
-    assert code in (1, 2)
-    assert told in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "comparison").exists()
