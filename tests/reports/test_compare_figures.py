@@ -230,7 +230,7 @@ def test_roc_band_of_seeds_and_of_draws():
     band = roc_curve(runs, [labels] * 3)
     np.testing.assert_allclose(band.mean, single.mean(0))
     np.testing.assert_allclose(band.low, np.clip(single.mean(0) - single.std(0, ddof=1), 0, 1))
-    draws = patient_draws(np.arange(300) // 3, draws=40)
+    draws = patient_draws(np.arange(300) // 3)[:40]
     drawn_band = roc_curve(runs[:1], [labels], draws)
     repeated = np.stack([roc_curve([np.repeat(runs[0], n)], [np.repeat(labels, n)]).mean for n in draws])
     np.testing.assert_allclose(drawn_band.low, np.quantile(repeated, 0.025, axis=0))
@@ -242,8 +242,8 @@ def test_patients_are_drawn_as_the_bootstrap_draws_them():
     rng = np.random.default_rng(2)
     patients, labels = np.array([f"p{i // 2}" for i in range(40)]), (np.arange(40) % 4 == 0).astype(float)
     scores = rng.normal(size=40)
-    draws = patient_draws(patients, draws=5, seed=7)
-    expected = bootstrap(scores[:, None], labels[:, None], patients, draws=5, seed=7).draws[:, 0]
+    draws = patient_draws(patients)[:5]
+    expected = bootstrap(scores[:, None], labels[:, None], patients, draws=5).draws[:, 0]
     weighted = [roc_auc_score(np.repeat(labels, n), np.repeat(scores, n)) for n in draws]
     np.testing.assert_allclose(weighted, expected)
 

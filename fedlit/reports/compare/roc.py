@@ -22,22 +22,10 @@ ACROSS = 5
 """Largest number of panels per row."""
 
 
-def patient_draws(patients: Sequence, draws: int = DRAWS, seed: int = 0) -> np.ndarray:
-    """Draw patients with replacement, as `fedlit.metrics.intervals.bootstrap` does with the same seed and number.
-
-    Args:
-        patients: `[N]` ids, one per image.
-        draws: Number of draws B.
-        seed: Seed of the draws.
-
-    Returns:
-        `[B, N]` int32, the number of times that each image is drawn.
-
-    Raises:
-        ValueError: If an id is missing or there are fewer than two patients.
-    """
+def patient_draws(patients: Sequence) -> np.ndarray:
+    """Return `[B, N]` int32, how often `fedlit.metrics.intervals.bootstrap` draws the images of N ids of patients."""
     patient, count = patient_codes(patients, len(patients))
-    (drawn,) = resampled(count, draws, seed, draws)
+    (drawn,) = resampled(count, DRAWS, 0, DRAWS)
     return drawn.T[:, patient]
 
 
