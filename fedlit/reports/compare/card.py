@@ -15,7 +15,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.direction import better
-from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, MIN_PATIENTS
+from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import share
 from fedlit.reports.compare.methods import ABSENT, grouped
@@ -31,13 +31,8 @@ SECTIONS = ("data.", "model.", "federation.", "phases.")
 TOTALS = ("total/bytes_up", "total/bytes_down", "total/steps")
 
 
-def model_card(directory: Path, level: float = LEVEL, draws: int = DRAWS) -> str:
-    """Return the model card of a finished run as Markdown.
-
-    Args:
-        directory: The run's directory.
-        level: Level of the intervals.
-        draws: Number of draws of the bootstrap.
+def model_card(directory: Path, level: float, draws: int) -> str:
+    """Return the model card of a finished run as Markdown, with intervals of this level from draws of a bootstrap.
 
     Raises:
         ConfigError: If the directory is not that of a finished run, or it has no checkpoint.

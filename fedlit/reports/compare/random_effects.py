@@ -19,12 +19,7 @@ class RandomEffects:
 
 
 def random_effects(effects: Sequence[float], variances: Sequence[float]) -> RandomEffects:
-    """Combine the effects of at least two sites.
-
-    Args:
-        effects: ``[K]`` effect of each site.
-        variances: ``[K]`` their variances, above 0.
-    """
+    """Combine the effects of K sites, at least two, given their variances above 0."""
     effect, variance = np.asarray(effects, dtype=np.float64), np.asarray(variances, dtype=np.float64)
     count = len(effect)
     fixed = 1 / variance

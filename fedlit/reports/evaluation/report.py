@@ -54,14 +54,8 @@ def add_to_mlflow(
 ) -> str | None:
     """Add the reliability diagram, the decision curve and two ROC curves to ``evaluation/`` of the runs in MLflow.
 
-    Args:
-        evaluation: The numbers.
-        drawn: Figures by section.
-        tracking_uri: The store, for ids of runs and for directories whose store needs credentials.
-        folder: A temporary folder.
-
-    Returns:
-        A line for the user, a warning if MLflow did not take the figures; None if no run is in MLflow.
+    The store is for ids of runs and for directories whose store needs credentials; the folder is for temporary files.
+    Return a line for the user, a warning if MLflow did not take the figures; None if no run is in MLflow.
     """
     named = [
         noted_run(run.directory, tracking_uri) if run.where == str(run.directory) else (tracking_uri, run.where)

@@ -113,10 +113,6 @@ class Rates:
             *(axis.key for axis in self.others.values() if axis.key.startswith("federation.aggregators.")),
         }
 
-    def of(self, method: str, rate: float) -> float:
-        """Return the value of a rate of the grid for a method."""
-        return round(rate / self.divided_by.get(method, 1.0), 6)
-
 
 @dataclass(frozen=True)
 class Scale:

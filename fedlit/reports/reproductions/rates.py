@@ -130,7 +130,7 @@ def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
     keys = {}
     for name, number in settings.items():
         if name == "rate":
-            keys[rates.key] = rates.of(value, number)
+            keys[rates.key] = round(number / rates.divided_by.get(value, 1.0), 6)
         else:
             axis = rates.others[name]
             whole = float(number).is_integer() and all(isinstance(each, int) for each in axis.values)

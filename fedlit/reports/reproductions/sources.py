@@ -39,10 +39,6 @@ class Source:
     pictures: Callable[[np.ndarray], Tensor]  # Decoded images of some rows, uint8 [n, 1, H, W].
     notes: tuple[str, ...] = ()  # Sentences about images that the reader left out.
 
-    def shares(self) -> dict[str, float]:
-        """Return the share of positives of each class among the images with a label."""
-        return {name: float(np.nanmean(self.labels[:, column])) for column, name in enumerate(self.classes)}
-
 
 def organisations(config: Path) -> dict[str, Any]:
     """Return the arguments of the data module in the configuration of a federation of organisations.
@@ -61,12 +57,9 @@ def organisations(config: Path) -> dict[str, Any]:
 
 
 def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: Path | None) -> Iterator[Source]:
-    """Yield the data sets of a configuration, its external ones last, that are built in or lie below ``--root``.
+    """Yield the data sets of a configuration, its external ones last, that lie below ``root``; without it, built-in ones.
 
-    Args:
-        config: YAML file of a federation of organisations.
-        folders: For each data set, the arguments of its reader that are paths, relative to ``root``.
-        root: Folder of the data; None if they are built in.
+    ``folders`` has for each data set the arguments of its reader that are paths, relative to ``root``.
 
     Raises:
         ConfigError: None of them exists, or the configuration has no sources.
@@ -104,11 +97,7 @@ def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
 def found_below(root: Path, path: str, config: Mapping[str, Any], key: str) -> Path:
     """Return the folder of a data set: ``root/path``, or else the only one that holds it among the root's folders.
 
-    Args:
-        root: The folder that the user names.
-        path: Path below it in the reproduction, ``.`` for the root itself.
-        config: The configuration of the runs.
-        key: Key of ``data`` whose value the folder is, such as ``root`` or ``sources.NIH.root``.
+    The folder is the value of a key of ``data`` in the configuration, such as ``root`` or ``sources.NIH.root``.
 
     Raises:
         ConfigError: Several folders hold the data set.

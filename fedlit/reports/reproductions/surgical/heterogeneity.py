@@ -35,9 +35,9 @@ class FrequenciesReport:
         classes = sorted({name for labelled in self.sites.values() for name in labelled})
         shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
         rows = [
-            (source.name, len(source.labels), name, share)
+            (source.name, len(source.labels), name, float(np.nanmean(source.labels[:, column])))
             for source in found
-            for name, share in source.shares().items()
+            for column, name in enumerate(source.classes)
             if name in self.sites.get(source.name, classes)
         ]
         table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
