@@ -57,7 +57,7 @@ def organisations(config: Path) -> dict[str, Any]:
 
 
 def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: Path | None) -> Iterator[Source]:
-    """Yield the data sets of a configuration, its external ones last, that lie below ``root``; without it, built-in ones.
+    """Yield the data sets of a configuration that lie below ``root``, or the built-in ones; external ones are last.
 
     ``folders`` has for each data set the arguments of its reader that are paths, relative to ``root``.
 
