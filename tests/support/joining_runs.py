@@ -1,6 +1,6 @@
 """Runs of a federation with the model of each site alone, written by hand."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,16 +13,12 @@ SITES = ("east", "north", "west")
 CLASSES = ("Mass", "Nodule")
 
 
-def site_predictions(
-    strength: float | Mapping[str, float], seed: int, draw: int = 7, images: int = 300, sites: Sequence[str] = SITES
-) -> Predictions:
-    """All sites' test images; the labels and half of the noise of a draw are the same for all seeds."""
+def site_predictions(strength: float, seed: int, draw: int = 7, sites: Sequence[str] = SITES) -> Predictions:
+    """300 test images of each site; the labels and half of the noise of a draw are the same for all seeds."""
     rng, own = np.random.default_rng(draw), np.random.default_rng((draw, seed + 1, 1000))
-    count = images * len(sites)
-    labels = (rng.random((count, len(CLASSES))) < 0.35).astype(np.float32)
-    holders = np.repeat(sites, images)
-    strengths = np.array([strength if isinstance(strength, (int, float)) else strength[site] for site in holders])
-    scores = strengths[:, None] * labels + rng.normal(size=labels.shape) + 0.3 * own.normal(size=labels.shape)
+    holders = np.repeat(sites, 300)
+    labels = (rng.random((len(holders), len(CLASSES))) < 0.35).astype(np.float32)
+    scores = strength * labels + rng.normal(size=labels.shape) + 0.3 * own.normal(size=labels.shape)
     names = np.array([f"{site}-{n:05d}" for n, site in enumerate(holders)])
     people = np.char.add("p", names)
     return scored(scores, labels, CLASSES, images=names, patients=people, sites=holders, clients=holders)
@@ -45,9 +41,9 @@ def write_individual(folder: Path, site: str, found: Predictions, seed: int) -> 
     return directory
 
 
-def write_joining(folder: Path, alone: float = 0.6, joined: float = 1.4, seeds: Sequence[int] = (0, 1, 2)) -> Path:
-    """Runs of each site alone, of a federation, and of pooled data."""
-    for seed in seeds:
+def write_joining(folder: Path, alone: float = 0.6, joined: float = 1.4) -> Path:
+    """Runs of each site alone, of a federation, and of pooled data, with three seeds."""
+    for seed in (0, 1, 2):
         for place, site in enumerate(SITES):
             write_individual(folder, site, site_predictions(alone, 10 * seed + place), seed)
         write_federation(folder, "FedAvg", site_predictions(joined, 10 * seed + 8), seed)
