@@ -11,16 +11,12 @@ import yaml
 from PIL import Image
 from refusals import refused
 from reproduced import derived, printed
+from small_chexpert import HEADER, line
 from small_nih import write_ten_labels
 
 from fedlit.reports.reproductions.document import find
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.heterogeneity import _bars
-
-CHEXPERT = (
-    "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
-    "Edema,Consolidation,Pneumonia,Atelectasis,Pneumothorax,Pleural Effusion,Pleural Other,Fracture,Support Devices"
-)
 
 
 @pytest.fixture
@@ -102,15 +98,11 @@ def test_hospitals_that_look_different_are_told_apart_and_equal_ones_are_not(tmp
 def label_files(tmp_path) -> Path:
     """NIH: 10 images, 1 cardiomegaly, 2 effusions. CheXpert: 8 images, 2 of them cardiomegaly, one more uncertain."""
     write_ten_labels(tmp_path / "NIH")
-    columns = CHEXPERT.split(",")
+    (tmp_path / "CheXpert").mkdir()
     values = [{"Cardiomegaly": "1.0"}] * 2 + [{"Cardiomegaly": "-1.0", "Edema": "-1.0"}] + [{}] * 5
     for name, part in (("train", values), ("valid", [{}])):
-        lines = [CHEXPERT]
-        for i, found in enumerate(part):
-            path = f"CheXpert-v1.0-small/{name}/patient{i:05d}/study1/view1_frontal.jpg"
-            lines.append(",".join(({"Path": path, "Frontal/Lateral": "Frontal"} | found).get(c, "") for c in columns))
-        (tmp_path / "CheXpert").mkdir(exist_ok=True)
-        (tmp_path / "CheXpert" / f"{name}.csv").write_text("\n".join(lines) + "\n")
+        paths = [f"CheXpert-v1.0-small/{name}/patient{i:05d}/study1/view1_frontal.jpg" for i in range(len(part))]
+        (tmp_path / "CheXpert" / f"{name}.csv").write_text("\n".join([HEADER, *map(line, paths, part)]) + "\n")
     return tmp_path
 
 
