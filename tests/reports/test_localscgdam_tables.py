@@ -192,3 +192,23 @@ def test_a_choice_at_the_end_of_its_range_is_reported():
         "T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 30, momentum 0.99."
     )
     assert "At the end" not in rates.choice_text(tried[2:3].reindex(columns=[*names, "validation"]), found)
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_all_methods_start_from_one_body_and_are_tried_at_the_same_rates(scale, tmp_path):
+    reproduced = Reproduction("localscgdam-pretrained", root=tmp_path, scale=scale, run_dir=tmp_path)
+    parts = reproduced.parts()
+    assert len(parts) == 10
+    assert len({part.body.experiment for part in parts}) == 1
+    assert {tuple(case.labels["rate"] for case in part.cases.values()) for part in parts} == {
+        (0.1, 0.3, 1.0, 3.0, 10.0)
+    }
+    ratios = [part.settings.get("data.imratio") or part.settings["data"]["init_args"]["imratio"] for part in parts]
+    assert ratios == [0.01] * 5 + [0.1] * 5
+
+
+def test_runs_on_fixed_features_can_be_planned(tmp_path, plan_some):
+    planned = plan_some(Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path), 1, slice(0, 10, 5))
+    trained = {name: yaml.safe_load(runs[0].config)["model"]["init_args"] for name, runs in planned.items()}
+    assert {keys["trainable"] for name, keys in trained.items() if "body" not in name} == {"head"}
+    assert {runs[0].rounds for name, runs in planned.items() if "body" not in name} == {256}

@@ -182,6 +182,22 @@ def test_every_document_is_listed_and_no_name_lacks_one():
     assert {file.stem for file in HOME.glob("*/*-*.yaml") if file.stem.startswith(f"{file.parent.name}-")} == set(NAMES)
 
 
+def test_every_row_of_every_document_is_of_one_run_a_seed():
+    seen = set()
+    for name in (file.stem for file in HOME.glob("*/*-*.yaml")):
+        document = read_document(find(name))
+        for scale, chosen in document.scales.items():
+            reproduced = Reproduction(name, scale=scale)
+            reporter = reproduced._reporter()
+            if not isinstance(reporter, SeedsReport):
+                continue
+            labels = [{"title": p.title} | case.labels for p in chosen.parts.values() for case in p.cases.values()]
+            cells = [(reporter.row.format(**each), reporter.column.format(**each)) for each in labels]
+            assert len(cells) == len(set(cells)), (name, scale)
+            seen.add(name)
+    assert {"fdam-fig1", "surgical-sites", "localscgdam-table1"} <= seen
+
+
 def test_the_test_set_does_not_choose_rates():
     with refused("rate-metric-of-test-set"):
         Rates("model.optimizer.lr", [0.1], {}, 9, {}, "test/federation/auroc_macro", "")

@@ -1,4 +1,4 @@
-"""The surgical aggregation paper's tables and Figures 5 to 7: their settings, and reports of made-up metrics."""
+"""The surgical aggregation paper's tables and figures, and trials of its claims: settings, and reports of made-up runs."""
 
 import math
 
@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from refusals import refused
 from reproduced import table_of_runs
 from scipy import stats
 
@@ -244,3 +245,80 @@ def test_the_picture_has_a_panel_an_axis_and_test_set(runs):
     assert axes[2].lines[3].get_xdata().tolist() == [0, 4, 8, 10]
     one = Reproduction("surgical-fig7").report(runs)
     assert len(one.figures["figure"].axes) == 2
+
+
+AUROC = "test_curve/federation/auroc_macro"
+
+
+@pytest.fixture
+def sites(tmp_path) -> tuple[Reproduction, pd.DataFrame]:
+    """The reproduction by number of sites, and runs in which surgical heads lead by K thousandths at the end."""
+    reproduced = Reproduction("surgical-sites", seeds=[0, 1])
+
+    def measured(part, name, seed):
+        labels = part.cases[name].labels
+        lead = labels["clients"] / 1000 if labels["method"] == "SurgAgg" else 0.0
+        curve = {4: 0.6, 8: 0.65, 16: 0.7, 32: 0.75 + lead + seed / 100}
+        return {"test/federation/auroc_macro": 0.5}, {step: {AUROC: value} for step, value in curve.items()}, 8
+
+    return reproduced, table_of_runs(reproduced.parts()[:1], tmp_path, measured)
+
+
+def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
+    reproduced, runs = sites
+    lines = reproduced.report(runs).text.splitlines()
+    assert lines[0] == "|  | 4 rounds | 8 rounds | 16 rounds | 32 rounds |"
+    assert lines[2].startswith(
+        "| Hidden layer, K = 2, PartialLoss | 0.6000 ± 0.0000 | 0.6500 ± 0.0000 | 0.7000 ± 0.0000 | 0.7550 ± "
+    )
+    (ten,) = [line for line in lines if line.startswith("| Hidden layer, K = 10, SurgAgg")]
+    assert ten.count("(+0.0000 ± 0.0000)") == 3
+    assert "(**+0.0100 ± 0.0000**)" in ten
+
+
+def test_runs_of_two_parts_are_never_one_row(sites):
+    """They were pooled as six seeds of one."""
+    reproduced, runs = sites
+    with refused("report-row-twice", "seed 0", "'Hidden layer, K = 2, PartialLoss', '4 rounds'"):
+        reproduced.report(pd.concat([runs, runs]))
+    both = pd.concat([runs, runs.assign(title="Whole network")])
+    rows = [len(reproduced.report(each).tables["table"]) for each in (runs, both)]
+    assert rows[1] == 2 * rows[0]
+
+
+def test_a_round_that_was_not_measured_is_an_error(sites):
+    reproduced, runs = sites
+    (runs["directory"][0] / "metrics.csv").write_text(f"step,key,value\n4,{AUROC},0.6\n")
+    with refused("report-metric-missing", "report.rounds", "no 8", "4"):
+        reproduced.report(runs)
+
+
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, plan_some):
+    given = {"scale": scale, "run_dir": tmp_path} | ({"root": tmp_path} if scale == "paper" else {})
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], **given), 2, slice(1))
+    configs = [yaml.safe_load(run.config) for run in planned["surgical-sites"]]
+    for config in configs:
+        assert config["data"]["init_args"]["scheme"]["init_args"]["shared"] == 0
+        assert config["federation"]["test_curves"] is True
+        del config["name"], config["tags"], config["federation"]["aggregators"]
+        for phase in config["phases"]:
+            del phase["aggregators"]
+    partial, surgical = configs
+    assert partial == surgical
+
+
+def test_one_condition_of_a_part_differs_from_the_first(tmp_path, plan_some):
+    """What trains, how large sites are, or both."""
+    planned = plan_some(Reproduction("surgical-sites", seeds=[0], run_dir=tmp_path))
+    configs = {part: yaml.safe_load(runs[-1].config) for part, runs in planned.items() if "body" not in part}
+    trains = {part: config["model"]["init_args"]["trainable"] for part, config in configs.items()}
+    sizes = {part: config["data"]["init_args"]["partition"]["init_args"]["sizes"] for part, config in configs.items()}
+    skewed = [16, 8, 4, 2, 1]
+    assert trains == {
+        "surgical-sites": "head",
+        "surgical-sites-whole": "all",
+        "surgical-sites-sizes": "head",
+        "surgical-sites-whole-sizes": "all",
+    }
+    assert [sizes[part] for part in trains] == [None, None, skewed, skewed]
