@@ -1,11 +1,10 @@
 """The numbers of a comparison against loops written out by hand, scikit-learn and scipy."""
 
 from dataclasses import astuple, replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-from past_runs import CLASSES, predictions
+from past_runs import CLASSES, compared, predictions
 from refusals import refused
 from scipy import stats
 from sklearn.metrics import roc_auc_score
@@ -14,24 +13,6 @@ from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
 from fedlit.metrics.paired import holm, paired
 from fedlit.predictions.table import Predictions
-from fedlit.reports.compare.alignment import share_by_draw
-from fedlit.reports.compare.methods import grouped
-from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.compare.statistics import Statistics, statistics
-
-
-def past_run(aggregator: str, seed: int, drawn: bool = False) -> PastRun:
-    settings, draw = {"federation.aggregators.0": aggregator}, (("data.init_args.seed", seed),) * drawn
-    return PastRun(f"{aggregator}-{seed}", "run", seed, "", {}, settings, Path(), draw)
-
-
-def compared(found: dict[tuple[str, int], Predictions], drawn: bool = False, **options: object) -> Statistics:
-    """Statistics of predictions by aggregator and seed, which may have drawn the data; the first is the baseline."""
-    methods = grouped([past_run(*key, drawn) for key in found])
-    runs = [(method.name, run.seed) for method in methods for run in method.runs]
-    draws = [run.draw for method in methods for run in method.runs]
-    shared = share_by_draw([str(run) for run in runs], [found[run] for run in runs], draws)
-    return statistics(methods, methods[0], shared, **options)
 
 
 def aurocs(found: Predictions) -> list[float]:

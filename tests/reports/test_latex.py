@@ -4,8 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from past_runs import predictions
-from test_compare_statistics import compared
+from past_runs import compared, predictions
 
 from fedlit.reports.compare.latex import auroc_table, differences_table, escaped
 

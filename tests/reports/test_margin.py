@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from past_runs import config, predictions, write_run
+from past_runs import compared, config, predictions, write_run
 from refusals import Cli, refused
 from scipy import stats
-from test_compare_statistics import compared
 
 from fedlit.reports.compare.margin import POWER, check_margin, margin_tests, needed
 

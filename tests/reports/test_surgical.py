@@ -1,4 +1,4 @@
-"""The surgical aggregation paper's tables and figures, and trials of its claims: settings, and reports of made-up runs."""
+"""The surgical aggregation paper's tables and figures, and trials of its claims, from documents and made-up runs."""
 
 import math
 

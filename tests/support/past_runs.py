@@ -8,6 +8,10 @@ import torch
 import yaml
 
 from fedlit.predictions.table import COLUMNS, Predictions, write
+from fedlit.reports.compare.alignment import share_by_draw
+from fedlit.reports.compare.methods import grouped
+from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.statistics import Statistics, statistics
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
@@ -70,3 +74,17 @@ def write_run(
     if finished:
         Result(3, 3, 1.0).write(directory)
     return directory
+
+
+def past_run(aggregator: str, seed: int, drawn: bool = False) -> PastRun:
+    settings, draw = {"federation.aggregators.0": aggregator}, (("data.init_args.seed", seed),) * drawn
+    return PastRun(f"{aggregator}-{seed}", "run", seed, "", {}, settings, Path(), draw)
+
+
+def compared(found: dict[tuple[str, int], Predictions], drawn: bool = False, **options: object) -> Statistics:
+    """Statistics of predictions by aggregator and seed, which may have drawn the data; the first is the baseline."""
+    methods = grouped([past_run(*key, drawn) for key in found])
+    runs = [(method.name, run.seed) for method in methods for run in method.runs]
+    draws = [run.draw for method in methods for run in method.runs]
+    shared = share_by_draw([str(run) for run in runs], [found[run] for run in runs], draws)
+    return statistics(methods, methods[0], shared, **options)

@@ -149,7 +149,7 @@ def what_joining_brought(
             key="joining-without-individual",
         )
     notes += _untested(runs, scored, others, alone)
-    home, away, texts = {}, {}, {}
+    home, away, texts = {}, {}, {}  # gains by method and site; sites by note
     single = [method for method in others if not any(scored[run.where].models.any() for run in method.runs)]
     for site, own in sorted(alone.items()):
         progress(f"gains of {site}")

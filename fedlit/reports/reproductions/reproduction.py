@@ -296,12 +296,8 @@ class Reproduction:
     def _keys_of_user(self, part: SweepPart) -> dict[str, Any]:
         """Return the keys that the user set for the runs of a part."""
         bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
-        devices = {
-            "federation.workers": self.workers,
-            "fabric.accelerator": self.accelerator,
-            "fabric.devices": self.devices,
-            "fabric.precision": self.precision,
-        }
+        devices = {f"fabric.{name}": getattr(self, name) for name in ("accelerator", "devices", "precision")}
+        devices |= {"federation.workers": self.workers}
         keys = self.set_body if part.experiment in bodies else self.set
         return {key: value for key, value in devices.items() if value is not None} | keys
 
