@@ -23,20 +23,11 @@ class SurgicalMethod:
     measured: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     part: str = ""  # Part of the cases; "" for every part.
 
-    def by_sites(self, test_set: str, label: str, sites: Sequence[str]) -> float:
-        """Return the mean AUROC of a class by the sites' own models; NaN if one of them did not learn it."""
-        found = []
-        for site in sites:
-            alone = f"individual-{slug(site)}"
-            case, by = (alone, "") if alone in self.cases else (self.cases[0], f" by {site}")
-            found.append(self.measured[case].get(f"test/{slug(test_set + by)}/auroc/{slug(label)}", np.nan))
-        return float(np.mean(found))
-
-    def auroc(self, test_set: str, label: str) -> float:
-        """Return the AUROC of a class on a test set; NaN if no model of the method learned it."""
-        key = f"test/{slug(test_set)}/auroc/{slug(label)}"
-        case = f"individual-{slug(test_set)}"
-        return self.measured[case if case in self.cases else self.cases[0]].get(key, np.nan)
+    def auroc(self, test_set: str, label: str, site: str = "") -> float:
+        """Return the AUROC of a class on a test set, by the model of a site if named; NaN if it was not learned."""
+        alone = f"individual-{slug(site or test_set)}"
+        case, by = (alone, "") if alone in self.cases else (self.cases[0], f" by {site}" if site else "")
+        return self.measured[case].get(f"test/{slug(test_set + by)}/auroc/{slug(label)}", np.nan)
 
 
 @dataclass(frozen=True)
@@ -53,9 +44,8 @@ class Column:
     def value(self, method: SurgicalMethod, label: str, sites: Mapping[str, Sequence[str]]) -> float:
         """Return the AUROC of a class; NaN if it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
-        if method.personal and not self.own:
-            return float(np.mean([method.by_sites(name, label, self.models or list(sites)) for name in sets]))
-        found = [method.auroc(name, label) for name in sets]
+        models = (self.models or sites) if method.personal and not self.own else [""]
+        found = [np.mean([method.auroc(name, label, site) for site in models]) for name in sets]
         return float(np.mean(found)) if found else np.nan
 
 
