@@ -60,6 +60,17 @@ def test_docstrings_begin_with_what_they_describe():
     assert not found, "\n".join(found)
 
 
+def test_docstrings_that_begin_with_return_are_of_functions_that_return_something():
+    found = [
+        f"{file.relative_to(ROOT)}: {node.name}"
+        for file in tracked("fedlit/*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or ast.Name("unknown")) == "None"
+        and (ast.get_docstring(node) or "").startswith("Return")
+    ]  # fmt: skip
+    assert not found, "\n".join(found)
+
+
 @pytest.mark.parametrize("pattern", ["fedlit/*.py", "*.md"])
 def test_plain_words_in_place_of_odd_ones(pattern: str):
     found = [

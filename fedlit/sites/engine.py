@@ -159,7 +159,7 @@ class SiteEngine(Engine):
         return dict(self._accepted)
 
     def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
-        """Return to the states at sites that a checkpoint names."""
+        """Go back to the states at sites that a checkpoint names."""
         every = {**self._accepted, **at_sites}  # clients that left may come back
         self._accepted = {name: at_sites.get(name) for name in every}
         self._rounds, self._trained = rounds, {}

@@ -126,7 +126,7 @@ def keep_freed_memory() -> None:
 
 
 def return_freed_memory() -> None:
-    """Return freed memory to the system; glibc keeps the parts of it that lie between used blocks.
+    """Hand freed memory back to the system; glibc keeps the parts of it that lie between used blocks.
 
     This takes a few milliseconds, and is for the end of work that used much more memory than remains in use.
     """

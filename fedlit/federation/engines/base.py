@@ -306,7 +306,7 @@ class Engine:
         return {}
 
     def roll_back(self, at_sites: Mapping[str, int | None], rounds: int) -> None:
-        """Return to the states at sites that a checkpoint after ``rounds`` rounds refers to."""
+        """Go back to the states at sites that a checkpoint after ``rounds`` rounds refers to."""
 
     def saved(self, places: Sequence[Mapping[str, int | None]]) -> None:
         """Record the states at sites that the existing checkpoints refer to."""
