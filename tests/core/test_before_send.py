@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from engine_rounds import opened
+from engine_rounds import run as run_clients
 from refusals import refused
 from simulation import Simulation, simulate
 from torch import Tensor
@@ -10,11 +12,9 @@ from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, ClientContext, FedBN, FedProx
 from fedlit.aggregators.composition import Composition
-from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientData, Payload
 from fedlit.data import FederatedDataModule
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -82,17 +82,13 @@ class Keeps(Aggregator):
 def test_a_change_that_a_client_keeps_is_what_it_was(workers: int):
     """The client's weight of 1/3 multiplies the sent vector in place, not the kept one."""
     torch.manual_seed(0)
-    federation = Federation([Keeps()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=workers)
-    session = assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
-    server, rnd = session.restore(None)[0], session.round(0)
-    try:
-        total, _ = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
+    federation = Federation([Keeps()], schedule=ConstantSchedule(2, "steps"))
+    with opened(federation, ToyNet(), ToyData(3), workers) as (session, server):
+        _, total, _ = run_clients(session, server)
         session.engine.commit()
         kept = [state.load().aggregators[0]["last"] for state in session.engine.client_states().values()]
         sent = sum(client.weight * last for client, last in zip(session.clients.values(), kept, strict=True))
         torch.testing.assert_close(sent, total.vectors["w"], rtol=1e-5, atol=1e-8)
-    finally:
-        session.engine.close()
 
 
 def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
@@ -103,11 +99,9 @@ def run(aggregators: list[Aggregator], rounds: int = 4) -> Simulation:
 
 def one_round(aggregators: list[Aggregator]) -> Payload:
     """Return the sum of what clients send in a first round."""
-    federation = Federation(aggregators, rounds=1, schedule=ConstantSchedule(3, "steps"), workers=1)
-    session = assemble(federation, ToyNet(), ToyData(), make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = session.round(0)
-    return session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)[0]
+    federation = Federation(aggregators, schedule=ConstantSchedule(3, "steps"))
+    with opened(federation, ToyNet(), ToyData()) as (session, server):
+        return run_clients(session, server)[1]
 
 
 @pytest.mark.parametrize(("aggregators", "normalised"), [([NormalisedSteps()], True), ([], False)])
@@ -151,13 +145,11 @@ class ClipHalf(Composition):
 def test_the_change_is_what_is_sent_and_what_diagnostics_see():
     clip = Clip(0.01)
     federation = Federation([clip, FedProx(0.1)], rounds=1, schedule=ConstantSchedule(3, "steps"))
-    session = assemble(federation, ToyNet(), ToyData(1), make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = session.round(0)
-    total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
-    assert clip.seen[-1] > 0.02
-    assert float(total.vectors["w"].norm()) == pytest.approx(0.01)
-    metrics = federation.close_round(server, total, rnd, session)
+    with opened(federation, ToyNet(), ToyData(1)) as (session, server):
+        rnd, total, _ = run_clients(session, server)
+        assert clip.seen[-1] > 0.02
+        assert float(total.vectors["w"].norm()) == pytest.approx(0.01)
+        metrics = federation.close_round(server, total, rnd, session)
     assert metrics["drift/update_norm"] == pytest.approx(0.01)
 
 

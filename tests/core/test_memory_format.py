@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from engine_rounds import played
 from lightning.pytorch import LightningModule
 from refusals import refused
 from torch import Tensor, nn
@@ -140,12 +141,7 @@ def session(module, data, memory_format=None, aggregators=(), precision="32-true
 def trained(*given, **options) -> tuple[Tensor, Tensor]:
     """Weights and statistics after three rounds."""
     ready = session(*given, **options)
-    server, _, _ = ready.restore(None)
-    ready.initialise_objective(server)
-    for index in range(3):
-        rnd = ready.round(index)
-        total, _ = ready.engine.run(rnd.cohort, ready.federation.open_round(server, rnd, ready), rnd)
-        ready.federation.close_round(server, total, rnd, ready)
+    server = played(ready)
     ready.engine.close()
     return server.w, server.stats
 

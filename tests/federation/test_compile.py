@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from engine_rounds import played, scored
 from pictures import CLASSES, Small, data
 from refusals import refused
 from torch import Tensor, nn
@@ -14,7 +15,6 @@ from fedlit.core.messages import ClientData
 from fedlit.data.in_memory import GivenClients
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
-from fedlit.federation.evaluation import client_views
 from fedlit.federation.examinations import Compiler
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
@@ -43,13 +43,7 @@ def session(folder, module=Small, **options) -> Session:
 
 
 def trained(ready: Session) -> Tensor:
-    server, _, _ = ready.restore(None)
-    for index in range(3):
-        rnd = ready.round(index)
-        down = ready.federation.open_round(server, rnd, ready)
-        total, _ = ready.engine.run(rnd.cohort, down, rnd)
-        ready.federation.close_round(server, total, rnd, ready)
-        ready.engine.evaluate(client_views(ready.data, "val"), ready.broadcast(server, rnd))
+    server = played(ready, after=lambda server, _: scored(ready, server))
     return torch.cat([server.w, server.stats])
 
 

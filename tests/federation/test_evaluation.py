@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from engine_rounds import opened
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES, ToyData, ToyNet
 
@@ -104,12 +105,11 @@ def test_models_are_scored_in_evaluation_mode(tmp_path):
 
 def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
     monkeypatch.setattr("fedlit.federation.evaluation.MOST_CHECKED", 4)
-    federation = Federation([], schedule=ConstantSchedule(2, "steps"), workers=1)
-    session = assemble(federation, ToyNet(), ToyData(clients=10, size=4), make_fabric("cpu"))
-    seen = []
-    score = session.engine.evaluate
-    monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
-    assert "val/auroc_macro" in sanity_check(session, session.restore(None)[0])
+    seen, federation = [], Federation([], schedule=ConstantSchedule(2, "steps"))
+    with opened(federation, ToyNet(), ToyData(clients=10, size=4)) as (session, server):
+        score = session.engine.evaluate
+        monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
+        assert "val/auroc_macro" in sanity_check(session, server)
     assert [view.client for view in seen] == ["site-0", "site-2", "site-5", "site-7"]
 
 
@@ -264,13 +264,9 @@ def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):
 
 def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
     """A payload holds vectors of the model's sizes, the client's weight and which groups it shares; nothing else."""
-    data = ToyData()
-    federation = Federation([FedBN()], rounds=1, workers=1)
-    session = assemble(federation, ToyNet(), data, make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = session.round(0)
-    replies = list(session.engine._pool.train(rnd.cohort, {}, session.broadcast(server, rnd), rnd))
-    layout = session.layout
+    with opened(Federation([FedBN()], rounds=1), ToyNet(), ToyData()) as (session, server):
+        rnd, layout = session.round(0), session.layout
+        replies = list(session.engine._pool.train(rnd.cohort, {}, session.broadcast(server, rnd), rnd))
     for payload, [(_, report)] in replies:
         assert set(vars(payload)) == {"vectors", "weight", "mask_weight"}
         sizes = {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}

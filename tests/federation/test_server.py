@@ -2,28 +2,22 @@
 
 import pytest
 import torch
+from engine_rounds import opened, run
 from refusals import refused
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, LocalSGDM, Scaffold, SurgicalHeads
-from fedlit.core.fabric import make_fabric
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import server_round
 from fedlit.schedules import ConstantSchedule
 
 
 def replies(aggregators, workers=1):
-    """A session, its server's state, a round, and the sum of what clients sent in it."""
+    """Aggregators, the server's state, a round, and the sum of what clients sent in it."""
     torch.manual_seed(0)
-    federation = Federation(aggregators, rounds=2, schedule=ConstantSchedule(2, "steps"), workers=workers)
-    session = assemble(federation, ToyNet(), ToyData(3, labelled=2), make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = session.round(0)
-    try:
-        total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
-    finally:
-        session.engine.close()
+    federation = Federation(aggregators, rounds=2, schedule=ConstantSchedule(2, "steps"))
+    with opened(federation, ToyNet(), ToyData(3, labelled=2), workers) as (session, server):
+        rnd, total, _ = run(session, server)
     return federation.aggregators, server, total, rnd
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from engine_rounds import opened, play_round
 from refusals import refused
 from toys import ToyData, ToyNet
 
@@ -71,12 +72,10 @@ class Anchored(Aggregator):
 
 
 def test_the_initial_weights_that_an_algorithm_keeps_stay_what_they_were():
-    federation = Federation([Anchored(), Anchored()], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=1)
-    session = assemble(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
-    server, rnd = session.restore(None)[0], session.round(0)
-    before = server.w.clone()
-    total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
-    federation.close_round(server, total, rnd, session)
-    session.model(server)
+    federation = Federation([Anchored(), Anchored()], rounds=1, schedule=ConstantSchedule(2, "steps"))
+    with opened(federation, ToyNet(), ToyData(2)) as (session, server):
+        before = server.w.clone()
+        play_round(session, server)
+        session.model(server)
     assert not torch.equal(server.w, before)
     assert all(torch.equal(state["start"], before) for state in server.aggregators)

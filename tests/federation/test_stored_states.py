@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 from awkward import NoisyData, WideNet
+from engine_rounds import opened, shared_folder
 from refusals import refused
-from runs import Kept, Place, assert_same_run, wait_until
+from runs import Kept, Place, assert_same_run, assert_same_tensors, wait_until
 
 from fedlit.aggregators import FedBN, Scaffold
 from fedlit.core.checkpoints import checkpoint
@@ -72,19 +73,14 @@ def test_states_in_files_change_no_number(tmp_path, workers):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_measuring_round_of_all_clients_makes_no_states(workers):
     """States of all clients together would fit neither into memory nor into /dev/shm."""
-    federation = Federation([Scaffold()], workers=workers)
-    clients = NoisyData(clients=5, size=9)
-    session = assemble(federation, WideNet(momentum=0.9), clients, make_fabric("cpu"))
-    try:
-        server, _, _ = session.restore(None)
+    module, data = WideNet(momentum=0.9), NoisyData(clients=5, size=9)
+    with opened(Federation([Scaffold()]), module, data, workers) as (session, server):
         session.measure(server, session.round(0))
         assert session.engine._waiting == {}
-        if workers > 1:
-            shared = {file.name for file in session.engine._pool._folder.path.iterdir()}
+        if folder := shared_folder(session.engine):
+            shared = {file.name for file in folder.iterdir()}
             assert any(name.startswith("reply-") for name in shared)
             assert not any(name.startswith("client-") for name in shared)
-    finally:
-        session.engine.close()
 
 
 def test_a_run_goes_on_from_files_to_memory_and_back(tmp_path):
@@ -92,9 +88,7 @@ def test_a_run_goes_on_from_files_to_memory_and_back(tmp_path):
     for rounds, memory in ((1, "1kB"), (2, "1kB"), (3, "1GB"), (4, "1kB")):
         last = checkpoint.find(tmp_path / "parts/toy/one/checkpoints", "last")
         fit(tmp_path / "parts", memory, resume=last, rounds=rounds)
-    whole, parts = (Kept(tmp_path / name / "toy/one").tensors() for name in ("whole", "parts"))
-    assert whole.keys() == parts.keys()
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
+    assert_same_tensors(*(Kept(tmp_path / name / "toy/one").tensors() for name in ("whole", "parts")))
 
 
 def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
@@ -109,8 +103,7 @@ def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
         loaded = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"])
         assert {type(kept) for kept in stored.clients.values()} == {StoredState}
         for name, kept in stored.clients.items():
-            there = kept.load().tensors()
-            assert all(torch.equal(there[k], t) for k, t in loaded.clients[name].tensors().items())
+            assert_same_tensors(kept.load().tensors(), loaded.clients[name].tensors())
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Rounds of a federation that tests play step by step on a local engine."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,41 +9,55 @@ import torch
 from lightning.pytorch import LightningModule
 
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ServerState
+from fedlit.core.messages import ClientReport, Payload, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.local import LocalEngine
+from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
-from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 
 
 @contextmanager
 def opened(
-    federation: Federation, module: LightningModule, data: FederatedDataModule, workers: int
+    federation: Federation,
+    module: LightningModule,
+    data: FederatedDataModule,
+    workers: int = 1,
+    precision: str = "32-true",
 ) -> Iterator[tuple[Session, ServerState]]:
     """Context manager that yields a session on copies of module and data, and its initial state."""
     federation.workers = workers
-    session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu"))
+    session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
     try:
         yield session, session.restore(None)[0]
     finally:
         session.engine.close()
 
 
-def run(session: Session, server: ServerState, index: int = 0) -> tuple:
+def run(session: Session, server: ServerState, index: int = 0) -> tuple[Round, Payload, list[ClientReport]]:
     """Run the clients' part of a round; returns the round, the combined payload and the reports."""
     rnd = session.round(index)
-    return rnd, *session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
+    return rnd, *session.engine.run(rnd.cohort, session.federation.open_round(server, rnd, session), rnd)
 
 
-def play_round(session: Session, server: ServerState, index: int = 0) -> tuple[str, ...]:
-    """Run a whole round and return its cohort."""
+def play_round(session: Session, server: ServerState, index: int = 0) -> list[ClientReport]:
+    """Run a whole round and return the reports of its cohort."""
     rnd, total, reports = run(session, server, index)
     assert [report.client for report in reports] == list(rnd.cohort)
-    server_round(session.federation.aggregators, server, total, rnd)
-    session.engine.commit()
-    return rnd.cohort
+    session.federation.close_round(server, total, rnd, session)
+    return reports
+
+
+def played(
+    session: Session, rounds: int = 3, after: Callable[[ServerState, list[ClientReport]], None] = lambda *_: None
+) -> ServerState:
+    """Run rounds from the start and return the server's state."""
+    server, _, _ = session.restore(None)
+    session.initialise_objective(server)
+    for index in range(rounds):
+        after(server, play_round(session, server, index))
+    return server
 
 
 def everything(session: Session, server: ServerState) -> dict[str, torch.Tensor]:
@@ -53,6 +67,15 @@ def everything(session: Session, server: ServerState) -> dict[str, torch.Tensor]
     for name, state in session.engine.client_states().items():
         tensors |= {f"{name}/{k}": v for k, v in state.tensors().items()}
     return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def scored(session: Session, server: ServerState) -> dict[str, torch.Tensor]:
+    """Return scores, labels and logged values of the clients' validation sets."""
+    down, tensors = session.broadcast(server, session.round(0)), {}
+    for scores in session.engine.evaluate(client_views(session.data, "val"), down):
+        values = {"scores": scores.scores, "labels": scores.labels, "logged": torch.tensor([*scores.logged.values()])}
+        tensors |= {f"{kind}/{scores.view.client}": value for kind, value in values.items()}
+    return tensors
 
 
 def shared_folder(engine: LocalEngine) -> Path | None:

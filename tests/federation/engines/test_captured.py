@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from engine_rounds import everything, played
 from pictures import CLASSES, Small, data
 from refusals import refused
 from tape import TapeRecorder
@@ -109,19 +110,10 @@ def session(module, federation, folder, cuda_graph, device="cpu", **options) -> 
 
 def trained(ready: Session) -> dict[str, Tensor]:
     """The state after three rounds, by name."""
-    server, _, _ = ready.restore(None)
-    ready.initialise_objective(server)
-    left = {}
-    for index in range(3):
-        rnd = ready.round(index)
-        total, reports = ready.engine.run(rnd.cohort, ready.federation.open_round(server, rnd, ready), rnd)
-        ready.federation.close_round(server, total, rnd, ready)
-        for report in reports:
-            left[f"{index} {report.client}"] = torch.tensor([report.loss, *report.logged.values()])
-    left |= {"w": server.w, "stats": server.stats}
-    for name, state in ready.engine.client_states().items():
-        left |= {f"{name}/{key}": tensor for key, tensor in state.tensors().items()}
-    return left
+    reports = []
+    server = played(ready, after=lambda server, of_round: reports.extend(of_round))
+    logged = {f"{i} {r.client}": torch.tensor([r.loss, *r.logged.values()]) for i, r in enumerate(reports)}
+    return everything(ready, server) | logged
 
 
 def both(case, tmp_path, device: str = "cpu", **options) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

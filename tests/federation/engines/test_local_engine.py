@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from awkward import Counting, NoisyData, Stumbling, WideNet
-from engine_rounds import everything, opened, play_round, run, shared_folder
+from engine_rounds import everything, opened, play_round, run, scored, shared_folder
 from runs import assert_same_tensors
 from toys import ToyData, ToyNet
 
@@ -21,7 +21,6 @@ from fedlit.core.fabric import make_fabric
 from fedlit.federation.engines import base, local, pool
 from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import wanted_workers
-from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.interrupts import Interrupted, Interrupts
 from fedlit.schedules import ConstantSchedule
@@ -50,16 +49,9 @@ class Ran:
 def play(federation: Federation, module, data, workers: int) -> Ran:
     """Run all rounds, then an evaluation."""
     with opened(federation, module, data, workers) as (session, server):
-        cohorts = [play_round(session, server, index) for index in range(federation.rounds)]
-        tensors = everything(session, server)
-        down = session.broadcast(server, session.round(0))
-        for scores in session.engine.evaluate(client_views(session.data, "val"), down):
-            tensors |= {
-                f"scores/{scores.view.client}": scores.scores,
-                f"labels/{scores.view.client}": scores.labels,
-                f"logged/{scores.view.client}": torch.tensor(list(scores.logged.values())),
-            }
-        folder = shared_folder(session.engine)
+        rounds = [play_round(session, server, index) for index in range(federation.rounds)]
+        cohorts = [tuple(report.client for report in reports) for reports in rounds]
+        tensors, folder = everything(session, server) | scored(session, server), shared_folder(session.engine)
         return Ran(tensors, cohorts, {p.name for p in folder.iterdir()} if folder else set())
 
 

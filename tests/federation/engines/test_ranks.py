@@ -4,15 +4,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
 from awkward import Counting
+from engine_rounds import everything, played
 from refusals import refused
-from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script
+from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script, wait_until
 from toys import ToyData, ToyNet
 
 import fedlit
@@ -24,7 +24,6 @@ from fedlit.federation.engines.base import Engine
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.evaluation import client_views, views_beyond
 from fedlit.federation.federation import Federation
-from fedlit.federation.server import server_round
 from fedlit.schedules import ConstantSchedule
 
 CASES = {
@@ -43,21 +42,10 @@ def play(precision: str, federation: Federation) -> dict[str, torch.Tensor]:
     fabric = make_fabric("cpu", precision=precision)
     launch(fabric)
     torch.manual_seed(2)
-    module = ToyNet()
     federation.workers = 1
-    session = assemble(federation, module, ToyData(clients=4), fabric)
-    server, _, _ = session.restore(None)
-    for index in range(federation.rounds):
-        rnd = session.round(index)
-        total, reports = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
-        assert [report.client for report in reports] == list(rnd.cohort)
-        server_round(federation.aggregators, server, total, rnd)
-        session.engine.commit()
-    tensors = {"w": server.w, "stats": server.stats}
-    tensors |= {f"server/{i}/{k}": v for i, state in enumerate(server.aggregators) for k, v in state.items()}
-    for name, state in session.engine.client_states().items():
-        tensors |= {f"{name}/{k}": v for k, v in state.tensors().items()}
-    down = session.broadcast(server, session.round(0))
+    session = assemble(federation, ToyNet(), ToyData(clients=4), fabric)
+    server = played(session, federation.rounds)
+    tensors, down = everything(session, server), session.broadcast(server, session.round(0))
     beyond = views_beyond(session.data, session.personal, list(session.clients), "test", "validation_step")
     views = client_views(session.data, "val") + [view for views in beyond.values() for view in views]
     for scores in session.engine.evaluate(views, down):
@@ -145,25 +133,10 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
     alone = Place(tmp_path / "alone", TOYS).fit()
     ways = {
         "itself": [sys.executable, "-m", "fedlit", "fit", "--fabric.devices", "2"],
-        "torchrun": [
-            script("torchrun"),
-            "--nproc_per_node",
-            "2",
-            "--master_port",
-            str(free_port()),
-            "-m",
-            "fedlit",
-            "fit",
-        ],
+        "torchrun": [script("torchrun"), *f"--nproc_per_node 2 --master_port {free_port()} -m fedlit fit".split()],
         "fabric": [
             script("fabric"),
-            "run",
-            "--devices",
-            "2",
-            "--accelerator",
-            "cpu",
-            "--main-port",
-            str(free_port()),
+            *f"run --devices 2 --accelerator cpu --main-port {free_port()}".split(),
             str(Path(fedlit.__file__).with_name("__main__.py")),
             "fit",
         ],
@@ -248,7 +221,7 @@ def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     place = Place(tmp_path, options)
     first, second = place.ranks()
     kept = place.run("run")
-    wait_until(lambda: kept.rounds and max(kept.rounds) >= 2, first)
+    assert wait_until(lambda: kept.rounds and max(kept.rounds) >= 2, first, pause=0.01), first.output
     os.kill(second.process.pid, signal.SIGTERM)
     assert (first.wait(), second.wait()) == (128 + signal.SIGTERM, 0)
     assert (kept.path / "status.txt").read_text() == "KILLED"
@@ -266,11 +239,3 @@ def test_a_killed_rank_does_not_leave_the_other_waiting(tmp_path):
     first, second = Place(tmp_path, options).ranks()
     assert second.wait() == -signal.SIGKILL
     assert first.wait() not in (0, None)
-
-
-def wait_until(condition, command, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert command.process.is_alive(), command.output
-        assert time.monotonic() < deadline, command.output
-        time.sleep(0.01)

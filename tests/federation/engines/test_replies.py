@@ -4,11 +4,10 @@ import time
 
 import pytest
 import torch
+from engine_rounds import opened, run, shared_folder
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
-from fedlit.core.fabric import make_fabric
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 
@@ -23,22 +22,16 @@ class FirstIsSlow(Aggregator):
 
 def sums(workers: int) -> tuple[list[torch.Tensor], list[dict[str, int]]]:
     """The sum of the replies of three rounds, and the sizes of the reply files after each of them."""
-    federation = Federation([FirstIsSlow()], rounds=3, schedule=ConstantSchedule(2, "steps"), workers=workers)
+    federation, found, files = Federation([FirstIsSlow()], schedule=ConstantSchedule(2, "steps")), [], []
     torch.manual_seed(0)
-    session = assemble(federation, ToyNet(), ToyData(4), make_fabric("cpu"))
-    server, found, files = session.restore(None)[0], [], []
-    try:
+    with opened(federation, ToyNet(), ToyData(4), workers) as (session, server):
         for index in range(3):
-            rnd = session.round(index)
-            total, _ = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
+            _, total, _ = run(session, server, index)
             session.engine.commit()
             server.w += total.vectors["w"]
             found.append(total.vectors["w"])
-            if workers > 1:
-                folder = session.engine._pool._folder.path
+            if folder := shared_folder(session.engine):
                 files.append({path.name: path.stat().st_size for path in sorted(folder.glob("reply-*"))})
-    finally:
-        session.engine.close()
     return found, files
 
 

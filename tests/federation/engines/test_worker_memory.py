@@ -6,11 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from engine_rounds import opened, play_round
 from runs import execute
 from toys import ToyData, ToyNet
 
-from fedlit.core.fabric import make_fabric
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 
@@ -38,13 +37,9 @@ glibc = pytest.mark.skipif(
 
 @glibc
 def test_a_worker_keeps_it_for_the_next_step():
-    federation = Federation([], rounds=1, schedule=ConstantSchedule(2, "steps"), workers=2)
-    session = assemble(federation, Hungry(), ToyData(3), make_fabric("cpu"))
-    server, rnd = session.restore(None)[0], session.round(0)
-    try:
-        _, reports = session.engine.run(rnd.cohort, session.broadcast(server, rnd), rnd)
-    finally:
-        session.engine.close()
+    federation = Federation([], schedule=ConstantSchedule(2, "steps"))
+    with opened(federation, Hungry(), ToyData(3), workers=2) as (session, server):
+        reports = play_round(session, server)
     assert max(report.logged["pages"] for report in reports) < 1000  # 6,000 for each time that it was given back
 
 
