@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from engine_rounds import opened, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation import Simulation, simulate
@@ -13,10 +14,8 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.diagnostics import squares
-from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import drift_metrics
 from fedlit.objectives import AUCSaddle
@@ -83,35 +82,26 @@ def test_alignment_is_the_mean_cosine_of_updates_of_equal_length():
     assert from_sums(delta, uniform(4))["drift/alignment"] == pytest.approx(mean)
 
 
-class TestExtremes:
-    def test_identical_updates(self):
-        found = from_sums(np.repeat(updates(1), 5, axis=0), uniform(5))
-        assert found["drift/alignment"] == pytest.approx(1)
-        assert found["drift/client_drift"] == pytest.approx(0, abs=1e-9)
+ONE, APART = updates(1), np.eye(6, LAYOUT.size) * np.arange(1, 7)[:, None]
+LENGTH, SQUARES = np.linalg.norm(ONE), (APART**2).sum()
 
-    def test_orthogonal_updates(self):
-        delta = np.eye(6, LAYOUT.size) * np.arange(1, 7)[:, None]
-        found = from_sums(delta, uniform(6))
-        assert found["drift/alignment"] == pytest.approx(0, abs=1e-12)
-        assert found["drift/client_drift"] == pytest.approx((delta**2).sum() / 6 * 5 / 6)
 
-    def test_opposite_updates(self):
-        delta = updates(1)
-        found = from_sums(np.concatenate([delta, -delta]), uniform(2))
-        assert found["drift/alignment"] == pytest.approx(-1)
-        assert found["drift/update_norm"] == pytest.approx(0, abs=1e-12)
-        assert found["drift/client_drift"] == pytest.approx((delta**2).sum())
-
-    def test_one_client_has_nobody_to_be_aligned_with(self):
-        delta = updates(1)
-        assert from_sums(delta, np.ones(1)) == pytest.approx(
-            {"drift/client_drift": 0.0, "drift/update_norm": np.linalg.norm(delta)}, abs=1e-9
-        )
-
-    def test_clients_that_stand_still_have_no_alignment(self):
-        assert from_sums(np.zeros((3, LAYOUT.size)), uniform(3)) == {
-            "drift/client_drift": 0.0, "drift/update_norm": 0.0
-        }  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "drift", "norm", "alignment"),
+    [
+        (np.repeat(ONE, 5, axis=0), 0, LENGTH, 1),
+        (APART, SQUARES / 6 * 5 / 6, SQUARES**0.5 / 6, 0),
+        (np.concatenate([ONE, -ONE]), LENGTH**2, 0, -1),
+        (ONE, 0, LENGTH, None),
+        (np.zeros((3, LAYOUT.size)), 0, 0, None),
+    ],
+    ids=["identical", "orthogonal", "opposite", "a single client", "standing still"],
+)
+def test_extremes(changes, drift, norm, alignment):
+    """A single client has nobody to be aligned with, nor have clients that stand still."""
+    wanted = {"drift/client_drift": drift, "drift/update_norm": norm}
+    wanted |= {} if alignment is None else {"drift/alignment": alignment}
+    assert from_sums(changes, uniform(len(changes))) == pytest.approx(wanted, abs=1e-9)
 
 
 @settings(max_examples=60, deadline=None)
@@ -149,29 +139,20 @@ class Witness(Aggregator):
 )
 def test_in_rounds(aggregators, weights, participation):
     """With a fully shared model, without its normalisation layers, or with the rows of each client's classes."""
-    federation = Federation(
-        [Witness(), *aggregators],
-        rounds=3,
-        schedule=ConstantSchedule(3, "steps"),
-        weights=weights,
-        participation=participation,
-        workers=1,
-    )
+    options = {"schedule": ConstantSchedule(3, "steps"), "weights": weights, "participation": participation}
+    federation, data = Federation([Witness(), *aggregators], rounds=3, **options), ToyData(4, labelled=2)
     torch.manual_seed(0)
-    session = assemble(federation, ToyNet(), ToyData(4, labelled=2), make_fabric("cpu", precision="64-true"))
-    server, _, _ = session.restore(None)
-    for index in range(3):
-        rnd = session.round(index)
-        before = server.w.clone()
-        total, _ = session.engine.run(rnd.cohort, federation.open_round(server, rnd, session), rnd)
-        found = federation.close_round(server, total, rnd, session)
-        size = session.layout.size
-        owned = [session.layout.expand(session.masks[name].owned.double()).expand(size) for name in rnd.cohort]
-        changes = [mask * (Witness.seen[name] - before) for name, mask in zip(rnd.cohort, owned, strict=True)]
-        own = np.array([session.weights[name] for name in rnd.cohort])
-        wanted = expected(torch.stack(changes).numpy(), own, torch.stack(owned).numpy() > 0)
-        assert {k: v for k, v in found.items() if k.startswith("drift/")} == pytest.approx(wanted, rel=1e-9)
-        assert wanted["drift/client_drift"] > 0
+    with opened(federation, ToyNet(), data, precision="64-true") as (session, server):
+        for index in range(3):
+            before, size = server.w.clone(), session.layout.size
+            rnd, total, _ = run(session, server, index)
+            found = federation.close_round(server, total, rnd, session)
+            owned = [session.layout.expand(session.masks[name].owned.double()).expand(size) for name in rnd.cohort]
+            changes = [mask * (Witness.seen[name] - before) for name, mask in zip(rnd.cohort, owned, strict=True)]
+            own = np.array([session.weights[name] for name in rnd.cohort])
+            wanted = expected(torch.stack(changes).numpy(), own, torch.stack(owned).numpy() > 0)
+            assert {k: v for k, v in found.items() if k.startswith("drift/")} == pytest.approx(wanted, rel=1e-9)
+            assert wanted["drift/client_drift"] > 0
 
 
 def test_the_norm_is_before_a_server_learning_rate():

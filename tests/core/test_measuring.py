@@ -6,7 +6,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from engine_rounds import everything, played
 from refusals import refused
+from runs import assert_same_tensors
 from simulation import simulate
 from torch.utils.data import Dataset, Subset, TensorDataset
 from toys import CLASSES, ToyData, ToyNet
@@ -186,25 +188,18 @@ def test_measuring_changes_nothing_else():
 
 
 def test_measuring_between_rounds_leaves_server_and_clients_as_they_are():
-    data, ends = ToyData(clients=3), []
-    for extra in (False, True):
-        ready, _, server = settled(net(), data)
-        for index in range(3):
-            rnd = ready.round(index)
-            down = ready.federation.open_round(server, rnd, ready)
-            total, _ = ready.engine.run(rnd.cohort, down, rnd)
-            ready.federation.close_round(server, total, rnd, ready)
-            if extra:
-                held = copy.deepcopy(server), copy.deepcopy(dict(ready.engine.client_states()))
-                ready.measure(server, rnd)
-                assert torch.equal(server.w, held[0].w)
-                assert torch.equal(server.stats, held[0].stats)
-                for name, state in ready.engine.client_states().items():
-                    assert state.batches == held[1][name].batches == 2 * (index + 1)
-                    for key, tensor in state.tensors().items():
-                        assert torch.equal(tensor, held[1][name].tensors()[key])
-        ends.append(torch.cat([server.w, server.stats]))
-    assert torch.equal(*ends)
+    data = ToyData(clients=3)
+
+    def measure_too(server, reports) -> None:
+        held = everything(ready, server)
+        ready.measure(server, ready.round(1))
+        assert_same_tensors(everything(ready, server), held)
+
+    ready = session(net(), data)
+    measured = everything(ready, played(ready, after=measure_too))
+    ready = session(net(), data)
+    assert_same_tensors(everything(ready, played(ready)), measured)
+    assert int(measured["site-0/batches"]) == 6
 
 
 def test_normalisation_is_that_of_all_sampled_activations_together():
@@ -334,15 +329,10 @@ def test_moments_travel_where_somebody_needs_them(aggregator, moments):
         federation = Federation([aggregator], schedule=schedule, workers=1)
     ready = assemble(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
     ready.engine = Listening(ready.engine)
-    server, _, _ = ready.restore(None)
-    ready.initialise_objective(server)
-    for index in range(4):
-        rnd = ready.round(index)
-        total, _ = ready.engine.run(rnd.cohort, federation.open_round(server, rnd, ready), rnd)
-        federation.close_round(server, total, rnd, ready)
+    server = played(ready, rounds=4)
     before = [(0, [])] + ([(2, [])] if isinstance(aggregator, CODA) else [])
     assert sorted(ready.engine.measured) == sorted([*before, *moments.items()])
-    assert ready.measure(server, rnd, moments=False).normalisation is None
+    assert ready.measure(server, ready.round(3), moments=False).normalisation is None
 
 
 def test_worker_processes_give_the_same_bits():

@@ -6,8 +6,11 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from engine_rounds import opened
+from engine_rounds import run as run_clients
 from lightning.pytorch import LightningModule
 from pictures import CLASSES, Small, data
+from tape import WAITING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
@@ -22,8 +25,6 @@ from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule
-
-WAITING = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2", "unique_dim"}
 
 
 class Refusing(TorchDispatchMode):
@@ -122,11 +123,9 @@ def test_flips_and_crops_read_no_value():
 
 
 def test_the_first_gradient_is_noticed_at_the_end_of_the_round(tmp_path):
-    made = assemble(
-        Federation(schedule=ConstantSchedule(2, "steps"), workers=1), Small(), data(tmp_path), make_fabric("cpu")
-    )
-    local, rnd = made.engine._pool.worker.local, made.round(0)
-    _, reports = made.engine.run(rnd.cohort, made.broadcast(made.restore(None)[0], rnd), rnd)
+    with opened(Federation(schedule=ConstantSchedule(2, "steps")), Small(), data(tmp_path)) as (made, server):
+        local = made.engine._pool.worker.local
+        _, _, reports = run_clients(made, server)
     assert local.learns
     assert local.moves
     assert {report.still for report in reports} == {""}

@@ -1,12 +1,12 @@
 """The placement of images does not change any result."""
 
-import copy
 import itertools
 import threading
 from collections.abc import Sequence
 
 import pytest
 import torch
+from engine_rounds import everything, opened, played, run, scored
 from lightning.pytorch import LightningModule
 from pictures import Small, data
 from refusals import refused
@@ -16,23 +16,18 @@ from torchvision.transforms import v2
 
 from fedlit.aggregators import Aggregator, ClientContext, Scaffold
 from fedlit.core.batches import BatchStream, Draws
-from fedlit.core.fabric import make_fabric
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.data.partition import ByOrganisation
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.federation import devices
-from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement, introduction
 from fedlit.federation.devices import Placement, placed, resolve_placement
 from fedlit.federation.engines import base
 from fedlit.federation.engines.read_ahead import ReadAhead
-from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
-from fedlit.federation.server import server_round
-from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 
 GPU = torch.device("cuda", 0)
@@ -42,30 +37,15 @@ def fields(given: GivenClients):
     return given.clients, given.test_sets
 
 
-def session(given: GivenClients, federation: Federation, module: LightningModule, workers: int = 1) -> Session:
-    federation.workers = workers
-    return assemble(federation, copy.deepcopy(module), copy.deepcopy(given), make_fabric("cpu"))
-
-
 def play(
     given: GivenClients, module: LightningModule, workers: int = 1, aggregators: Sequence[Aggregator] = (Scaffold(),)
 ) -> dict[str, Tensor]:
     """Every tensor of three rounds and of an evaluation."""
     federation = Federation(list(aggregators), rounds=3, participation=0.7, schedule=ConstantSchedule(3, "steps"))
-    made = session(given, federation, module, workers)
-    try:
-        server, _, _ = made.restore(None)
-        for index in range(3):
-            rnd = made.round(index)
-            total, reports = made.engine.run(rnd.cohort, made.broadcast(server, rnd), rnd)
-            server_round(federation.aggregators, server, total, rnd)
-            made.engine.commit()
-        tensors = {"w": server.w, "stats": server.stats, "losses": torch.tensor([report.loss for report in reports])}
-        for scores in made.engine.evaluate(client_views(made.data, "val"), made.broadcast(server, made.round(0))):
-            tensors |= {f"scores/{scores.view}": scores.scores, f"labels/{scores.view}": scores.labels}
-        return {name: tensor.clone() for name, tensor in tensors.items()}
-    finally:
-        made.engine.close()
+    with opened(federation, module, given, workers) as (made, _):
+        losses = []
+        server = played(made, after=lambda server, reports: losses.extend(report.loss for report in reports))
+        return everything(made, server) | scored(made, server) | {"losses": torch.tensor(losses)}
 
 
 @pytest.mark.parametrize("augment", [None, XrayAugmentation()], ids=["plain", "augmented"])
@@ -89,14 +69,10 @@ def test_batches_are_taken_in_a_thread_one_ahead_and_the_next_clients_first(tmp_
 
     monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("ahead"))
     monkeypatch.setattr(base, "JOBS", 3 // job)
-    federation = Federation(rounds=1, schedule=ConstantSchedule(3, "steps"))
-    made = session(given, federation, Small())
-    server, _, _ = made.restore(None)
-    made.fabric.barrier()
-    made.engine._pool.worker.local.watched = True  # which reads a batch once more
-    monkeypatch.setattr(LabelledImages, "take", noted)
-    made.engine.run(made.round(0).cohort, made.broadcast(server, made.round(0)), made.round(0))
-    made.engine.close()
+    with opened(Federation(schedule=ConstantSchedule(3, "steps")), Small(), given) as (made, server):
+        made.engine._pool.worker.local.watched = True  # which reads a batch once more
+        monkeypatch.setattr(LabelledImages, "take", noted)
+        run(made, server)
     assert sorted(taken) == [False] * 8 + [True]
 
 
@@ -177,7 +153,6 @@ def test_bad_values_are_refused_in_words():
 
 def test_people_are_told_where_the_pictures_are(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident", "they fit"))
-    made = session(data(tmp_path), Federation(rounds=1), Small())
-    assert introduction(made).endswith("; images on the device")
-    assert "they fit" in announcement(made, Monitor("val/loss", "min"))
-    made.engine.close()
+    with opened(Federation(rounds=1), Small(), data(tmp_path)) as (made, _):
+        assert introduction(made).endswith("; images on the device")
+        assert "they fit" in announcement(made, Monitor("val/loss", "min"))
