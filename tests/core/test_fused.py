@@ -11,18 +11,6 @@ from fedlit.core import optimizer
 from fedlit.core.flat import FlatModel
 from fedlit.core.optimizer import FlatOptimizer
 
-
-class Net(ToyNet):
-    """A toy with a custom optimizer."""
-
-    def __init__(self, make) -> None:
-        super().__init__()
-        self.make = make
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self.make(self.parameters())
-
-
 MAKE = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
@@ -31,9 +19,10 @@ MAKE = {
 }
 
 
-def flat(make) -> tuple[FlatModel, FlatOptimizer]:
+def flat(make, device: str = "cpu") -> tuple[FlatModel, FlatOptimizer]:
     torch.manual_seed(1)
-    module = Net(make)
+    module = ToyNet().to(device)
+    module.configure_optimizers = lambda: make(module.parameters())
     model = FlatModel(module)
     return model, FlatOptimizer(module, model)
 
@@ -81,10 +70,7 @@ def test_who_has_chosen_how_a_step_is_computed_gets_it(choice, monkeypatch):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("name", MAKE)
 def test_on_a_gpu_the_state_comes_back_to_it(name):
-    torch.manual_seed(1)
-    module = Net(MAKE[name]).cuda()
-    model = FlatModel(module)
-    stepping = FlatOptimizer(module, model)
+    model, stepping = flat(MAKE[name], "cuda")
     assert all(group.get("fused") for group in groups(stepping)) == (name != "RMSprop")
     wanted = steps(*flat(MAKE[name]), 3)
     torch.testing.assert_close(steps(model, stepping, 3).cpu(), wanted, rtol=1e-4, atol=1e-5)

@@ -1,6 +1,5 @@
-"""How processes start: as a copy of this process, or from a fork server that starts early; and their freed memory."""
+"""How processes start: as a copy of this process, or from a fork server that starts early."""
 
-import platform
 import subprocess
 import sys
 import textwrap
@@ -32,30 +31,6 @@ def ran(script: str, before: str = OWN, **options) -> subprocess.CompletedProces
     return subprocess.run(
         [sys.executable, "-c", before + textwrap.dedent(script)], capture_output=True, text=True, timeout=60, **options
     )
-
-
-@pytest.mark.skipif(sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="it is a setting of glibc")
-def test_memory_that_a_step_frees_is_there_for_the_next_one():
-    done = ran(
-        """
-        import resource
-
-        def pages():
-            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-            for _ in range(20):
-                freed = [bytearray(b"1") * 2**23 for _ in range(3)]
-                del freed
-            return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-        print(pages())
-        processes.keep_freed_memory()
-        pages()
-        print(pages())
-        """
-    )
-    before, after = map(int, done.stdout.split())
-    assert before > 10_000, "glibc keeps it without being told"
-    assert after < 100, done.stderr
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are copied on Linux")

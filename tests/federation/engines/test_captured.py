@@ -56,13 +56,13 @@ def practice() -> PracticeSchedule:
 
 
 CASES = {
-    "FedAvg": (network, lambda: Federation()),
-    "momentum, dropout": (Recordable, lambda: Federation()),
+    "FedAvg": (network, Federation),
+    "momentum, dropout": (Recordable, Federation),
     "Nesterov, decay": (
         lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)),
-        lambda: Federation(),
+        Federation,
     ),
-    "Adam": (lambda: Recordable(lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True)), lambda: Federation()),
+    "Adam": (lambda: Recordable(lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True)), Federation),
     "AdamW, state kept": (
         lambda: Recordable(lambda p: torch.optim.AdamW(p, lr=0.01)),
         lambda: Federation(optimizer_state="keep"),
@@ -154,110 +154,76 @@ def test_on_a_gpu_graph_and_eager_agree(case, precision, tmp_path):
         torch.testing.assert_close(found[name], tensor, **close, equal_nan=True)
 
 
-class Waiting(Recordable):
-    """Reads its loss in every step."""
+class Changed(Recordable):
+    """Its step returns what a function makes of the module, the loss and the batch."""
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        return loss if loss.item() < 100 else loss / 2
-
-
-class Drawing(Recordable):
-    """Augments with NumPy."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, labels = batch
-        return super().training_step((images + float(np.random.rand()) / 100, labels), batch_idx)
-
-
-class Counting(Recordable):
-    """Counts its steps for a warm-up."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * min(1.0, (self.global_step + 1) / 5)
-
-
-class LoggingNumbers(Recordable):
-    """Logs a Python number."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        self.log("size", len(batch[0]))
-        return super().training_step(batch, batch_idx)
-
-
-class LoggingSometimes(Recordable):
-    """Logs in every other step, by a hidden count."""
-
-    count = itertools.count()
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        if len(batch[0]) == 4 and next(LoggingSometimes.count) % 2:
-            self.log("mean", batch[0].mean())
-        return super().training_step(batch, batch_idx)
-
-
-class Metered(Recordable):
-    """Has a metric of torchmetrics."""
-
-    def __init__(self) -> None:
+    def __init__(self, change) -> None:
         super().__init__()
-        self.mean = MeanMetric()
+        self.change = change
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        return self.change(self, super().training_step(batch, batch_idx), batch)
 
 
-class Owning(Recordable):
-    """Counts its steps in a buffer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.register_buffer("seen", torch.tensor(0))
+def counting(module: Recordable, loss: Tensor, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Count the steps for a warm-up."""
+    return loss * min(1.0, (module.global_step + 1) / 5)
 
 
+COUNT = itertools.count()
 LATE = {
-    Waiting: "it waits for the device (aten._local_scalar_dense",
-    Drawing: "it draws from the generators of Python or NumPy",
-    Counting: "it reads self.global_step or self.current_epoch",
-    LoggingNumbers: "it logs 'size' as a number, which a graph would repeat; log a tensor",
-    LoggingSometimes: "it does not log the same names at every step",
-}
+    "waits": (lambda m, loss, batch: loss if loss.item() < 100 else loss / 2,
+              "it waits for the device (aten._local_scalar_dense"),
+    "draws": (lambda m, loss, batch: loss + float(np.random.rand()) / 100,
+              "it draws from the generators of Python or NumPy"),
+    "counts": (counting, "it reads self.global_step or self.current_epoch"),
+    "logs numbers": (lambda m, loss, batch: m.log("size", len(batch[0])) or loss,
+                     "it logs 'size' as a number, which a graph would repeat; log a tensor"),
+    "logs sometimes": (lambda m, loss, batch: (len(batch[0]) == 4 and next(COUNT) % 2 and m.log("mean", loss)) or loss,
+                       "it does not log the same names at every step"),
+}  # fmt: skip
 """What shows in a step, and what is said of it."""
 
 
-@pytest.mark.parametrize("kind", LATE)
+@pytest.mark.parametrize("case", LATE)
 @pytest.mark.parametrize("aggregators", [[], [Scaffold()]], ids=["alone", "before a hook"])
-def test_what_a_step_shows_ends_the_run_in_words(kind, aggregators, tmp_path, recorders):
-    with refused("step-not-capturable", "cuda_graph", kind.__name__, "cannot", LATE[kind]):
-        trained(session(kind(), Federation(copy.deepcopy(aggregators)), tmp_path, True))
+def test_what_a_step_shows_ends_the_run_in_words(case, aggregators, tmp_path, recorders):
+    change, said = LATE[case]
+    with refused("step-not-capturable", "cuda_graph", "Changed", "cannot", said):
+        trained(session(Changed(change), Federation(copy.deepcopy(aggregators)), tmp_path, True))
     assert recorders[0].recorded == 0
 
 
+def with_metric() -> Recordable:
+    module = Recordable()
+    module.mean = MeanMetric()
+    return module
+
+
+def with_counter() -> Recordable:
+    module = Recordable()
+    module.register_buffer("seen", torch.tensor(0))
+    return module
+
+
 EARLY = {
-    "gradient": (lambda: network(), lambda: Federation([LocalSGDM()]), "LocalSGDM computes the gradient itself"),
-    "metric": (Metered, Federation, "it has metrics of torchmetrics, which count in Python"),
-    "buffer": (Owning, Federation, "its buffer seen is not a statistic: every client has its own"),
-    "optimizer": (
-        lambda: Recordable(lambda p: torch.optim.RMSprop(p, lr=0.01)),
-        Federation,
-        "RMSprop computes its step on the host; SGD, Adam, AdamW can",
-    ),
-    "dampening": (
-        lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, dampening=0.1)),
-        Federation,
-        "the optimizer's first step differs from the others (dampening)",
-    ),
-    "foreach": (
-        lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, foreach=True)),
-        Federation,
-        "the optimizer computes with foreach: true; leave it out",
-    ),
-}
+    "gradient": (network, [LocalSGDM()], "LocalSGDM computes the gradient itself"),
+    "metric": (with_metric, [], "it has metrics of torchmetrics, which count in Python"),
+    "buffer": (with_counter, [], "its buffer seen is not a statistic: every client has its own"),
+    "optimizer": (lambda: Recordable(lambda p: torch.optim.RMSprop(p, lr=0.01)), [],
+                  "RMSprop computes its step on the host; SGD, Adam, AdamW can"),
+    "dampening": (lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, dampening=0.1)), [],
+                  "the optimizer's first step differs from the others (dampening)"),
+    "foreach": (lambda: Recordable(lambda p: torch.optim.SGD(p, lr=0.01, foreach=True)), [],
+                "the optimizer computes with foreach: true; leave it out"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", EARLY)
 def test_what_is_known_before_is_said_before(case, tmp_path, recorders):
-    make_module, make_federation, reason = EARLY[case]
-    name = type(make_module()).__name__
-    with refused("check-captured-steps", "cuda_graph: true", name, reason):
-        session(make_module(), make_federation(), tmp_path, True)
+    make_module, aggregators, reason = EARLY[case]
+    with refused("check-captured-steps", "cuda_graph: true", type(make_module()).__name__, reason):
+        session(make_module(), Federation(aggregators), tmp_path, True)
     assert not recorders
 
 
@@ -280,21 +246,9 @@ def test_what_cannot_be_captured_is_an_error(tmp_path, recorders, monkeypatch):
         trained(session(network(), Federation(), tmp_path, True))
 
 
-class Named(torch.utils.data.Dataset):
-    """Batches that hold the name of an image too."""
-
-    def __init__(self, images) -> None:
-        self.images = images
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, i: int) -> tuple:
-        return *self.images[i], f"image {i}"
-
-
 def test_batches_that_hold_more_than_tensors_are_refused(tmp_path, recorders):
-    clients = {name: ClientData(name, CLASSES, Named(d.train)) for name, d in uneven(tmp_path).clients.items()}
+    named = {n: [(*d.train[i], f"image {i}") for i in range(len(d.train))] for n, d in uneven(tmp_path).clients.items()}
+    clients = {name: ClientData(name, CLASSES, examples) for name, examples in named.items()}
     federation = Federation(schedule=ConstantSchedule(STEPS, "steps"), workers=1, cuda_graph=True)
     ready = assemble(federation, Recordable(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
     with refused("step-not-capturable"):
@@ -308,7 +262,7 @@ def test_what_depends_on_python_would_be_frozen_and_the_tape_shows_it(tmp_path, 
     results = []
     for number, cuda_graph in enumerate((False, True)):
         torch.manual_seed(1)
-        results.append(trained(session(Counting(), Federation(), tmp_path / str(number), cuda_graph)))
+        results.append(trained(session(Changed(counting), Federation(), tmp_path / str(number), cuda_graph)))
     assert recorders[0].recorded == 1
     assert not torch.equal(results[0]["w"], results[1]["w"])
 
