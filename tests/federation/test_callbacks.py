@@ -111,8 +111,12 @@ def rows(path: Path, key: str) -> dict[int, float]:
     return {step: value for step, name, value in MetricsFile(path / "metrics.csv").rows() if name == key}
 
 
+def last(path: Path) -> Path:
+    return checkpoint.find(path / "checkpoints", "last")
+
+
 def weights(path: Path) -> torch.Tensor:
-    return torch.load(checkpoint.find(path / "checkpoints", "last") / "server.pt", weights_only=True)["w"]
+    return torch.load(last(path) / "server.pt", weights_only=True)["w"]
 
 
 def test_hooks_are_called_in_the_order_of_the_loop(tmp_path):
@@ -147,13 +151,13 @@ def test_a_metric_of_a_callback_can_be_monitored(tmp_path):
             state.metrics["own/score"] = -abs(state.done - 2.0)
 
     fit(tmp_path, Score(), monitor="own/score", monitor_mode="max")
-    assert checkpoint.best(checkpoint.find(tmp_path / "checkpoints", "last")).round == 2
+    assert checkpoint.best(last(tmp_path)).round == 2
 
 
 def test_a_callback_can_end_the_rounds_early(tmp_path, capsys):
     fit(tmp_path, StopsAfter(2))
     assert set(rows(tmp_path, "train/loss")) == {1, 2}
-    assert checkpoint.rounds(checkpoint.find(tmp_path / "checkpoints", "last")) == 2
+    assert checkpoint.rounds(last(tmp_path)) == 2
     assert "stopped after 2 rounds: enough" in capsys.readouterr().out
 
 
@@ -169,9 +173,9 @@ def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
     with pytest.raises(RuntimeError, match="a callback of one's own fails"):
         fit(tmp_path / "failed", diary, FailsIn(3), checkpoint_every=1)
     assert diary.lines[-1] == ("exception", 3, "a callback of one's own fails")
-    last = checkpoint.find(tmp_path / "failed" / "checkpoints", "last")
-    assert checkpoint.rounds(last) == 2
-    fit(tmp_path / "failed", resume=last, checkpoint_every=1)
+    resume = last(tmp_path / "failed")
+    assert checkpoint.rounds(resume) == 2
+    fit(tmp_path / "failed", resume=resume, checkpoint_every=1)
     fit(tmp_path / "whole", checkpoint_every=1)
     assert torch.equal(weights(tmp_path / "failed"), weights(tmp_path / "whole"))
     assert rows(tmp_path / "failed", "train/loss") == rows(tmp_path / "whole", "train/loss")
@@ -186,19 +190,18 @@ def test_a_callback_remembers_over_a_resume(tmp_path):
     """It ends after three rounds, even if two of them were before a resume."""
     fit(tmp_path / "whole", Patient(), rounds=6, checkpoint_every=1)
     fit(tmp_path / "parts", Diary(), Patient(), StopsAfter(2), rounds=6, checkpoint_every=1)
-    resume = checkpoint.find(tmp_path / "parts" / "checkpoints", "last")
+    resume = last(tmp_path / "parts")
     assert checkpoint.manifest_of(resume).callbacks == {"1 Patient": {"waited": 2}}
     fit(tmp_path / "parts", Diary(), Patient(), resume=resume, rounds=6, checkpoint_every=1)
-    rounds = [checkpoint.rounds(checkpoint.find(tmp_path / p / "checkpoints", "last")) for p in ("whole", "parts")]
+    rounds = [checkpoint.rounds(last(tmp_path / p)) for p in ("whole", "parts")]
     assert rounds == [3, 3]
     assert torch.equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
 def test_a_new_callback_starts_without_a_state(tmp_path):
     fit(tmp_path, StopsAfter(2), rounds=6, checkpoint_every=1)
-    resume = checkpoint.find(tmp_path / "checkpoints", "last")
-    fit(tmp_path, Patient(), resume=resume, rounds=6, checkpoint_every=1)
-    assert checkpoint.rounds(checkpoint.find(tmp_path / "checkpoints", "last")) == 5
+    fit(tmp_path, Patient(), resume=last(tmp_path), rounds=6, checkpoint_every=1)
+    assert checkpoint.rounds(last(tmp_path)) == 5
 
 
 @pytest.mark.parametrize("kept", [{"w": torch.zeros(2)}, {1: "one"}, {"loss": float("nan")}, {"pair": (1, 2)}])

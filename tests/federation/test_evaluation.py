@@ -13,7 +13,7 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ClientData, ClientReport
+from fedlit.core.messages import ClientData, ClientReport, ServerState
 from fedlit.data.schemes import by_sharing
 from fedlit.experiment.final_metrics import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
@@ -28,6 +28,7 @@ from fedlit.federation.evaluation import (
     training_metrics,
 )
 from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
@@ -80,15 +81,14 @@ def test_quartiles_over_many_clients():
     assert [quartiles[f"client/{q}/train_loss"] for q in ("q25", "q50", "q75")] == [10, 20, 30]
 
 
-def fit(data, aggregators, tmp_path, rounds=2, clients=None):
-    federation = Federation(
-        aggregators, rounds=rounds, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1
-    )
-    session = assemble(federation, ToyNet(), data, make_fabric("cpu"))
-    run = Run(tmp_path / "runs" / "toy" / "one", Tracker())
+def fit(data, aggregators, tmp_path, module=ToyNet, clients=None) -> tuple[Session, Run, ServerState]:
+    """A federation after two rounds, its run, and the state of its server."""
+    federation = Federation(aggregators, rounds=2, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1)
+    session = assemble(federation, module(), data, make_fabric("cpu"))
+    run = Run(tmp_path / "run", Tracker())
     assert federation.fit(session, run) == 0
     run.finish("FINISHED")
-    return session, run
+    return session, run, session.restore(run.checkpoints / "round-000002")[0]
 
 
 class Strict(ToyNet):
@@ -98,9 +98,7 @@ class Strict(ToyNet):
 
 
 def test_models_are_scored_in_evaluation_mode(tmp_path):
-    federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=1)
-    session = assemble(federation, Strict(), ToyData(), make_fabric("cpu"))
-    assert federation.fit(session, Run(tmp_path / "runs" / "toy" / "one", Tracker())) == 0
+    fit(ToyData(), [], tmp_path, Strict)
 
 
 def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
@@ -114,7 +112,7 @@ def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
 
 
 def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):
-    _, run = fit(ToyData(clients=40, size=4), [], tmp_path)
+    _, run, _ = fit(ToyData(clients=40, size=4), [], tmp_path)
     keys = {key for _, key, _ in run.metrics.rows()}
     assert "client/q50/auroc_macro" in keys
     assert not any(key.startswith("client/site") for key in keys)
@@ -133,8 +131,7 @@ class WithServerTest(ToyData):
 
 
 def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_path):
-    session, _ = fit(WithServerTest(), [FedBN()], tmp_path)
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(), [FedBN()], tmp_path)
     sets = evaluate_sets(session, server, "test")
     assert set(sets) == {"federation", *(f"external by site-{k}" for k in range(3))}
     one, two = (sets[f"external by site-{k}"][0] for k in range(2))
@@ -150,8 +147,7 @@ def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_pa
 
 
 def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
-    session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
     sets = evaluate_sets(session, server, "test")
     for name, client in session.clients.items():
         lacking = [c not in client.classes for c in CLASSES]
@@ -163,16 +159,14 @@ def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
 
 def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_images(tmp_path):
     """The same key would mix a mean over each client's classes with a mean over all classes and images."""
-    session, _ = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
     own = metrics_of(session, evaluate_sets(session, server, "test"), None)
     assert not [key for key in own if key.endswith("/auroc_macro")]
     assert own["test/federation/auroc_own_macro"] == own["test/federation/auroc_own_macro"]
     assert "test/external by site-0/auroc_own_macro" in own
     ranked = [own[f"test/federation/n_pos/{c}"] + own[f"test/federation/n_neg/{c}"] for c in CLASSES]
     assert own["test/federation/auroc_images"] == sum(ranked) / len(ranked)
-    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path / "surgical")
-    server, _, _ = session.restore(tmp_path / "surgical/runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path / "surgical")
     one = metrics_of(session, evaluate_sets(session, server, "test"), None)
     assert "test/federation/auroc_macro" in one
     assert not [key for key in one if "own" in key]
@@ -180,8 +174,7 @@ def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_
 
 
 def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):
-    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path)
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path)
     sets = evaluate_sets(session, server, "test")
     assert set(sets) == {"federation", "external"}
     assert session.learned("site-0") == session.learned(None) == set(CLASSES)
@@ -189,8 +182,7 @@ def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):
 
 
 def test_what_the_only_client_does_not_label_is_unknown_and_others_data_is_tested_too(tmp_path):
-    session, _ = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path, clients=["site-1"])
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path, clients=["site-1"])
     sets = evaluate_sets(session, server, "test")
     assert set(sets) == {"federation", "site-0", "site-2", "external"}
     lacking = [c not in session.clients["site-1"].classes for c in CLASSES]
@@ -251,8 +243,7 @@ def test_a_class_that_a_client_does_not_label_hides_nothing():
 
 
 def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):
-    session, _ = fit(WithServerTest(), [], tmp_path)
-    server, _, _ = session.restore(tmp_path / "runs/toy/one/checkpoints/round-000002")
+    session, _, server = fit(WithServerTest(), [], tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         sets = evaluate_sets(session, server, "test")

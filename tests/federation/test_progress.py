@@ -42,28 +42,27 @@ def plain(width: int = 80) -> Console:
     return Console(file=io.StringIO(), width=width, force_terminal=False)
 
 
-def terminal(width: int = 110) -> Console:
-    return Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None, legacy_windows=False)
-
-
-def shown(bar: RoundProgress, width: int = 110) -> str:
-    """The live line as it stands."""
-    console = Console(file=io.StringIO(), width=width)
-    console.print(bar._bar.get_renderable())
-    return console.file.getvalue().rstrip("\n")
-
-
-def printed(console: Console) -> list[str]:
-    return console.file.getvalue().splitlines()
+def terminal() -> Console:
+    return Console(file=io.StringIO(), width=110, force_terminal=True, color_system=None, legacy_windows=False)
 
 
 class Rounds:
     """A federation's rounds as a progress bar sees them."""
 
-    def __init__(self, bar: RoundProgress, rounds: int, done: int = 0, announced: Sequence[str] = ()) -> None:
+    def __init__(self, console: Console | None, rounds: int, done: int = 0, announced: Sequence[str] = ()) -> None:
         session = SimpleNamespace(federation=Federation(rounds=rounds), announced=announced)
-        self.bar, self.state = bar, FitState(session, None, None, Monitor(None, "max"), done)
-        bar.on_fit_start(self.state)
+        self.console, self.bar = console, RoundProgress(console is not None, console)
+        self.state = FitState(session, None, None, Monitor(None, "max"), done)
+        self.bar.on_fit_start(self.state)
+
+    def shown(self, width: int = 110) -> str:
+        """The live line as it stands."""
+        console = Console(file=io.StringIO(), width=width)
+        console.print(self.bar._bar.get_renderable())
+        return console.file.getvalue().rstrip("\n")
+
+    def printed(self) -> list[str]:
+        return self.console.file.getvalue().splitlines()
 
     def start(self, cohort: int) -> None:
         self.state.rnd = SimpleNamespace(cohort=range(cohort))
@@ -84,15 +83,14 @@ def announced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_a_terminal_evaluations_and_the_last_round_have_a_line_each(clock: Clock):
-    console = plain()
-    rounds = Rounds(RoundProgress(console=console), 5)
+    rounds = Rounds(plain(), 5)
     for index in range(5):
         rounds.start(2)
         rounds.reply(0.5)
         clock.now += 0.3
         rounds.end(metrics(0.5 - index / 10, **({"val__auroc_macro": 0.8} if index == 2 else {})))
     rounds.bar.on_fit_end(rounds.state)
-    assert printed(console) == [
+    assert rounds.printed() == [
         "round 1/5  loss 0.5000  2.0 s  0:00:01 left",
         "round 3/5  loss 0.3000  val AUROC 0.8000  2.0 s  0:00:01 left",
         "round 5/5  loss 0.1000  2.0 s",
@@ -100,94 +98,87 @@ def test_without_a_terminal_evaluations_and_the_last_round_have_a_line_each(cloc
 
 
 def test_without_a_terminal_fast_rounds_share_lines(clock: Clock):
-    console = plain()
-    rounds = Rounds(RoundProgress(console=console), 1000)
+    rounds = Rounds(plain(), 1000)
     for _ in range(1000):
         rounds.start(1)
         clock.now += 0.01
         rounds.end(metrics(0.5))
-    assert 8 <= len(printed(console)) <= 12
+    assert 8 <= len(rounds.printed()) <= 12
 
 
 def test_long_sentences_are_one_line_in_a_pipe():
-    console = plain(width=20)
-    Rounds(RoundProgress(console=console), 1, announced=["a sentence that is longer than the line of the pipe"])
-    assert len(printed(console)) == 1
+    rounds = Rounds(plain(width=20), 1, announced=["a sentence that is longer than the line of the pipe"])
+    assert len(rounds.printed()) == 1
 
 
 def test_nothing_to_say_is_no_line(clock: Clock):
-    console = plain()
-    rounds = Rounds(RoundProgress(console=console), 2000)
+    rounds = Rounds(plain(), 2000)
     rounds.end(metrics(0.5))
-    assert len(printed(console)) == 1  # the round's own line; what a site sends is not known here, and no empty line
+    assert len(rounds.printed()) == 1  # the round's own line; what a site sends is not known here, and no empty line
 
 
 def test_a_callback_that_stops_the_rounds_is_heard(clock: Clock):
-    console = plain()
-    rounds = Rounds(RoundProgress(console=console), 5)
+    rounds = Rounds(plain(), 5)
     rounds.start(1)
     rounds.state.stop = "good enough"
     rounds.end(metrics(0.5))
     rounds.bar.on_fit_end(rounds.state)
-    assert printed(console)[-1] == "stopped after 1 rounds: good enough"
+    assert rounds.printed()[-1] == "stopped after 1 rounds: good enough"
 
 
 def test_the_live_line_shows_round_clients_loss_auroc_and_time_left(clock: Clock):
-    bar = RoundProgress(console=terminal())
-    rounds = Rounds(bar, 10)
+    rounds = Rounds(terminal(), 10)
     rounds.start(4)
-    assert "round 1/10" in shown(bar)
-    assert "clients 0/4" in shown(bar)
-    assert "left" not in shown(bar)
+    assert "round 1/10" in rounds.shown()
+    assert "clients 0/4" in rounds.shown()
+    assert "left" not in rounds.shown()
     clock.now += 30
     rounds.reply(0.7)
     rounds.reply(0.6)
-    assert "clients 2/4  loss 0.6000" in shown(bar)
-    assert "0:09:30 left" in shown(bar)  # half a round took 30 s, 9.5 remain
+    assert "clients 2/4  loss 0.6000" in rounds.shown()
+    assert "0:09:30 left" in rounds.shown()  # half a round took 30 s, 9.5 remain
     clock.now += 30
     rounds.end(metrics(0.65, val__auroc_macro=0.81234))
-    assert "round 1/10" in shown(bar)
-    assert "loss 0.6500  val AUROC 0.8123" in shown(bar)
+    assert "round 1/10" in rounds.shown()
+    assert "loss 0.6500  val AUROC 0.8123" in rounds.shown()
     rounds.start(4)
-    assert "round 2/10" in shown(bar)
-    assert "clients 0/4  loss 0.6500  val AUROC 0.8123" in shown(bar)
-    assert "0:09:00 left" in shown(bar)
+    assert "round 2/10" in rounds.shown()
+    assert "clients 0/4  loss 0.6500  val AUROC 0.8123" in rounds.shown()
+    assert "0:09:00 left" in rounds.shown()
 
 
 def test_the_time_left_of_a_resumed_run_counts_its_own_rounds(clock: Clock):
-    bar = RoundProgress(console=terminal())
-    rounds = Rounds(bar, 10, done=8)
+    rounds = Rounds(terminal(), 10, done=8)
     rounds.start(1)
-    assert "round 9/10" in shown(bar)
-    assert "left" not in shown(bar)
+    assert "round 9/10" in rounds.shown()
+    assert "left" not in rounds.shown()
     clock.now += 7
     rounds.end(metrics(0.5))
-    assert "0:00:07 left" in shown(bar)
+    assert "0:00:07 left" in rounds.shown()
     clock.now += 7
     rounds.end(metrics(0.5))
-    assert "round 10/10" in shown(bar)
-    assert "left" not in shown(bar)
+    assert "round 10/10" in rounds.shown()
+    assert "left" not in rounds.shown()
 
 
 def test_without_auroc_the_validation_loss_is_shown(clock: Clock):
-    bar = RoundProgress(console=terminal())
-    Rounds(bar, 10).end(metrics(0.5, val__loss=0.625))
-    assert "val loss 0.6250" in shown(bar)
+    rounds = Rounds(terminal(), 10)
+    rounds.end(metrics(0.5, val__loss=0.625))
+    assert "val loss 0.6250" in rounds.shown()
 
 
 def test_the_live_line_fits_a_narrow_terminal(clock: Clock):
-    bar = RoundProgress(console=terminal())
-    rounds = Rounds(bar, 1000)
+    rounds = Rounds(terminal(), 1000)
     rounds.start(100)
     clock.now += 9
     rounds.end(metrics(0.5, val__auroc_macro=0.8))
     rounds.start(100)
-    assert all(len(line) <= 80 for line in shown(bar, width=80).splitlines())
-    assert "val AUROC 0.8000" in re.sub(r"\s+", " ", shown(bar, width=80))
+    assert all(len(line) <= 80 for line in rounds.shown(width=80).splitlines())
+    assert "val AUROC 0.8000" in re.sub(r"\s+", " ", rounds.shown(width=80))
 
 
 def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture):
-    rounds = Rounds(RoundProgress(enabled=False), 1, announced=["nobody hears this"])
+    rounds = Rounds(None, 1, announced=["nobody hears this"])
     rounds.start(1)
     rounds.end(metrics(0.5))
     rounds.bar.on_fit_end(rounds.state)
@@ -213,7 +204,7 @@ def test_in_a_notebook_a_bar_is_updated(clock: Clock, monkeypatch: pytest.Monkey
     monkeypatch.setattr(notebook, "time", clock)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
-    rounds = Rounds(RoundProgress(console=Console(force_jupyter=True)), 4)
+    rounds = Rounds(Console(force_jupyter=True), 4)
     for index in range(2):
         rounds.start(2)
         clock.now += 1
