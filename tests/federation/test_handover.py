@@ -52,9 +52,7 @@ def place(path: Path, settings: dict) -> Place:
 def finished(path: Path, settings: dict, options: str = "") -> tuple[Kept, str]:
     """A run that ended well, and what it printed."""
     here = place(path, settings)
-    command = here.fit(options)
-    assert command.wait() == 0, command.output
-    return here.run("run"), command.output
+    return here.run("run"), here.ended(options)
 
 
 def result(run: Kept, phase: str = "warm-up") -> Path:
@@ -103,8 +101,7 @@ def test_killed_and_resumed(whole, tmp_path, step):
     here = place(tmp_path, config())
     command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
     assert command.wait() == -signal.SIGKILL, command.output
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
+    here.ended("--ckpt_path last")
     assert_same_run(here.run("run"), whole[0])
 
 
@@ -119,15 +116,13 @@ def copied(run: Kept, path: Path) -> Place:
 def test_killed_between_the_warm_up_and_the_main_part(whole, tmp_path):
     here = copied(whole[0], tmp_path)
     shutil.rmtree(here.path / "default/run/checkpoints")
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
+    here.ended("--ckpt_path last")
     assert_same_run(here.run("run"), whole[0])
 
 
 def test_fedlit_test_shows_what_the_run_ended_with(whole, tmp_path):
-    tested = copied(whole[0], tmp_path).fit("--ckpt_path best", "test")
-    assert tested.wait() == 0, tested.output
-    table = re.findall(r"│.*│", tested.output)
+    printed = copied(whole[0], tmp_path).ended("--ckpt_path best", "test")
+    table = re.findall(r"│.*│", printed)
     assert len(table) >= 4
     assert table == re.findall(r"│.*│", whole[1])
 
@@ -207,6 +202,5 @@ def test_what_the_main_part_freezes_is_trained_in_the_phase(tmp_path):
     assert "body.bn1.weight" not in checkpoint.tensors(run.last)
     here = copied(run, tmp_path / "again")
     shutil.rmtree(here.path / "default/run/checkpoints")
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
+    here.ended("--ckpt_path last")
     assert_same_run(here.run("run"), run)

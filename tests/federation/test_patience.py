@@ -26,31 +26,28 @@ def rounds_run(kept) -> int:
 
 def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(tmp_path):
     place = Place(tmp_path, OPTIONS)
-    command = place.fit("--federation.rounds 40")
-    assert command.wait() == 0, command.output
+    printed = place.ended("--federation.rounds 40")
     kept = place.run("one")
     best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "last"))
     values = {step: float(value) for step, key, value in kept.metrics() if key == "val/loss"}
     assert rounds_run(kept) == best.round + 3 < 40
     assert best.value == min(values.values()) == values[best.round]
-    assert f"stopped after {best.round + 3} rounds: no improvement on round {best.round} in 3 rounds" in command.output
+    assert f"stopped after {best.round + 3} rounds: no improvement on round {best.round} in 3 rounds" in printed
 
 
 @pytest.mark.slow
 def test_a_resumed_run_stops_at_the_same_round(tmp_path):
     place = Place(tmp_path, OPTIONS)
-    assert place.fit("--federation.rounds 40").wait() == 0
+    place.ended("--federation.rounds 40")
     kept = place.run("one")
     best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "last"))
 
     part = Place(tmp_path / "part", OPTIONS)
-    assert part.fit(f"--federation.rounds {best.round + 1}").wait() == 0
-    resumed = part.fit("--federation.rounds 40 --ckpt_path last")
-    assert resumed.wait() == 0, resumed.output
+    part.ended(f"--federation.rounds {best.round + 1}")
+    part.ended("--federation.rounds 40 --ckpt_path last")
     assert_same_tensors(part.run("one").tensors(), kept.tensors())
 
-    again = place.fit("--federation.rounds 40 --ckpt_path last")
-    assert again.wait() == 0
+    place.ended("--federation.rounds 40 --ckpt_path last")
     assert rounds_run(kept) == best.round + 3  # resumed when it was over: nothing more is trained
 
 

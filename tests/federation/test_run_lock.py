@@ -26,10 +26,8 @@ def test_the_second_fit_is_refused_and_names_the_first(tmp_path):
     place = Place(tmp_path, OPTIONS)
     first = started(place)
     rows = (tmp_path / "default/run/metrics.csv").read_text().splitlines()[:10]
-    second = place.fit()
-    assert second.wait() == 1, second.output
-    assert f"process {first.process.pid} on host {os.uname().nodename}" in second.output
-    assert "Traceback" not in second.output
+    second = place.ended(code=1)
+    assert f"process {first.process.pid} on host {os.uname().nodename}" in second
     first.process.kill()
     assert first.wait() == -signal.SIGKILL
     third = place.fit("--federation.rounds 3 --federation.checkpoint_every 1")
@@ -44,11 +42,9 @@ def test_the_second_fit_is_refused_and_names_the_first(tmp_path):
 def test_test_keeps_off_where_a_run_would_write(tmp_path):
     place = Place(tmp_path, OPTIONS)
     first = started(place)
-    own = place.fit(command="test")
-    assert own.wait() == 1, own.output
-    assert f"process {first.process.pid} on host" in own.output
-    elsewhere = place.fit(f"--output {tmp_path / 'predictions'}", command="test")
-    assert elsewhere.wait() == 0, elsewhere.output
+    own = place.ended(command="test", code=1)
+    assert f"process {first.process.pid} on host" in own
+    place.ended(f"--output {tmp_path / 'predictions'}", command="test")
     first.process.terminate()
     assert first.wait() == 143, first.output
     assert [path.name for path in (tmp_path / "default/run").glob(".*")] == []
@@ -57,8 +53,7 @@ def test_test_keeps_off_where_a_run_would_write(tmp_path):
 @pytest.mark.slow
 def test_a_checkpoint_that_a_run_at_work_replaces_meanwhile_is_no_error(tmp_path, fedlit_cli, monkeypatch):
     place = Place(tmp_path, OPTIONS.replace("200", "2"))
-    done = place.fit()
-    assert done.wait() == 0, done.output
+    place.ended()
     last = place.run("run").last
     gone, find = iter([last.with_name("round-000001")]), test_command.required_checkpoint
     monkeypatch.setattr(test_command, "required_checkpoint", lambda experiment: next(gone, None) or find(experiment))
@@ -76,13 +71,11 @@ def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
     dead = tmp_path / "default/run-9"
     dead.mkdir(parents=True)
     (dead / "config.yaml").write_text("seed: 0\n")
-    first = place.fit()
-    assert first.wait() == 0, first.output
-    assert f"passed over {dead}: it ended before its first checkpoint" in first.output
-    assert f"no run of the name run in {tmp_path / 'default'} with a checkpoint: starting a new one" in first.output
-    again = place.fit()
-    assert again.wait() == 0, again.output
-    assert "passed over" not in again.output
+    first = place.ended()
+    assert f"passed over {dead}: it ended before its first checkpoint" in first
+    assert f"no run of the name run in {tmp_path / 'default'} with a checkpoint: starting a new one" in first
+    again = place.ended()
+    assert "passed over" not in again
     os.utime(dead / "config.yaml")
     later = place.fit()
     assert f"passed over {dead}" in (later.wait(), later.output)[1]
@@ -91,8 +84,7 @@ def test_a_run_that_died_before_its_first_checkpoint_is_mentioned(tmp_path):
 @pytest.mark.slow
 def test_all_ranks_are_refused_and_none_waits(tmp_path):
     place = Place(tmp_path, OPTIONS.replace("200", "1"))
-    done = place.fit()
-    assert done.wait() == 0, done.output
+    place.ended()
     lock = RunLock(tmp_path / "default/run")
     lock.acquire()
     ranks = place.ranks("--federation.rounds 2")

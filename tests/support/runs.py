@@ -85,6 +85,12 @@ class Place:
         where = f"--run_dir {self.path} --logger false --federation.workers 1"
         return self.start(f"{command} {where} {self.options} {options}", env)
 
+    def ended(self, options: str = "", command: str = "fit", code: int = 0) -> str:
+        """Run ``fedlit fit`` (or another command) until it ends with this exit code; returns what it printed."""
+        started = self.fit(options, command)
+        assert (started.wait(), "Traceback" in started.output) == (code, False), started.output
+        return started.output
+
     def ranks(self, options: str = "", size: int = 2) -> list[Command]:
         """``fedlit fit`` on several ranks, as ``torchrun`` starts them."""
         return [self.fit(f"--fabric.accelerator cpu {options}", env=env) for env in rank_environments(size)]
