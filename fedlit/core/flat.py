@@ -4,12 +4,12 @@ Algorithms are arithmetic on this vector, so each costs one fused pass per step,
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from math import prod
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -43,13 +43,22 @@ class Entry:
         return vector[self.offset : self.offset + self.size].view(self.shape)
 
 
-@dataclass(frozen=True)
-class Segment:
-    """A range ``[start, stop)`` of the weight vector whose elements belong to one group."""
+class Segment(NamedTuple):
+    """A range ``[start, stop)`` of the weight vector whose elements belong to one group, or have one value."""
 
     start: int
     stop: int
-    group: int
+    group: Any
+
+
+def joined(segments: Iterable[tuple[int, int, Any]]) -> list[Segment]:
+    """Join neighbouring segments of the same group."""
+    merged: list[Segment] = []
+    for start, stop, group in segments:
+        if merged and merged[-1][1:] == (start, group):
+            start = merged.pop().start
+        merged.append(Segment(start, stop, group))
+    return merged
 
 
 @dataclass(frozen=True)
@@ -124,17 +133,14 @@ class Layout:
     @cached_property
     def segments(self) -> tuple[Segment, ...]:
         """The weight vector as segments of one group each."""
-        merged: list[Segment] = []
+        rows: list[tuple[int, int, int]] = []
         for entry in self.parameters:
-            rows = entry.shape[0] if entry.per_class else 1
-            step = entry.size // rows
-            for row in range(rows):
+            number = entry.shape[0] if entry.per_class else 1
+            step = entry.size // number
+            for row in range(number):
                 start = entry.offset + row * step
-                group = entry.group + (row + 1 if entry.per_class else 0)
-                if merged and merged[-1].group == group:
-                    start = merged.pop().start
-                merged.append(Segment(start, entry.offset + (row + 1) * step, group))
-        return tuple(merged)
+                rows.append((start, start + step, entry.group + (row + 1 if entry.per_class else 0)))
+        return tuple(joined(rows))
 
     @cached_property
     def slices(self) -> dict[str, slice]:
@@ -181,23 +187,20 @@ class Layout:
         """Return a vector [P] of zeros."""
         return torch.zeros(self.size, dtype=self.dtype, device=device)
 
-    def spans(self, values: Tensor) -> list[tuple[int, int, float]]:
+    def spans(self, values: Tensor) -> list[Segment]:
         """Spread ``values`` [num_groups] over the weight vector: merged ranges (start, stop, value)."""
         table = tuple(values.tolist())
-        if values.dtype != torch.bool:
-            return self._merged(table)
-        if table not in self._masks:
-            self._masks[table] = self._merged(table)
-        return self._masks[table]
+        spans = self._masks.get(table) if values.dtype == torch.bool else None
+        if spans is None:
+            spans = joined((start, stop, table[group]) for start, stop, group in self.segments)
+            if values.dtype == torch.bool:
+                self._masks[table] = spans
+        return spans
 
     @cached_property
-    def _masks(self) -> dict[tuple[bool, ...], list[tuple[int, int, float]]]:
+    def _masks(self) -> dict[tuple[bool, ...], list[Segment]]:
         """Spans of masks, which are the same in every round."""
         return {}
-
-    def _merged(self, table: tuple[float, ...]) -> list[tuple[int, int, float]]:
-        runs = [list(run) for _, run in groupby(self.segments, key=lambda segment: table[segment.group])]
-        return [(run[0].start, run[-1].stop, table[run[0].group]) for run in runs]
 
     def expand(self, values: Tensor) -> Tensor:
         """Return ``values`` [num_groups] per element [P]; a scalar if all weights have the same value."""

@@ -1,7 +1,7 @@
 """The model that a process trains for one client after the other, and the order of a local step."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.correction import Correction
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.flat import FlatModel, Layout, joined
 from fedlit.core.local_training import LocalTraining
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
@@ -70,7 +70,7 @@ class LocalModel:
         self.optimizer = FlatOptimizer(module, self.flat)
         optimizer = weakref.ref(self.optimizer)  # a reference cycle would keep the module until the next collection
         module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
-        self._clipped = _joined(self.optimizer.segments)
+        self._clipped = _joined((start, stop) for start, stop, _ in self.optimizer.segments)
         self.learns = self.moves = self.watched = False
         self.first_steps: Steps | None = None
         self.replayed: Steps | None = None
@@ -82,7 +82,7 @@ class LocalModel:
         self._projections = [objective.project for _, objective in objectives]
         prefixes = tuple(prefix for prefix, _ in objectives)
         network = [entry for entry in self.layout.parameters if not entry.name.startswith(prefixes)]
-        self._network = _joined([slice(entry.offset, entry.offset + entry.size) for entry in network])
+        self._network = _joined((entry.offset, entry.offset + entry.size) for entry in network)
         # Hooks that no aggregator implements cost nothing.
         self._starting = self._implementing("on_client_round_start")
         self._computing = self._implementing("compute_gradient")[:1]
@@ -92,8 +92,8 @@ class LocalModel:
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
         self._corrects_last = bool(self._starting) and (training.bounds or self.hooks.of_gradients)
-        client_side = (self._starting, self._computing, self._adding, self._before, self._after, self._sending)
-        self._looking = any((*client_side, self._ending))
+        during = (self._starting, self._computing, self._adding, self._before, self._after, self._sending)
+        self._looking = any((*during, self._ending))
         if training.compiled:
             module.compile(**COMPILING)
 
@@ -345,12 +345,8 @@ def _unaliased(vectors: State, used: Sequence[Tensor]) -> State:
     return separate
 
 
-def _joined(segments: Sequence[slice]) -> list[slice]:
-    merged: list[slice] = []
-    for segment in segments:
-        start = merged.pop().start if merged and merged[-1].stop == segment.start else segment.start
-        merged.append(slice(start, segment.stop))
-    return merged
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[slice]:
+    return [slice(start, stop) for start, stop, _ in joined((*each, None) for each in ranges)]
 
 
 def _to(state: State, device: torch.device | str, copy: bool = False) -> State:

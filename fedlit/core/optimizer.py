@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from fedlit.core.configured_optimizer import HOOKS, single_optimizer
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.flat import Entry, FlatModel
+from fedlit.core.flat import Entry, FlatModel, joined
 from fedlit.core.messages import State, stripped
 
 FUSED = {"cuda"}
@@ -31,6 +31,7 @@ class FlatOptimizer:
 
     Attributes:
         name: Name of the optimizer's class.
+        segments: The segments of the weight vector that it updates, with the indices of their groups.
         rates: Learning rate of each group.
         configured: What ``configure_optimizers`` returned.
 
@@ -41,19 +42,15 @@ class FlatOptimizer:
     def __init__(self, module: nn.Module, model: FlatModel) -> None:
         self.configured = configured = single_optimizer(module)
         group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
-        segments: list[tuple[int, int, int]] = []
-        for entry, parameter in zip(model.layout.parameters, model.parameters, strict=True):
-            group = group_of.get(id(parameter)) if parameter.requires_grad else None
-            if group is None:
-                continue
-            start, stop = entry.offset, entry.offset + entry.size
-            if segments and segments[-1][1:] == (start, group):
-                start = segments.pop()[0]
-            segments.append((start, stop, group))
+        pairs = zip(model.layout.parameters, model.parameters, strict=True)
+        self.segments = segments = joined(
+            (entry.offset, entry.offset + entry.size, group_of[id(parameter)])
+            for entry, parameter in pairs
+            if parameter.requires_grad and id(parameter) in group_of
+        )
         groups = []
         for g, group in enumerate(configured.param_groups):
-            flat = [nn.Parameter(model.w[a:b]) for a, b, owner in segments if owner == g]
-            if flat:
+            if flat := [nn.Parameter(model.w[a:b]) for a, b, owner in segments if owner == g]:
                 groups.append({**group, "params": flat})
         if not groups:
             raise ConfigError(
@@ -62,14 +59,12 @@ class FlatOptimizer:
         if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
             groups = [{**group, "fused": True} for group in groups]
         self._model, self._optimizer = model, _rebuilt(configured, groups)
-        with_flat = [g for g in range(len(configured.param_groups)) if any(owner == g for *_, owner in segments)]
-        self._with_flat, self._shown = with_flat, False
-        self.segments = [slice(start, stop) for start, stop, _ in segments]
+        self._with_flat, self._shown = sorted({owner for *_, owner in segments}), False
         self._fresh = copy.deepcopy(dict(enumerate(self._states())))
         self.name = type(configured).__name__
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
-        self._groups = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
-        self._groups = copy.deepcopy(self._groups)
+        options = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
+        self._groups = copy.deepcopy(options)
         self._fixed = False
 
     def fix_addresses(self) -> None:
