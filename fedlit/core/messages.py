@@ -198,7 +198,7 @@ class Broadcast:
     @property
     def nbytes(self) -> int:
         """Number of bytes sent to one client."""
-        return sum(t.numel() * t.element_size() for t in self.tensors().values())
+        return sum(t.nbytes for t in self.tensors().values())
 
 
 @dataclass
@@ -235,17 +235,16 @@ class Payload:
     @property
     def nbytes(self) -> int:
         """Number of bytes of its vectors and weights."""
-        tensors = [*self.vectors.values(), self.mask_weight]
-        return sum(t.numel() * t.element_size() for t in tensors) + 8
+        return sum(t.nbytes for t in (*self.vectors.values(), self.mask_weight)) + 8
 
     def nbytes_sent(self, mask: Mask, layout: Layout) -> int:
         """Return the number of bytes sent to the server: those of what the client shares."""
-        unsent = sum(
-            (len(vector) - sum(part.stop - part.start for part in mask.sent(layout, len(vector))))
-            * vector.element_size()
+        sent = sum(
+            (part.stop - part.start) * vector.element_size()
             for vector in self.vectors.values()
+            for part in mask.sent(layout, len(vector))
         )
-        return self.nbytes - unsent
+        return sent + self.mask_weight.nbytes + 8
 
 
 @dataclass

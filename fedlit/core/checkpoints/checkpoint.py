@@ -4,6 +4,7 @@ import pickle
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +32,6 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Broadcast, ClientState, ServerState, State
 from fedlit.core.system.files import link, put, remove, sync
-from fedlit.core.system.later import Later
 
 
 @dataclass
@@ -70,7 +70,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence | None = None) -> None:
-        self._later = Later("fedlit-checkpoint")
+        self._thread, self._begun = ThreadPoolExecutor(1, "fedlit-checkpoint"), None  # starts with the first task
         self.folder, self._fabric, self._every = folder, fabric, every or Cadence()
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1
         self._files: dict[str, tuple[ClientState | StoredState, Path]] = {}
@@ -126,13 +126,15 @@ class Checkpoints:
             self._write_all, dict(contents.clients), files, held, manifest=manifest, temporary=temporary, target=target
         )
         if later:
-            self._later.begin(work)
+            self._begun = self._thread.submit(work)
         else:
             work()
 
     def finish(self) -> None:
-        """Wait until the checkpoint of :meth:`save` is written; re-raise its error."""
-        self._later.finish()
+        """Wait until the checkpoint of :meth:`save` is written; re-raise its error, once."""
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            begun.result()
 
     def _write_all(
         self,

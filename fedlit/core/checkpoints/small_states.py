@@ -15,7 +15,7 @@ NUMBERS = "clients"
 
 def is_small(state: ClientState) -> bool:
     """Return whether a state shares a file with others."""
-    return sum(t.numel() * t.element_size() for t in state.tensors().values()) <= SMALL
+    return sum(t.nbytes for t in state.tensors().values()) <= SMALL
 
 
 def stacked(states: Mapping[int, ClientState]) -> State:
