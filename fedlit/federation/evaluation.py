@@ -2,9 +2,10 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import quantiles
+from typing import Any
 
 import numpy as np
 import torch
@@ -178,7 +179,9 @@ def pooled_metrics(
     images than a single model would, means have separate keys such as ``auroc_own_macro``, because they cover other
     images.
     """
-    metrics = {f"{prefix}/{k}": v for k, v in _logged(scores).items()}
+    metrics: dict[str, float] = {}
+    for name, value, each in _logged(scores, lambda scores: scores.examples):
+        metrics |= {f"{prefix}/{name}": value, f"{prefix}/{name}_client_mean": sum(each) / len(each)}
     scored = [s for s in scores if s.ranks]
     if not scored:
         return metrics
@@ -269,13 +272,8 @@ def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
 def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, float]) -> dict[str, float]:
     """Return ``train/...``: means over the cohort, with the federation's client weights."""
     total = sum(weights[r.client] for r in reports)
-    metrics = {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total}
-    for name in sorted({name for r in reports for name in r.logged}):
-        having = [r for r in reports if name in r.logged]
-        share = sum(weights[r.client] for r in having)
-        mean = sum(weights[r.client] * r.logged[name] for r in having) / share
-        metrics[f"train/{slug(name)}"] = _merged_or(mean, name, having)
-    return metrics
+    logged = {f"train/{name}": value for name, value, _ in _logged(reports, lambda report: weights[report.client])}
+    return {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total} | logged
 
 
 def round_metrics(
@@ -293,28 +291,23 @@ def round_metrics(
     }
 
 
-def _merged_or(mean: float, name: str, having: Sequence[ClientReport | Scores]) -> float:
-    """Return the value of the clients' merged torchmetrics metrics, or the mean if they cannot be merged."""
-    if any(name not in each.metrics for each in having):
-        return mean
-    value = _merged([each.metrics[name] for each in having])
-    return mean if value is None else value
+def _logged(
+    results: Sequence[ClientReport | Scores], weight_of: Callable[[Any], float]
+) -> Iterator[tuple[str, float, list[float]]]:
+    """Yield the slug of each logged name, its weighted mean (of merged torchmetrics, the value), and all values."""
+    for name in sorted({name for each in results for name in each.logged}):
+        having = [each for each in results if name in each.logged]
+        merged = _merged([each.metrics.get(name) for each in having])
+        mean = sum(weight_of(each) * each.logged[name] for each in having) / sum(map(weight_of, having))
+        yield slug(name), mean if merged is None else merged, [each.logged[name] for each in having]
 
 
-def _logged(scores: Sequence[Scores]) -> dict[str, float]:
-    means = {}
-    for name in sorted({name for s in scores for name in s.logged}):
-        having = [s for s in scores if name in s.logged]
-        mean = sum(s.examples * s.logged[name] for s in having) / sum(s.examples for s in having)
-        means[slug(name)] = _merged_or(mean, name, having)
-        means[f"{slug(name)}_client_mean"] = sum(s.logged[name] for s in having) / len(having)
-    return means
-
-
-def _merged(metrics: Sequence[Metric]) -> float | None:
-    """Compute a metric over the updates of several copies; None if its states do not merge exactly."""
+def _merged(metrics: Sequence[Metric | None]) -> float | None:
+    """Compute a metric over the updates of several copies; None if one is missing or states do not merge exactly."""
     first, *others = metrics
-    if first.full_state_update is not False or any(how not in MERGING for how in first._reductions.values()):
+    if any(metric is None for metric in metrics) or first.full_state_update is not False:
+        return None
+    if any(how not in MERGING for how in first._reductions.values()):
         return None
     together = first.clone()
     for other in others:
