@@ -8,8 +8,8 @@ one.
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,16 +36,6 @@ Values = list[tuple[str, Any]]
 """Results of a step: its loss under the name "", and the values that the module has logged."""
 
 
-class Recorder(Protocol):
-    """Captures work on a device, so that it can be replayed."""
-
-    def warming(self) -> AbstractContextManager[list[str]]:
-        """Context manager that works where steps will be captured; yields a list of obstacles, filled at its end."""
-
-    def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Run the Python code of some work without executing it; the result executes it, without the Python code."""
-
-
 class CUDARecorder:
     """Captures CUDA graphs that share one memory pool: only one runs at a time, and none leaves data in it."""
 
@@ -69,7 +59,10 @@ class CUDARecorder:
         waits += [str(warned.message) for warned in met if "called a synchronizing" in str(warned.message)]
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
-        """Capture work as a graph; other threads may copy meanwhile, and dropout draws new numbers at each replay."""
+        """Capture work as a graph without executing it; the result executes it, without the Python code around it.
+
+        Other threads may copy meanwhile, and dropout draws new numbers at each replay.
+        """
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._draws)
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
@@ -77,7 +70,7 @@ class CUDARecorder:
         return graph.replay
 
 
-RECORDERS: dict[str, Callable[[torch.device], Recorder]] = {"cuda": CUDARecorder}
+RECORDERS: dict[str, Callable[[torch.device], CUDARecorder]] = {"cuda": CUDARecorder}
 """Recorders by the type of the devices whose steps can be captured."""
 
 
