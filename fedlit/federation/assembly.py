@@ -58,17 +58,8 @@ def assemble(
 ) -> Session:
     """Create a session; incompatible parts raise an error before any process starts.
 
-    Args:
-        settings: Settings of the rounds.
-        module: The model that every client trains; any LightningModule.
-        data: The clients' data and the test sets.
-        fabric: Lightning Fabric, launched.
-        seed: Seed from which all randomness derives.
-        tags: Tags of the run; they override the session's own tags.
-        limit_eval_batches: Largest number of batches per data set in an evaluation.
-        personal_state: State that clients kept in an earlier phase and start with.
-        away: Remote clients, if the clients are not on this machine; ``data`` is then what they reported.
-        phase: Name of the phase; "" for the main part.
+    ``fabric`` is launched. If the clients are not on this machine but ``away``, ``data`` is what they reported. The
+    name of the main part's ``phase`` is "".
 
     Raises:
         ConfigError: Model, data and settings do not fit together.

@@ -42,14 +42,16 @@ def introduction(session: Session) -> str:
     clients = session.clients
     shown = ", ".join(f"{name} ({client.examples})" for name, client in list(clients.items())[:6])
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
-    computing = f"; {session.memory_format}" * bool(session.memory_format)
-    resident = "; images on the device" * (session.placement.name == "resident")
-    computing += "; compiled" * bool(session.federation.compile) + "; one CUDA graph per step" * (
-        session.federation.cuda_graph is True
+    computing = (
+        session.engine.where,
+        session.memory_format,
+        "compiled" * bool(session.federation.compile),
+        "one CUDA graph per step" * (session.federation.cuda_graph is True),
+        "images on the device" * (session.placement.name == "resident"),
     )
     return (
         f"{session.algorithm} over {len(clients)} client{'s' * (len(clients) != 1)} (training images): {shown}{more}; "
-        f"{session.layout.size:,} parameters; {session.engine.where}{computing}{resident}"
+        f"{session.layout.size:,} parameters; {'; '.join(filter(None, computing))}"
     )
 
 

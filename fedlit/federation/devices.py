@@ -82,14 +82,7 @@ def resolve_placement(
     test_sets: Mapping[str, Dataset],
     copies: int = 1,
 ) -> Placement:
-    """Return the placement of the images.
-
-    Args:
-        wanted: The setting ``data.device``.
-        device: The device that trains.
-        clients: The clients' data.
-        test_sets: The server's test sets.
-        copies: Number of processes that each need a copy on the device.
+    """Return the placement of the images for the setting ``data.device``; ``copies`` processes need one each.
 
     Raises:
         ConfigError: The setting is ``cuda``, but training is on another device or the data cannot be copied.

@@ -39,15 +39,8 @@ class Federation(Settings):
     ) -> int:
         """Train from the start or from a checkpoint; returns the number of the signal that ended the run, or 0.
 
-        Args:
-            session: The session to train.
-            run: The run that records metrics and files.
-            resume: A checkpoint to resume from.
-            config: The configuration as YAML, which is saved with the run.
-            params: Parameters of the configuration, for the tracker.
-            checkpoints: Folder of the checkpoints. By default that of the run.
-            before: Number of rounds in earlier phases of the run, which is added to the logged steps.
-            callbacks: Custom callbacks.
+        The run gets ``config``, which is YAML, and ``params`` for its tracker. Its folder of checkpoints is the
+        default. The rounds ``before``, of earlier phases, are added to the logged steps.
 
         Raises:
             TrainingError: A loss or an update is not finite, or no client's weights change; a checkpoint of the last

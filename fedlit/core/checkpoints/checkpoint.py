@@ -241,13 +241,9 @@ def tensors(path: Path) -> State:
             )
     with _reading(path):
         manifest = Manifest.read(path)
-        flat, named = read_tensors(path / SERVER, manifest, SERVER_NAMES), {}
-        everything, offset = torch.cat([flat["w"], flat["stats"]]), 0
-        for name, shape in manifest.layout["tensors"].items():
-            size = torch.Size(shape).numel()
-            named[name] = everything[offset : offset + size].view(shape)
-            offset += size
-        return named
+        flat, shapes = read_tensors(path / SERVER, manifest, SERVER_NAMES), manifest.layout["tensors"]
+        parts = torch.cat([flat["w"], flat["stats"]]).split([torch.Size(shape).numel() for shape in shapes.values()])
+        return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
 
 def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = False) -> Contents:
@@ -268,10 +264,11 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
                     key="checkpoint-vector-size",
                 )
         server = ServerState(layout, model.w, model.stats, model.aggregators)
-        states, files = {name: state for name, _, state in held}, {name: file for name, file, _ in held}
-        names = {"names": manifest.clients, "aggregators": manifest.aggregators, "files": files}
-        kept = {"at_sites": manifest.at_sites, "callbacks": manifest.callbacks}
-        return Contents(manifest.round, server, states, manifest.best, **names, **kept)
+        return Contents(
+            manifest.round, server, {name: state for name, _, state in held}, manifest.best, manifest.clients,
+            manifest.aggregators, files={name: file for name, file, _ in held}, at_sites=manifest.at_sites,
+            callbacks=manifest.callbacks,
+        )  # fmt: skip
 
 
 def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:

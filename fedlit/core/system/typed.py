@@ -129,13 +129,7 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
 
 
 def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO_CLASSES) -> Kind:
-    """Call a class with checked arguments.
-
-    Args:
-        cls: The class.
-        arguments: Its arguments by name, from JSON.
-        where: The place, for errors.
-        table: See :func:`built`.
+    """Call a class with checked arguments by name, from JSON; see :func:`built`.
 
     Raises:
         Mistyped: An argument is unknown, missing or of another type, or the class refuses it.
