@@ -140,9 +140,10 @@ def test_a_hook_that_returns_what_nobody_can_use_is_named(hook, returned, error,
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "hook", ["server_state", "client_state", "broadcast", "on_client_round_end", "diagnostics", "scope"]
-)
+PARTS = ("server_state", "client_state", "broadcast", "on_before_send", "on_client_round_end", "diagnostics", "scope")
+
+
+@pytest.mark.parametrize("hook", PARTS)
 def test_of_a_composition_the_part_is_named(hook):
     class Mixed(Composition):
         def __init__(self) -> None:

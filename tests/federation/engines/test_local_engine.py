@@ -26,17 +26,6 @@ from fedlit.federation.interrupts import Interrupted, Interrupts
 from fedlit.schedules import ConstantSchedule
 
 
-class DefinedHere(ToyNet):
-    """A module that pickle cannot handle."""
-
-    def __init__(self) -> None:
-        super().__init__(drop=0.0)
-        self.scale = lambda loss: 2 * loss
-
-    def training_step(self, batch, batch_idx):
-        return self.scale(super().training_step(batch, batch_idx))
-
-
 @dataclass
 class Ran:
     """Results and remaining files of a federation."""
@@ -235,13 +224,6 @@ def test_fast_clients_wait_for_a_slow_first_one():
     assert torch.equal(*ends)
 
 
-def test_a_module_of_the_test_file_with_a_lambda_travels():
-    torch.manual_seed(1)
-    module, data = DefinedHere(), ToyData()
-    single, two = (play(Federation([], rounds=2), module, data, workers).tensors for workers in (1, 2))
-    assert_same_tensors(single, two)
-
-
 SCRIPT = """
 from toys import ToyNet
 
@@ -249,13 +231,17 @@ factor = 2.0
 
 
 class OwnNet(ToyNet):
+    def __init__(self):
+        super().__init__()
+        self.scale = lambda loss: factor * loss
+
     def training_step(self, batch, batch_idx):
-        return factor * super().training_step(batch, batch_idx)
+        return self.scale(super().training_step(batch, batch_idx))
 """
 
 
 def test_a_class_of_a_script_s_own_main_travels():
-    """Workers cannot import a script or a notebook, so its classes are sent by value."""
+    """Workers cannot import a script or a notebook, so its classes and functions are sent by value."""
     names = {"__name__": "__main__"}
     exec(SCRIPT, names)
     torch.manual_seed(1)

@@ -231,11 +231,3 @@ def test_a_signal_to_one_rank_stops_both_and_the_run_can_be_resumed(tmp_path):
     whole = Place(tmp_path / "whole", options).ranks(f"--federation.rounds {stopped + 2}")
     assert [command.wait() for command in again + whole] == [0, 0, 0, 0]
     assert_same_run(kept, Kept(tmp_path / "whole/default/run"))
-
-
-@pytest.mark.slow
-def test_a_killed_rank_does_not_leave_the_other_waiting(tmp_path):
-    options = "--data toys.ToyData --model awkward.Stumbling --model.what kill --name run"
-    first, second = Place(tmp_path, options).ranks()
-    assert second.wait() == -signal.SIGKILL
-    assert first.wait() not in (0, None)
