@@ -9,7 +9,7 @@ import torch
 from engine_rounds import opened
 from engine_rounds import run as run_clients
 from lightning.pytorch import LightningModule
-from pictures import CLASSES, Small, data
+from pictures import Small, data, network
 from tape import WAITING
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,7 +22,6 @@ from fedlit.federation import devices
 from fedlit.federation.assembly import assemble
 from fedlit.federation.devices import Placement
 from fedlit.federation.federation import Federation
-from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule
 
@@ -48,10 +47,6 @@ def synchronisation_refused():
         yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-
-
-def network(**options) -> ImageClassifier:
-    return ImageClassifier(CLASSES, "small_cnn", drop_rate=0.1, **options)
 
 
 CASES = {

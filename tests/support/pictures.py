@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.images import ImageStore, LabelledImages
+from fedlit.models import ImageClassifier
 
 CLASSES = ("a", "b")
 
@@ -33,6 +34,11 @@ class Small(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+
+
+def network(**options) -> ImageClassifier:
+    """A classifier of such pictures."""
+    return ImageClassifier(CLASSES, "small_cnn", drop_rate=0.1, **options)
 
 
 def data(folder, augment: nn.Module | None = None) -> GivenClients:

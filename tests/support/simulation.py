@@ -4,6 +4,7 @@ import copy
 from dataclasses import dataclass
 
 import torch
+from engine_rounds import play_round
 from lightning.pytorch import LightningModule
 
 from fedlit.core.fabric import make_fabric
@@ -46,10 +47,6 @@ def simulate(
     session.initialise_objective(server)
     result = Simulation(federation, session, server, [])
     for index in range(federation.rounds):
-        rnd = session.round(index)
-        down = federation.open_round(server, rnd, session)
-        total, _ = session.engine.run(rnd.cohort, down, rnd)
-        federation.close_round(server, total, rnd, session)
-        result.cohorts.append(rnd.cohort)
+        result.cohorts.append(tuple(report.client for report in play_round(session, server, index)))
         after_round(result)
     return result

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from engine_rounds import everything, played
-from pictures import CLASSES, Small, data
+from pictures import CLASSES, Small, data, network
 from refusals import refused
 from tape import TapeRecorder
 from torch import Tensor
@@ -41,10 +41,6 @@ class Recordable(Small):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return self.make(self.parameters())
-
-
-def network(**options) -> ImageClassifier:
-    return ImageClassifier(CLASSES, "small_cnn", drop_rate=0.1, **options)
 
 
 def saddle() -> ImageClassifier:
