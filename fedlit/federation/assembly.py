@@ -27,11 +27,11 @@ from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.examinations import (
-    OF_ALGORITHMS,
-    OF_CONFIGURED,
     OF_MODULES,
-    OF_OPTIMIZERS,
     Compiler,
+    ElementwiseOptimizer,
+    FreshOptimizer,
+    HooksOfSteps,
     StepCapture,
     examine,
     examine_clients,
@@ -65,15 +65,15 @@ def assemble(
         ConfigError: Model, data and settings do not fit together.
     """
     examine(module, OF_MODULES)
-    examine((module, settings.aggregators), OF_ALGORITHMS)
+    examine((module, settings.aggregators), (HooksOfSteps(),))
     start, aggregators = configured(fabric, copy_of(module), settings.aggregators), settings.aggregators
     start.fabric = fabric
     model = FlatModel(start)
-    examine(model, OF_CONFIGURED)
+    examine(model, (FreshOptimizer(),))
     settings = following_scheduler(settings, model.module, away is not None)
     optimizer = FlatOptimizer(model.module, model)
     if is_foreign(optimizer.configured):
-        examine(module, OF_OPTIMIZERS)
+        examine(module, (ElementwiseOptimizer(),))
     if away is None:  # sites check this themselves
         if settings.cuda_graph is True:
             examine((fabric.device, model, optimizer, aggregators), (StepCapture(),))

@@ -16,20 +16,9 @@ from torch.utils.data import Dataset, TensorDataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
-from fedlit.federation.examinations import (
-    EVERY,
-    IN_ROUNDS,
-    OF_ALGORITHMS,
-    OF_CONFIGURED,
-    OF_DATA,
-    OF_MACHINES,
-    OF_MODULES,
-    OF_OPTIMIZERS,
-    Examination,
-    examine,
-)
+from fedlit.federation.examinations import EVERY, OF_MODULES, ElementwiseOptimizer, Examination, FreshOptimizer, examine
 
-OF_THE_MODULE = (*OF_MODULES, *OF_OPTIMIZERS)
+OF_THE_MODULE = (*OF_MODULES, ElementwiseOptimizer())
 
 
 class Cubed(torch.optim.SGD):
@@ -69,7 +58,7 @@ def test_each_stops_what_it_is_for_and_nothing_else(examination: Examination):
 
 
 def test_the_optimizer_of_the_module_is_examined_on_its_flat_model():
-    (examination,) = OF_CONFIGURED
+    examination = FreshOptimizer()
     assert examination.problem(FlatModel(seeded(having()))) == ""
     frozen = having(configure_optimizers=lambda m: m.net.requires_grad_(False) and torch.optim.SGD(m.parameters(), 0.1))
     assert "freezes the parameter net.weight" in examination.problem(FlatModel(seeded(frozen)))
@@ -97,8 +86,7 @@ def test_the_list_shows_names_and_advice(fedlit_cli):
         assert examination.name in words
         assert examination.advice.split()[0] in words
     assert len({examination.name for examination in EVERY}) == len(EVERY)
-    others = (OF_ALGORITHMS, OF_CONFIGURED, OF_DATA, OF_MACHINES, IN_ROUNDS)
-    assert len(EVERY) == len(WRONG) + sum(map(len, others))
+    assert {type(each) for each in EVERY} - {type} == set(Examination.__subclasses__())
 
 
 class Rereading(Dataset):

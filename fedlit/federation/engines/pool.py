@@ -48,12 +48,8 @@ class RoundStart:
     folder: StateFolder | None = None
 
 
-@dataclass(frozen=True)
-class StateRef:
-    """A client state in a message: small states and files inline, large states in shared memory, or neither."""
-
-    inline: AnyState | None = None
-    handle: Handle | None = None
+SentState = AnyState | Handle | None
+"""A client state in a message: itself if it is small or a file, a large one in shared memory, or none."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class WorkerJob:
 
     number: int
     of: Sequence[str] | Sequence[View]
-    states: list[StateRef]
+    states: list[SentState]
     keep_in: list[str]
     reply_in: str = ""
 
@@ -83,7 +79,7 @@ class TrainReply:
     vectors: Handle
     weight: float
     mask_weight: torch.Tensor
-    clients: list[tuple[StateRef, ClientReport]]
+    clients: list[tuple[SentState, ClientReport]]
 
 
 @dataclass(frozen=True)
@@ -243,15 +239,15 @@ class ProcessPool:
             hint = f"; {code} usually means {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
         raise WorkerError(f"worker process {w} died (exit code {code}){hint}", key="worker-died")
 
-    def _refer(self, client: str | None, state: AnyState | None) -> StateRef:
+    def _refer(self, client: str | None, state: AnyState | None) -> SentState:
         if state is None or client is None:
-            return StateRef()
+            return None
         if state.file or is_small(state):
-            return StateRef(inline=state)
+            return state
         stored = self._stored.get(client)
         if stored is None or stored[0] is not state:
             self._stored[client] = stored = (state, self._folder.write(self._next_file(client), state.tensors()))
-        return StateRef(handle=stored[1])
+        return stored[1]
 
     def _next_file(self, client: str) -> str:
         """Return the name of the client's file, of two, that does not contain its committed state."""
@@ -259,11 +255,11 @@ class ProcessPool:
         in_a = stored is not None and stored[1].path.endswith("-a")
         return f"client-{number}-{'b' if in_a else 'a'}"
 
-    def _state(self, client: str, ref: StateRef) -> AnyState | None:
-        if ref.handle is None:
-            return ref.inline
-        state = ClientState.from_tensors(self._folder.open(ref.handle), self._aggregators)
-        self._stored[client] = (state, ref.handle)
+    def _state(self, client: str, sent: SentState) -> AnyState | None:
+        if not isinstance(sent, Handle):
+            return sent
+        state = ClientState.from_tensors(self._folder.open(sent), self._aggregators)
+        self._stored[client] = (state, sent)
         return state
 
 
@@ -359,15 +355,11 @@ def _score(worker: Worker, folder: SharedFolder, job: WorkerJob, down: Broadcast
     return ScoreReply(job.number, [worker.evaluate(view, state, down) for view, state in held])
 
 
-def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> StateRef:
-    if state is None or state.file or is_small(state):
-        return StateRef(inline=state)
-    return StateRef(handle=folder.write(file, state.tensors()))
+def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> SentState:
+    return state if state is None or state.file or is_small(state) else folder.write(file, state.tensors())
 
 
-def _resolve(worker: Worker, folder: SharedFolder, ref: StateRef) -> AnyState:
-    if ref.inline is not None:
-        return ref.inline
-    if ref.handle is None:
-        return worker.fresh_state()
-    return ClientState.from_tensors(folder.open(ref.handle), len(worker.program.aggregators))
+def _resolve(worker: Worker, folder: SharedFolder, sent: SentState) -> AnyState:
+    if isinstance(sent, Handle):
+        return ClientState.from_tensors(folder.open(sent), len(worker.program.aggregators))
+    return sent or worker.fresh_state()

@@ -6,7 +6,6 @@ detected by the classes of ``IN_ROUNDS``.
 
 from lightning.pytorch import LightningModule
 
-from fedlit.core.flat import FlatModel
 from fedlit.federation.examinations.attributes import AttributeWatch
 from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, examine_clients
@@ -20,7 +19,6 @@ from fedlit.federation.examinations.modules import (
     HooksOfSteps,
     IsModule,
     LazyLayers,
-    ModuleWithAggregators,
     RequiredMethods,
 )
 from fedlit.federation.examinations.optimizer import ElementwiseOptimizer, FreshOptimizer, is_foreign
@@ -41,26 +39,14 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 )
 """Checks of a module, in order; each may rely on the checks before it."""
 
-OF_ALGORITHMS: tuple[Examination[ModuleWithAggregators], ...] = (HooksOfSteps(),)
-"""Checks of a module together with the algorithms that train it."""
-
-OF_CONFIGURED: tuple[Examination[FlatModel], ...] = (FreshOptimizer(),)
-"""Checks of the optimizer that a module configures."""
-
-OF_OPTIMIZERS: tuple[Examination[LightningModule], ...] = (ElementwiseOptimizer(),)
-"""Checks of an optimizer that is not from torch.optim."""
-
-OF_MACHINES = (StepCapture(), Compiler())
-"""Checks of the machine, for settings that need special support."""
-
 IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
-EVERY = (*OF_MODULES, *OF_ALGORITHMS, *OF_CONFIGURED, *OF_OPTIMIZERS, *OF_DATA, *OF_MACHINES, *IN_ROUNDS)
+OTHERS = (HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, StepCapture(), Compiler())
+EVERY = (*OF_MODULES, *OTHERS, *IN_ROUNDS)
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "IN_ROUNDS", "OF_ALGORITHMS", "OF_CONFIGURED", "OF_DATA", "OF_MACHINES", "OF_MODULES", "OF_OPTIMIZERS",
-    "Compiler", "Examination", "ModuleWithAggregators", "StepCapture", "examine", "examine_clients",
-    "is_foreign",
+    "EVERY", "OF_MODULES", "Compiler", "ElementwiseOptimizer", "Examination", "FreshOptimizer", "HooksOfSteps",
+    "StepCapture", "examine", "examine_clients", "is_foreign",
 ]  # fmt: skip
