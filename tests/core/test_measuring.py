@@ -6,11 +6,12 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from awkward import Wrapped
 from engine_rounds import everything, played
 from refusals import refused
 from runs import assert_same_tensors
 from simulation import simulate
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODA, CODASCA, CODAPlus, FedAvg
@@ -223,25 +224,12 @@ def test_normalisation_is_that_of_all_sampled_activations_together():
         assert torch.equal(*(entry(ready, f"body.1.running_{name}", v) for v in (found.stats, server.stats)))
 
 
-class Fetched(Dataset):
-    """Examples whose labels are known only once they are fetched."""
-
-    def __init__(self, whole: Dataset) -> None:
-        self.whole = whole
-
-    def __len__(self) -> int:
-        return len(self.whole)
-
-    def __getitem__(self, i: int) -> tuple:
-        return self.whole[i]
-
-
-class Attribute(Fetched):
-    """The same with its labels as a NumPy array of whole numbers, as some readers have them."""
+class Attribute(Wrapped):
+    """Examples with their labels as a NumPy array of whole numbers, as some readers have them."""
 
     @property
     def labels(self) -> np.ndarray:
-        return self.whole.tensors[1].nan_to_num(255).long().numpy()
+        return self.dataset.tensors[1].nan_to_num(255).long().numpy()
 
 
 KINDS = {
@@ -265,7 +253,7 @@ def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, object
 
 @pytest.mark.parametrize("value", [-1.0, 2.0, 0.5, float("inf")])
 def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value):
-    data = Relabelled({("site-1", 2): value}, Fetched)
+    data = Relabelled({("site-1", 2): value}, Wrapped)
     with refused("label-not-binary", "'site-1'", "0, 1 or NaN, found", f"{value:g}"):
         settled(net(), data)
 
@@ -301,22 +289,6 @@ def test_objectives_that_need_nothing_are_not_measured():
     assert torch.equal(before.stats, server.stats)
 
 
-class Listening:
-    """An engine that keeps its results."""
-
-    def __init__(self, engine) -> None:
-        self.engine, self.measured = engine, []
-
-    def run(self, cohort, down, rnd, on_reply=lambda report: None):
-        total, reports = self.engine.run(cohort, down, rnd, on_reply)
-        if rnd.window == 0:
-            self.measured.append((rnd.index, sorted(name for name in total.vectors if "/" not in name)))
-        return total, reports
-
-    def commit(self):
-        self.engine.commit()
-
-
 @pytest.mark.parametrize(
     ("aggregator", "moments"),
     [(CODA(0.1), {}), (CODA(0.1, "average"), {1: ["mean", "square"], 3: ["mean", "square"]}), (CODASCA(0.1), {})],
@@ -328,10 +300,18 @@ def test_moments_travel_where_somebody_needs_them(aggregator, moments):
         warnings.simplefilter("ignore", UserWarning)
         federation = Federation([aggregator], schedule=schedule, workers=1)
     ready = assemble(federation, net(), ToyData(), make_fabric("cpu", precision="64-true"))
-    ready.engine = Listening(ready.engine)
+    measured, run = [], ready.engine.run
+
+    def listening(cohort, down, rnd, *on_reply):
+        total, reports = run(cohort, down, rnd, *on_reply)
+        if rnd.window == 0:
+            measured.append((rnd.index, sorted(name for name in total.vectors if "/" not in name)))
+        return total, reports
+
+    ready.engine.run = listening
     server = played(ready, rounds=4)
     before = [(0, [])] + ([(2, [])] if isinstance(aggregator, CODA) else [])
-    assert sorted(ready.engine.measured) == sorted([*before, *moments.items()])
+    assert sorted(measured) == sorted([*before, *moments.items()])
     assert ready.measure(server, ready.round(3), moments=False).normalisation is None
 
 

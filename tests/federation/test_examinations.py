@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from awkward import Wrapped
 from foreigners import Digits
 from refusals import refused
 from strangers import fit, having, seeded
 from torch import nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
@@ -89,18 +90,15 @@ def test_the_list_shows_names_and_advice(fedlit_cli):
     assert {type(each) for each in EVERY} - {type} == set(Examination.__subclasses__())
 
 
-class Rereading(Dataset):
+class Rereading(Wrapped):
     """The examples of another data set, each with a number added that follows from what it says of the read."""
 
     def __init__(self, examples: Dataset, what: str) -> None:
-        self.examples, self.what = examples, what
-        self.reads, self.own = 0, torch.Generator().manual_seed(3)
-
-    def __len__(self) -> int:
-        return len(self.examples)
+        super().__init__(examples)
+        self.what, self.reads, self.own = what, 0, torch.Generator().manual_seed(3)
 
     def __getitem__(self, number: int) -> tuple[torch.Tensor, torch.Tensor]:
-        image, label = self.examples[number]
+        image, label = super().__getitem__(number)
         self.reads += 1
         added = {
             "nothing": 0.0,
@@ -113,17 +111,13 @@ class Rereading(Dataset):
         return image + added, label
 
 
-class InBatches(Dataset):
+class InBatches(Wrapped):
     """A data set that only returns batches."""
 
-    def __init__(self, examples: TensorDataset) -> None:
-        self.examples = examples
-
-    def __len__(self) -> int:
-        return len(self.examples)
+    __getitem__ = None
 
     def batch(self, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self.examples[indices]
+        return self.dataset[indices]
 
 
 @pytest.mark.filterwarnings("ignore")

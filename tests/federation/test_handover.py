@@ -5,6 +5,7 @@ import shlex
 import shutil
 import signal
 import sys
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -61,9 +62,13 @@ def result(run: Kept, phase: str = "warm-up") -> Path:
     return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
 
 
-def differ(states: dict[str, dict[str, torch.Tensor]], key: str = "w") -> bool:
-    values = [state[key] for state in states.values()]
-    return not any(torch.equal(one, other) for i, one in enumerate(values) for other in values[:i])
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    """What each client keeps of the weights."""
+    return {name: state["w"] for name, state in client_tensors(path).items()}
+
+
+def differ(values: dict[str, torch.Tensor]) -> bool:
+    return not any(torch.equal(one, other) for one, other in combinations(values.values(), 2))
 
 
 @pytest.fixture(scope="module")
@@ -86,12 +91,12 @@ def test_the_first_forward_uses_each_clients_own_head(tmp_path, monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main(shlex.split(f"fit {here.options} --run_dir {here.path} --logger false --federation.workers 1"))
     assert not ended.value.code
-    heads = client_tensors(result(here.run("run")))
+    heads = weights(result(here.run("run")))
     assert list(heads) == ["site-0", "site-1", "site-2"]
     assert differ(heads)
     assert len(seen) == SITES * (PHASE + MAIN)
-    for state, first in zip(heads.values(), seen[SITES * PHASE :], strict=False):
-        assert torch.equal(first, state["w"])
+    for head, first in zip(heads.values(), seen[SITES * PHASE :], strict=False):
+        assert torch.equal(first, head)
 
 
 @pytest.mark.slow
@@ -133,9 +138,8 @@ def test_a_client_that_has_not_trained_since_has_its_head(tmp_path):
     settings = config({"participation": 1.0}, optimizer=STILL)  # else it is the main part's
     settings["federation"] |= {"participation": 0.34, "rounds": 1}
     run, _ = finished(tmp_path, settings)
-    before, after = client_tensors(result(run)), client_tensors(run.last)
-    assert sorted(int(state["batches"]) for state in after.values()) == [0, 0, 1]
-    assert_same_tensors({n: s["w"] for n, s in after.items()}, {n: s["w"] for n, s in before.items()})
+    assert sorted(int(state["batches"]) for state in client_tensors(run.last).values()) == [0, 0, 1]
+    assert_same_tensors(weights(run.last), weights(result(run)))
 
 
 FEDBN = {"trainable": "all", "aggregators": ["FedBN"]}
@@ -144,18 +148,16 @@ FEDBN = {"trainable": "all", "aggregators": ["FedBN"]}
 @pytest.mark.parametrize("keep", [pytest.param("all", marks=pytest.mark.slow), "body"])
 def test_normalisation_of_fedbn_goes_on(tmp_path, keep):
     run, _ = finished(tmp_path, config(FEDBN | {"keep": keep}, ("FedBN",), optimizer=STILL))
-    before, after = client_tensors(result(run)), client_tensors(run.last)
-    assert differ(before)
-    assert_same_tensors({n: s["w"] for n, s in after.items()}, {n: s["w"] for n, s in before.items()})
+    assert differ(weights(result(run)))
+    assert_same_tensors(weights(run.last), weights(result(run)))
 
 
 @pytest.mark.slow
 def test_heads_start_afresh_where_the_body_alone_is_kept(tmp_path):
     run, _ = finished(tmp_path, config({"keep": "body"}, optimizer=STILL))
     plain = config(optimizer=STILL) | {"phases": []}
-    fresh = client_tensors(finished(tmp_path / "fresh", plain)[0].last)
-    assert differ(client_tensors(result(run)))
-    assert_same_tensors({n: s["w"] for n, s in client_tensors(run.last).items()}, {n: s["w"] for n, s in fresh.items()})
+    assert differ(weights(result(run)))
+    assert_same_tensors(weights(run.last), weights(finished(tmp_path / "fresh", plain)[0].last))
 
 
 @pytest.mark.slow
@@ -163,9 +165,9 @@ def test_after_a_phase_that_shared_all_heads_start_from_the_servers(tmp_path):
     run, _ = finished(tmp_path, config({"aggregators": []}, optimizer=STILL))
     server = checkpoint.tensors(result(run))
     head = torch.cat([server["head.weight"].flatten(), server["head.bias"]])
-    after = client_tensors(run.last)
+    after = weights(run.last)
     assert len(after) == SITES
-    assert all(torch.equal(state["w"], head) for state in after.values())
+    assert all(torch.equal(kept, head) for kept in after.values())
 
 
 @pytest.mark.slow
@@ -187,7 +189,7 @@ def test_a_fixed_body_has_the_servers_statistics(tmp_path):
     """Its features are the same for all, and so is the body of an exported model."""
     settings = config(FEDBN, ("FedBN", "PersonalHeads"), optimizer=STILL, trainable="head")
     run, _ = finished(tmp_path, settings)
-    assert differ(client_tensors(result(run)), "stats")
+    assert differ({name: state["stats"] for name, state in client_tensors(result(run)).items()})
     after = client_tensors(run.last)
     server = torch.load(run.last / "server.pt", weights_only=True)["stats"]
     assert all(torch.equal(state["stats"], server) for state in after.values())

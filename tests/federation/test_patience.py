@@ -20,14 +20,19 @@ OPTIONS = (
 )
 
 
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory) -> tuple[Place, str]:
+    """A run of at most 40 rounds, and what it printed."""
+    place = Place(tmp_path_factory.mktemp("stopped"), OPTIONS)
+    return place, place.ended("--federation.rounds 40")
+
+
 def rounds_run(kept) -> int:
     return max(step for step, key, _ in kept.metrics() if key == "train/loss")
 
 
-def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(tmp_path):
-    place = Place(tmp_path, OPTIONS)
-    printed = place.ended("--federation.rounds 40")
-    kept = place.run("one")
+def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(stopped):
+    kept, printed = stopped[0].run("one"), stopped[1]
     best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "last"))
     values = {step: float(value) for step, key, value in kept.metrics() if key == "val/loss"}
     assert rounds_run(kept) == best.round + 3 < 40
@@ -36,10 +41,8 @@ def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(tmp
 
 
 @pytest.mark.slow
-def test_a_resumed_run_stops_at_the_same_round(tmp_path):
-    place = Place(tmp_path, OPTIONS)
-    place.ended("--federation.rounds 40")
-    kept = place.run("one")
+def test_a_resumed_run_stops_at_the_same_round(stopped, tmp_path):
+    place, kept = stopped[0], stopped[0].run("one")
     best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "last"))
 
     part = Place(tmp_path / "part", OPTIONS)

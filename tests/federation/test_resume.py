@@ -94,33 +94,6 @@ def test_rounds_after_the_last_checkpoint_are_done_again(tmp_path):
 
 
 @pytest.mark.slow
-def test_killed_while_a_checkpoint_is_written(tmp_path, uninterrupted):
-    """Dies while a folder of an unfinished checkpoint is there, or one that is being removed, again and again."""
-    caught = []
-
-    def kill(command: Command, number: int) -> bool:
-        folder = tmp_path / "default/run/checkpoints"
-        started = max(Kept(folder.parent).rounds, default=0)
-
-        def writing() -> list[str]:
-            names = os.listdir(folder) if folder.exists() else []
-            return [n for n in names if n.startswith(".") and int(n.rpartition("-")[2]) > started + number % 3]
-
-        if not wait_until(writing, command, pause=0):
-            return False
-        command.process.kill()
-        caught.append(bool([n for n in os.listdir(folder) if n.startswith(".")]))
-        return True
-
-    place = Place(tmp_path, OPTIONS)
-    deaths = kill_until_finished(place, kill, "--federation.checkpoint_every 1")
-    assert sum(caught) >= 2
-    assert len(set(deaths)) >= 2
-    assert_same_run(place.run("run"), uninterrupted)
-    assert not list(tmp_path.glob("default/run/checkpoints/.*"))
-
-
-@pytest.mark.slow
 def test_real_command_line_with_another_number_of_workers(tmp_path, uninterrupted):
     """``python -m fedlit fit`` with two workers is killed, and resumes with one worker."""
     kept = Place(tmp_path, OPTIONS).run("run")

@@ -18,8 +18,8 @@ from fedlit.federation.state import FitState
 from fedlit.tracking.base import Tracker
 
 
-class Noisy(Dataset):
-    """Draws noise from the process's default generator at every access, as torchvision's augmentation does."""
+class Wrapped(Dataset):
+    """The examples of another data set, without its other attributes."""
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
@@ -28,7 +28,14 @@ class Noisy(Dataset):
         return len(self.dataset)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image, labels = self.dataset[index]
+        return self.dataset[index]
+
+
+class Noisy(Wrapped):
+    """Draws noise from the process's default generator at every access, as torchvision's augmentation does."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        image, labels = super().__getitem__(index)
         return image + 0.1 * torch.randn(image.shape), labels
 
 
