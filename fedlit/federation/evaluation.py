@@ -36,8 +36,7 @@ def validate(session: Session, down: Broadcast, metrics: dict[str, float]) -> li
     """Score the clients' validation sets and add ``val/...`` to the metrics."""
     began = time.perf_counter()
     scores = session.engine.evaluate(client_views(session.data, "val"), down)
-    metrics |= pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
-    metrics |= _pooled_loss(session, scores, down)
+    metrics |= _validation_metrics(session, scores, down)
     metrics["time/evaluate_s"] = time.perf_counter() - began
     return scores
 
@@ -57,10 +56,8 @@ def sanity_check(session: Session, server: ServerState) -> dict[str, float]:
             f"{name}.validation_step: expected scores of shape (examples, {len(session.classes)}) for the classes that "
             f"{name} declares, found none: AUROC is not computed"
         )
-    metrics = pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
-    metrics |= _pooled_loss(session, scores, down)
     few = len(session.clients) <= MAX_CLIENT_CURVES
-    return metrics | (client_metrics(scores, (), session.classes) if few else {})
+    return _validation_metrics(session, scores, down) | (client_metrics(scores, (), session.classes) if few else {})
 
 
 def evaluate_sets(
@@ -122,13 +119,13 @@ def per_client(
     return quartile_metrics(metrics)
 
 
-def _pooled_loss(session: Session, scores: Sequence[Scores], down: Broadcast) -> dict[str, float]:
-    """Return the objective's metrics of the pooled scores, ``val/<name>/<class>`` and the mean over classes."""
+def _validation_metrics(session: Session, scores: Sequence[Scores], down: Broadcast) -> dict[str, float]:
+    """Return ``val/...``; the objective's of the pooled scores, ``val/<name>``, per class and their mean."""
+    metrics = pooled_metrics(scores, session.classes, "val", session.everyone.schemes)
     scored = [s for s in scores if s.scores is not None]
     if session.objective is None or not scored:
-        return {}
+        return metrics
     session.server_model.load(down.w, down.stats)
-    metrics = {}
     pooled = [torch.cat([getattr(s, part) for s in scored]) for part in ("scores", "labels")]
     for name, values in session.objective.pooled(*pooled).items():
         metrics |= {f"val/{name}/{k}": float(v) for k, v in zip(slugs(session.classes), values, strict=True)}

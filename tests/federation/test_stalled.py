@@ -13,6 +13,9 @@ from fedlit.federation.stalled import StalledTraining
 NAMES = ["one", "two"]
 
 
+ZERO = "every gradient is zero"
+
+
 def played(lr_factor: float = 1.0, window: int = 1) -> Round:
     return Round(0, 0, lr_factor, window, "steps", 0, True, True)
 
@@ -23,28 +26,26 @@ def reports(*still: str, names: list[str] = NAMES) -> list[ClientReport]:
 
 def test_all_clients_have_to_stand_still():
     watch = StalledTraining(NAMES, over=False)
-    watch.after(played(), reports("every gradient is zero", ""), "Mine")
-    watch.after(played(), reports("every gradient is zero", "every gradient is zero"), "Mine")
-    with refused("training-stalled", "round 1: Mine", "every gradient is zero"):
-        StalledTraining(NAMES, over=False).after(
-            played(), reports("every gradient is zero", "every gradient is zero"), "Mine"
-        )
+    watch.after(played(), reports(ZERO, ""), "Mine")
+    watch.after(played(), reports(ZERO, ZERO), "Mine")
+    with refused("training-stalled", "round 1: Mine", ZERO):
+        StalledTraining(NAMES, over=False).after(played(), reports(ZERO, ZERO), "Mine")
 
 
 def test_every_client_has_its_turn_first():
     watch = StalledTraining(NAMES, over=False)
-    watch.after(played(), reports("every gradient is zero", names=["one"]), "Mine")
+    watch.after(played(), reports(ZERO, names=["one"]), "Mine")
     with pytest.raises(TrainingError):
-        watch.after(played(), reports("every gradient is zero", names=["two"]), "Mine")
+        watch.after(played(), reports(ZERO, names=["two"]), "Mine")
 
 
 @pytest.mark.parametrize("rnd", [played(lr_factor=0.0), played(window=0)], ids=["warm-up", "measuring"])
 def test_rounds_without_steps_or_without_a_rate_do_not_count(rnd):
-    StalledTraining(NAMES, over=False).after(rnd, reports("every gradient is zero", "every gradient is zero"), "Mine")
+    StalledTraining(NAMES, over=False).after(rnd, reports(ZERO, ZERO), "Mine")
 
 
 def test_a_run_that_goes_on_has_moved_before():
-    StalledTraining(NAMES, over=True).after(played(), reports("zero", "zero"), "Mine")
+    StalledTraining(NAMES, over=True).after(played(), reports(ZERO, ZERO), "Mine")
 
 
 class Lonely(Unvalidated):

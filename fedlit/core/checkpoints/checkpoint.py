@@ -105,8 +105,7 @@ class Checkpoints:
         if contents.round == self._round:
             return
         self._round = rounds = contents.round
-        server = contents.server
-        target, temporary = self.folder / name_of(rounds), self.folder / f".writing-{rounds:06d}"
+        server, temporary = contents.server, self._draft(rounds)
         if self._fabric.is_global_zero:
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir(parents=True)
@@ -114,17 +113,14 @@ class Checkpoints:
         later = later and self._fabric.world_size == 1
         tensors = Broadcast(server.w, server.stats, server.aggregators).tensors()
         held = {name: t.clone() for name, t in tensors.items()} if later else tensors
-        files = {name: client_file(number) for number, name in enumerate(contents.names)}
-        for name, state in contents.clients.items():
-            if state.file is not None:  # the next round may remove it
-                link(state.file, temporary / files[name])
+        for number, name in enumerate(contents.names):
+            if (state := contents.clients.get(name)) and state.file is not None:  # the next round may remove it
+                link(state.file, temporary / client_file(number))
         manifest = Manifest(
             rounds, list(contents.names), list(contents.aggregators), [], describe(server.layout), contents.best,
             at_sites=dict(contents.at_sites), callbacks=dict(contents.callbacks),
         )  # fmt: skip
-        work = partial(
-            self._write_all, dict(contents.clients), files, held, manifest=manifest, temporary=temporary, target=target
-        )
+        work = partial(self._write_all, manifest, dict(contents.clients), held)
         if later:
             self._begun = self._thread.submit(work)
         else:
@@ -136,18 +132,14 @@ class Checkpoints:
         if begun is not None:
             begun.result()
 
-    def _write_all(
-        self,
-        clients: Mapping[str, ClientState | StoredState],
-        files: Mapping[str, str],
-        server: State,
-        manifest: Manifest,
-        temporary: Path,
-        target: Path,
-    ) -> None:
+    def _draft(self, rounds: int) -> Path:
+        return self.folder / f".writing-{rounds:06d}"
+
+    def _write_all(self, manifest: Manifest, clients: Mapping[str, ClientState | StoredState], server: State) -> None:
         began, small = time.monotonic(), {}
-        for number, (name, file) in enumerate(files.items()):
-            state = clients.get(name)
+        target, temporary = self.folder / name_of(manifest.round), self._draft(manifest.round)
+        for number, name in enumerate(manifest.clients):
+            state, file = clients.get(name), client_file(number)
             if state is None:
                 continue
             if state.file is None and is_small(state):

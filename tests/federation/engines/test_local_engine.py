@@ -46,7 +46,7 @@ def play(federation: Federation, module, data, workers: int) -> Ran:
 
 CASES = {
     "dropout, BatchNorm, noise, partial participation": (
-        lambda: ToyNet(),
+        ToyNet,
         lambda: Federation(
             [Scaffold(), FedProx(0.3), FedBN()], rounds=4, participation=0.6, schedule=ConstantSchedule(3, "steps")
         ),
@@ -59,38 +59,27 @@ CASES = {
         lambda: WideNet(adam=True),
         lambda: Federation([FedProx(0.1)], rounds=3, optimizer_state="keep", weights="uniform"),
     ),
+    "several clients a job": (ToyNet, lambda: Federation([Scaffold(), FedBN()], rounds=2, participation=0.9)),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_results_do_not_depend_on_the_number_of_workers(case):
+def test_results_do_not_depend_on_the_number_of_workers(case, monkeypatch):
+    """Payloads are added within jobs first, in one process as in several."""
     make_module, make_federation = CASES[case]
+    several = "several clients" in case
+    monkeypatch.setattr(base, "JOBS", 3 if several else base.JOBS)
     torch.manual_seed(1)
-    module, data = make_module(), NoisyData(clients=5, size=9)
-    single, *parallel = (play(make_federation(), module, data, workers) for workers in (1, 3))
+    module, data = make_module(), NoisyData(clients=10 if several else 5, size=9)
+    single, parallel = (play(make_federation(), module, data, workers) for workers in (1, 3))
     assert any(
         not name.startswith(("scores", "labels", "logged")) and tensor.abs().max() > 1e-3
         for name, tensor in single.tensors.items()
     )
-    for ran in parallel:
-        assert ran.cohorts == single.cohorts
-        assert_same_tensors(ran.tensors, single.tensors)
-        in_shared_memory = {name for name in ran.files if name.startswith("client-")}
-        assert bool(in_shared_memory) == ("large" in case)
-
-
-def test_several_clients_a_job_give_the_same_bits_whatever_the_number_of_workers(monkeypatch):
-    """Payloads are added within jobs first, in one process as in several."""
-    monkeypatch.setattr(base, "JOBS", 3)
-    torch.manual_seed(1)
-    module, data = ToyNet(), NoisyData(clients=10, size=9)
-    single, *parallel = (
-        play(Federation([Scaffold(), FedBN()], rounds=2, participation=0.9), module, data, workers)
-        for workers in (1, 2)
-    )
-    for ran in parallel:
-        assert ran.cohorts == single.cohorts
-        assert_same_tensors(ran.tensors, single.tensors)
+    assert parallel.cohorts == single.cohorts
+    assert_same_tensors(parallel.tensors, single.tensors)
+    in_shared_memory = {name for name in parallel.files if name.startswith("client-")}
+    assert bool(in_shared_memory) == ("large" in case)
 
 
 def test_jobs_follow_from_the_cohort_alone_and_are_single_clients_below_128():
