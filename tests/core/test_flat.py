@@ -7,7 +7,7 @@ from torch import nn
 from toys import CLASSES, ToyNet
 
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.messages import Broadcast, ClientState, Mask, Payload
+from fedlit.core.messages import Mask
 from fedlit.core.optimizer import FlatOptimizer
 from fedlit.models import ImageClassifier
 
@@ -142,28 +142,6 @@ def test_batchnorm_without_momentum_and_mixed_types_are_refused():
     module.head.double()
     with refused("parameters-of-several-dtypes", "torch.float32 (body.0.weight), torch.float64 (head.weight"):
         Layout.of(module)
-
-
-def test_states_and_messages_survive_being_named_tensors():
-    state = ClientState(5, torch.ones(2), torch.zeros(1), {"0/exp": torch.ones(3)}, [{}, {"c": torch.ones(4)}])
-    again = ClientState.from_tensors(state.tensors(), 2)
-    assert again.batches == 5
-    assert again.tensors().keys() == state.tensors().keys()
-    assert torch.equal(again.aggregators[1]["c"], torch.ones(4))
-    down = Broadcast(torch.ones(2), torch.zeros(1), [{"a": torch.ones(1)}, {}])
-    assert Broadcast.from_tensors(down.tensors(), 2).tensors().keys() == down.tensors().keys()
-
-
-def test_payloads_add_up():
-    def payload(value: float) -> Payload:
-        return Payload({"w": torch.full((3,), value)}, value, torch.full((2,), value, dtype=torch.float64))
-
-    total = payload(1.0)
-    for value in (2.0, 4.0):
-        total.add_(payload(value))
-    assert total.weight == 7
-    assert total.vectors["w"].tolist() == [7, 7, 7]
-    assert total.mask_weight.tolist() == [7, 7]
 
 
 @pytest.mark.parametrize(

@@ -141,19 +141,16 @@ def _refers(value: Any, held: set[int], depth: int = 3) -> str:
         return next(filter(None, (_refers(item, held, depth - 1) for item in items)), "")
     if (value.__module__ or "").split(".")[0] in LIBRARIES:
         return ""
-    cells = [
-        (name, _content(cell)) for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-    ]
-    defaults = [
-        ("a default", default) for default in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
-    ]
-    for name, content in (*cells, *defaults):
+    variables = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
+    defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+    held_by = [(f"its variable {name}", _content(cell)) for name, cell in variables]
+    for name, content in (*held_by, *(("a default", default) for default in defaults)):
         owner = content.__self__ if isinstance(content, MethodType) else content
         if id(owner) in held:
-            return f"its variable {name}" if name != "a default" else name
+            return name
         items = content.values() if isinstance(content, Mapping) else content if isinstance(content, CONTAINERS) else ()
         if any(id(item) in held for item in items) or _refers(content, held, depth - 1):
-            return f"its variable {name}" if name != "a default" else name
+            return name
     return ""
 
 
