@@ -55,7 +55,7 @@ def joined(segments: Iterable[tuple[int, int, Any]]) -> list[Segment]:
     """Join neighbouring segments of the same group."""
     merged: list[Segment] = []
     for start, stop, group in segments:
-        if merged and merged[-1][1:] == (start, group):
+        if merged and merged[-1].group == group and merged[-1].stop == start:
             start = merged.pop().start
         merged.append(Segment(start, stop, group))
     return merged
