@@ -56,13 +56,15 @@ class Adds(Callback):
 
 
 class StopsAfter(Callback):
-    """Ends the rounds early."""
+    """Ends the rounds early, or fails."""
 
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
+    def __init__(self, rounds: int, error: Exception | None = None) -> None:
+        self.rounds, self.error = rounds, error
 
     def on_round_end(self, state):
         if state.done == self.rounds:
+            if self.error:
+                raise self.error
             state.stop = "enough"
 
 
@@ -82,17 +84,6 @@ class Patient(Callback):
 
     def load_state_dict(self, state):
         self.waited = state["waited"]
-
-
-class FailsIn(Callback):
-    """Fails at the end of a round."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def on_round_end(self, state):
-        if state.done == self.number:
-            raise RuntimeError("a callback of one's own fails")
 
 
 def fit(path: Path, *callbacks: Callback, before: int = 0, resume: Path | None = None, **settings) -> Federation:
@@ -169,9 +160,9 @@ def test_callbacks_change_no_number(tmp_path):
 
 def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
     """The round in which a callback failed is not logged, so it is repeated; nothing is missing or logged twice."""
-    diary = Diary()
+    diary, fails = Diary(), StopsAfter(3, RuntimeError("a callback of one's own fails"))
     with pytest.raises(RuntimeError, match="a callback of one's own fails"):
-        fit(tmp_path / "failed", diary, FailsIn(3), checkpoint_every=1)
+        fit(tmp_path / "failed", diary, fails, checkpoint_every=1)
     assert diary.lines[-1] == ("exception", 3, "a callback of one's own fails")
     resume = last(tmp_path / "failed")
     assert checkpoint.rounds(resume) == 2
