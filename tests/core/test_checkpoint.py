@@ -5,7 +5,7 @@ import os
 
 import pytest
 import torch
-from refusals import refused
+from refusals import raising, refused
 from runs import assert_same_tensors
 from torch import nn
 from toy_checkpoints import KINDS, LAYOUT, NAMES, checkpoints, client, rounds_in, save, server, small
@@ -118,10 +118,7 @@ def test_files_of_clients_that_did_not_train_are_links(tmp_path):
 
 
 def test_a_file_system_without_links_gets_copies(tmp_path, monkeypatch):
-    def refuse(*paths):
-        raise OSError("no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", raising(OSError("no links here")))
     to, states = checkpoints(tmp_path), {"site-0": client(1)}
     save(to, 1, states)
     save(to, 2, states)

@@ -4,6 +4,7 @@ import threading
 
 import pytest
 import torch
+from refusals import raising
 from runs import assert_same_tensors
 from toy_checkpoints import KINDS, LAYOUT, NAMES, checkpoints, client, rounds_in, server
 
@@ -71,11 +72,8 @@ def test_the_next_waits_for_the_one_before(tmp_path, gate):
 
 
 def test_what_went_wrong_is_raised_once_where_it_is_waited_for(tmp_path, monkeypatch):
-    def full(tensors, path) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
     to = checkpoints(tmp_path)
-    monkeypatch.setattr(checkpoint, "_write", full)
+    monkeypatch.setattr(checkpoint, "_write", raising(OSError(28, "No space left on device")))
     later(to, 1, server(1))
     with pytest.raises(OSError, match="No space left on device"):
         to.finish()

@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from refusals import raising
 from runs import execute
 
 from fedlit.core.system import files
@@ -35,11 +36,8 @@ def test_whatever_ends_the_block_early_leaves_the_old_file_alone(tmp_path, error
     path = tmp_path / "result.json"
     path.write_text("old")
 
-    def stop() -> None:
-        raise error
-
     with pytest.raises(error), whole(path) as draft:
-        draft.write_text("half") and stop()
+        draft.write_text("half") and raising(error())()
     assert path.read_text() == "old"
     assert names(tmp_path) == ["result.json"]
 
@@ -48,10 +46,7 @@ def test_a_full_disk_at_the_last_moment_leaves_the_old_file_alone(tmp_path, monk
     path = tmp_path / "result.json"
     path.write_text("old")
 
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raising(OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(OSError, match="No space left"), whole(path, durable=True) as draft:
         draft.write_text("new")
     assert path.read_text() == "old"
@@ -103,10 +98,7 @@ def test_a_file_that_appeared_meanwhile_can_be_left(tmp_path, monkeypatch):
     assert path.read_text() == "mine"
     path.unlink()
 
-    def refuse(*_):
-        raise OSError(errno.EPERM, "no links here")
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", raising(OSError(errno.EPERM, "no links here")))
     with whole(path, replace=False) as draft:
         draft.write_text("a copy")
     assert path.read_text() == "a copy"

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from refusals import raising
 from runs import Kept, assert_same_run
 
 from fedlit.core.checkpoints import checkpoint
@@ -60,11 +61,7 @@ def test_a_checkpoint_that_finds_no_room(tmp_path, monkeypatch, fedlit_cli, unli
 def test_metrics_that_find_no_room(tmp_path, monkeypatch, fedlit_cli, number):
     """Another error is left alone."""
     monkeypatch.chdir(tmp_path)
-
-    def full(self, metrics, step):
-        raise OSError(number, "no room")
-
-    monkeypatch.setattr(MetricsFile, "append", full)
+    monkeypatch.setattr(MetricsFile, "append", raising(OSError(number, "no room")))
     if number == errno.EACCES:
         with pytest.raises(OSError, match="no room"):
             fedlit_cli(RUN)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import pytest
 
@@ -20,6 +20,15 @@ def refused(key: str, *names: object) -> Iterator[pytest.ExceptionInfo]:
     with pytest.raises(FedlitError) as caught:
         yield caught
     _check(caught.value.key, key, names, str(caught.value))
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    """Return a function that raises an error, to replace another one."""
+
+    def raised(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return raised
 
 
 class _Streams(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_rounds import everything, played
 from pictures import CLASSES, Small, data, network
-from refusals import refused
+from refusals import raising, refused
 from tape import TapeRecorder
 from torch import Tensor
 from torchmetrics import MeanMetric
@@ -234,10 +234,8 @@ def test_nothing_is_recorded_unless_it_is_asked_for(tmp_path, recorders):
 
 
 def test_what_cannot_be_captured_is_an_error(tmp_path, recorders, monkeypatch):
-    def refusing(self, work):
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
-
-    monkeypatch.setattr(TapeRecorder, "record", refusing)
+    error = RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
+    monkeypatch.setattr(TapeRecorder, "record", raising(error))
     with refused("step-not-capturable", "leave"):
         trained(session(network(), Federation(), tmp_path, True))
 

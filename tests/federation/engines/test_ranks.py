@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from awkward import Counting
 from engine_rounds import everything, played
-from refusals import refused
+from refusals import raising, refused
 from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script, wait_until
 from toys import ToyData, ToyNet
 
@@ -175,10 +175,9 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
 
 
 def test_an_error_keeps_its_key_on_all_ranks(monkeypatch):
-    def failing(*_):
-        raise TrainingError("client 'site-1': the loss is nan", key="loss-not-finite")
-
-    monkeypatch.setattr(Engine, "run", failing)
+    monkeypatch.setattr(
+        Engine, "run", raising(TrainingError("client 'site-1': the loss is nan", key="loss-not-finite"))
+    )
     engine = object.__new__(FabricEngine)
     engine._own, engine._gather = set(), lambda report: [report, report]
     with refused("loss-not-finite", "'site-1'"):

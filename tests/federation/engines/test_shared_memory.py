@@ -13,6 +13,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 import torch
+from refusals import raising
 from runs import Place, context, execute
 from toys import ToyData, ToyNet
 
@@ -31,6 +32,8 @@ STATE = {
     "nothing": torch.zeros(0),
     "half": torch.tensor([0.5, 0.25], dtype=torch.bfloat16),
 }
+
+FULL = raising(OSError(errno.ENOSPC, "No space left on device"))
 
 
 @pytest.fixture
@@ -112,10 +115,7 @@ def test_close_removes_the_folder_and_views_stay_readable():
 
 
 def test_no_room_says_what_to_do(folder, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", FULL)
     with pytest.raises(
         OSError, match=r"no room for 4 MiB of shared memory.*--shm-size.*federation.workers: 1"
     ) as caught:
@@ -124,10 +124,7 @@ def test_no_room_says_what_to_do(folder, monkeypatch):
 
 
 def test_no_room_for_what_workers_begin_with_says_what_to_do(monkeypatch):
-    def full(program, file):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(cloudpickle, "dump", full)
+    monkeypatch.setattr(cloudpickle, "dump", FULL)
     federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=2)
     with pytest.raises(OSError, match=r"no room for the model and the data in shared memory: .*federation.workers: 1"):
         assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
