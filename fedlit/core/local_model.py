@@ -92,8 +92,8 @@ class LocalModel:
         self._sending = self._implementing("on_before_send")
         self._ending = self._implementing("on_client_round_end")
         self._corrects_last = bool(self._starting) and (training.bounds or self.hooks.of_gradients)
-        during = (self._starting, self._computing, self._adding, self._before, self._after, self._sending)
-        self._looking = any((*during, self._ending))
+        client_side = (self._starting, self._computing, self._adding, self._before, self._after, self._sending)
+        self._looking = any((*client_side, self._ending))
         if training.compiled:
             module.compile(**COMPILING)
 
