@@ -239,12 +239,12 @@ class Payload:
 
     def nbytes_sent(self, mask: Mask, layout: Layout) -> int:
         """Return the number of bytes sent to the server: those of what the client shares."""
-        sent = sum(
-            (part.stop - part.start) * vector.element_size()
+        unsent = sum(
+            (len(vector) - sum(part.stop - part.start for part in mask.sent(layout, len(vector))))
+            * vector.element_size()
             for vector in self.vectors.values()
-            for part in mask.sent(layout, len(vector))
         )
-        return sent + self.mask_weight.nbytes + 8
+        return self.nbytes - unsent
 
 
 @dataclass
