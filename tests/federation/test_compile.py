@@ -5,14 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from engine_rounds import played, scored
-from pictures import CLASSES, Small, data
+from pictures import Small, data
 from refusals import refused
 from torch import Tensor, nn
 
 from fedlit.core import local_model
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ClientData
-from fedlit.data.in_memory import GivenClients
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
 from fedlit.federation.examinations import Compiler
@@ -35,11 +33,9 @@ def has_compiler() -> bool:
 
 def session(folder, module=Small, **options) -> Session:
     """Three clients of 15, 10 and 9 images in batches of 4: each has its own smaller last batch."""
-    given = data(folder)
-    clients = {name: ClientData(name, CLASSES, d.train, d.val) for name, d in given.clients.items()}
     federation = Federation(schedule=ConstantSchedule(6, "steps"), workers=1, **options)
     torch.manual_seed(1)
-    return assemble(federation, module(), GivenClients(clients, CLASSES, batch_size=4), make_fabric("cpu"))
+    return assemble(federation, module(), data(folder), make_fabric("cpu"))
 
 
 def trained(ready: Session) -> Tensor:
