@@ -1,12 +1,11 @@
 """Local steps that never wait for the device: no value is read, and no shape depends on one."""
 
-import copy
 from collections.abc import Callable
 from contextlib import contextmanager
 
 import pytest
 import torch
-from engine_rounds import opened
+from engine_rounds import opened, played
 from engine_rounds import run as run_clients
 from lightning.pytorch import LightningModule
 from pictures import Small, data, network
@@ -72,29 +71,22 @@ def run(
 ) -> None:
     """Two rounds, of which the second is guarded: the first may copy constants to the device."""
     torch.manual_seed(1)
-    federation, guarded = make_federation(), []
+    federation = make_federation()
     if device == "cpu":
         monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident"))
     if not isinstance(federation.schedule, PracticeSchedule):
         federation.schedule = ConstantSchedule(3, "steps")
     federation.workers = 1
-    made = assemble(federation, make_module(), copy.deepcopy(data(folder, XrayAugmentation())), make_fabric(device))
-    server, _, _ = made.restore(None)
-    made.initialise_objective(server)
+    made = assemble(federation, make_module(), data(folder, XrayAugmentation()), make_fabric(device))
+    server = played(made, rounds=1)
     for owner, name in ((LocalModel, "step"), (Draws, "next")):
-        monkeypatch.setattr(owner, name, _watched(getattr(owner, name), guard, guarded))
-    for index in range(2):
-        guarded.append(index)
-        rnd = made.round(index)
-        made.engine.run(rnd.cohort, federation.open_round(server, rnd, made), rnd)
-        made.engine.commit()
+        monkeypatch.setattr(owner, name, _guarded(getattr(owner, name), guard))
+    run_clients(made, server, 1)
     made.engine.close()
 
 
-def _watched(function: Callable, guard, rounds: list[int]) -> Callable:
+def _guarded(function: Callable, guard) -> Callable:
     def inside(*given):
-        if len(rounds) < 2:
-            return function(*given)
         with guard():
             return function(*given)
 
