@@ -26,7 +26,7 @@ from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
-from fedlit.sites.retention import forget_stored_jobs
+from fedlit.sites.retention import forget, has_ended
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
@@ -203,7 +203,7 @@ class Hosted:
             if self.order.run:
                 check_run(self.order.run)
             if self.order.server is not None and own.job_days is not None:
-                forget_stored_jobs(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time())
+                forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), has_ended)
             os.chdir(own.home)
             config = self.order.config.read_text()
             with named_errors(), experiment_of(config, own, self.order.name) as experiment:

@@ -27,44 +27,15 @@ META = "meta"
 """File of NVFlare's store with the status of a job."""
 
 
-def forget_runs(folder: Path, days: float, now: float) -> list[str]:
-    """Remove the states of runs that have not changed for some time: such a run can only be resumed with ``fresh``.
+def forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool]) -> list[str]:
+    """Remove old folders of runs or jobs, and return their names; warn about one that cannot be removed.
 
     Args:
-        folder: The site's folder of states.
-        days: Days since the newest file was written.
+        folder: The folder that has them.
+        days: Days since the newest file in a folder was written.
         now: Seconds since 1970.
-
-    Returns:
-        The ids of the runs.
+        belongs: One of the functions below, which recognise what fedlit or NVFlare has written.
     """
-    return _forget(folder, days, now, _holds_states)
-
-
-def forget_jobs(folder: Path, days: float, now: float) -> list[str]:
-    """Remove the folders of jobs that have not changed for some time, see :func:`forget_runs`.
-
-    Args:
-        folder: The folder of NVFlare at a site.
-        days: Days since the newest file was written.
-        now: Seconds since 1970.
-    """
-    return _forget(folder, days, now, lambda entry: JOB.fullmatch(entry.name) and (entry / DEPLOYED).is_file())
-
-
-def forget_stored_jobs(folder: Path, days: float, now: float) -> list[str]:
-    """Remove NVFlare's copies of jobs that have ended and have not changed for some time, see :func:`forget_runs`.
-
-    Args:
-        folder: The folder of jobs in NVFlare's store at the server.
-        days: Days since the newest file was written.
-        now: Seconds since 1970.
-    """
-    return _forget(folder, days, now, _has_ended)
-
-
-def _forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool]) -> list[str]:
-    """Remove old folders that belong to the runs or jobs; warn about one that cannot be removed."""
     forgotten = []
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         try:
@@ -81,15 +52,18 @@ def _forget(folder: Path, days: float, now: float, belongs: Callable[[Path], boo
             warnings.warn(
                 f"{entry}: is older than {days:g} days and cannot be removed ({error.strerror or error}); remove it, "
                 "or change its owner",
-                stacklevel=3,
+                stacklevel=2,
             )
         else:
             forgotten.append(entry.name)
     return forgotten
 
 
-def _holds_states(entry: Path) -> bool:
-    """Return whether a folder has the name of a run and only files of states, or drafts of them."""
+def holds_states(entry: Path) -> bool:
+    """Return whether a folder has the name of a run and only files of states, or drafts of them.
+
+    Without its states, a run can only be resumed with ``fresh``.
+    """
     if not RUN.fullmatch(entry.name):
         return False
     files = [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
@@ -99,7 +73,13 @@ def _holds_states(entry: Path) -> bool:
     )
 
 
-def _has_ended(entry: Path) -> bool:
+def is_of_job(entry: Path) -> bool:
+    """Return whether a folder is one that NVFlare has made for a job, at a site."""
+    return bool(JOB.fullmatch(entry.name)) and (entry / DEPLOYED).is_file()
+
+
+def has_ended(entry: Path) -> bool:
+    """Return whether a folder is NVFlare's copy of a job that has ended, in its store at the server."""
     if not JOB.fullmatch(entry.name):
         return False
     try:

@@ -18,7 +18,7 @@ from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
-from fedlit.sites.retention import forget_jobs
+from fedlit.sites.retention import forget, is_of_job
 from fedlit.sites.settings import SiteSettings, read_settings
 from fedlit.sites.site import ResidentSite
 
@@ -51,7 +51,7 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
             _confine(settings.policy.limits)
         site = ResidentSite(settings, until=until, lead=lead)
         if kit and (days := settings.state_days) is not None:
-            for job in forget_jobs(kit.folder.parent, days, time.time()):
+            for job in forget(kit.folder.parent, days, time.time(), is_of_job):
                 print(f"removed the folder of job {job} after {days:g} days (state_days)", file=sys.stderr)
     except (ConfigError, ValueError, OSError) as error:
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)

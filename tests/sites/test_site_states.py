@@ -18,7 +18,7 @@ from fedlit.sites import serving
 from fedlit.sites.hosting import Hosted, Order
 from fedlit.sites.ledger import DAY, Ledger, LedgerEntry
 from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.retention import forget_runs
+from fedlit.sites.retention import forget, holds_states
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import ResidentSite
 from fedlit.sites.states import SiteStates
@@ -54,7 +54,7 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
     for path in (patient, *patient.rglob("*")):
         os.utime(path, (0, 0))
     others = {path.name for path in folder.iterdir()} - {OLD}
-    assert forget_runs(folder, 30, 1000 * DAY) == [OLD]
+    assert forget(folder, 30, 1000 * DAY, holds_states) == [OLD]
     assert {path.name for path in folder.iterdir()} == others
     assert new.read("North", 1) is not None
     with refused("client-state-not-at-site"):
@@ -64,7 +64,7 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
 def test_one_new_file_keeps_a_run(folder):
     kept(folder, OLD, 31)
     os.utime(next((folder / OLD).rglob("*.pt")), (1000 * DAY,) * 2)
-    assert forget_runs(folder, 30, 1000 * DAY) == []
+    assert forget(folder, 30, 1000 * DAY, holds_states) == []
 
 
 def test_a_symbolic_link_in_old_states_does_not_lead_out_of_them(folder):
@@ -73,7 +73,7 @@ def test_a_symbolic_link_in_old_states_does_not_lead_out_of_them(folder):
     linked.symlink_to(folder / "copy of the states")
     os.utime(linked, (0, 0), follow_symlinks=False)
     os.utime(linked.parent, (0, 0))
-    assert forget_runs(folder, 30, 1000 * DAY) == []  # fedlit makes no links
+    assert forget(folder, 30, 1000 * DAY, holds_states) == []  # fedlit makes no links
     assert (folder / "copy of the states").exists()
 
 
