@@ -9,13 +9,18 @@ from dataclasses import asdict, dataclass, field, replace
 import torch
 from torch import Tensor
 
+from fedlit.core.batches import BatchStream
 from fedlit.core.errors import TrainingError
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Client, ClientReport, Mask, Payload, State
+from fedlit.core.hooks import client_mask
+from fedlit.core.measuring import objective_of
+from fedlit.core.messages import Client, ClientReport, Mask, Payload, Round, State
+from fedlit.federation.engines.base import Program
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
+from fedlit.sites.asking import Request
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import ClientInfo, Evaluated, RoundReport, Sent, printable
+from fedlit.sites.messages import ClientInfo, Evaluated, Prepared, RoundReport, Sent, SiteInfo, printable
 from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
@@ -28,97 +33,169 @@ PAST = 3
 """Least number of past rounds with which a client's update is compared."""
 
 
-@dataclass(frozen=True)
-class Expected:
-    """Expected form of a client's part of a round, known before it arrives."""
+class Replies:
+    """Reader of the sites' replies in a phase.
 
-    client: Client  # The client that was asked.
-    mask: Mask  # What it shares.
-    layout: Layout  # The layout of the model.
-    aggregators: int  # Number of aggregators of the phase.
-    steps: int  # Local steps; 0 in a measuring round.
-    # Names and sizes of what a measuring round sends; None if the round trains.
-    measured: Mapping[str, int] | None = None
+    Args:
+        program: What is trained.
+        site_infos: What each site has reported.
+        layout: The layout of the server's model.
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The number of values of each vector whose size the server knows."""
-        if self.measured is not None:
-            return dict(self.measured)
-        layout = self.layout
-        return {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}
+    Attributes:
+        sites: What each site has reported, by its name.
+    """
 
-    def read(self, answer: Envelope) -> tuple[Payload, ClientReport, str]:
-        """Read a client's part of a round, and the fingerprint of its data.
+    def __init__(self, program: Program, site_infos: Sequence[SiteInfo], layout: Layout) -> None:
+        self._program, self._layout = program, layout
+        self._masks = {name: client_mask(program.aggregators, layout, c) for name, c in program.clients.items()}
+        self._infos = {info.name: info for site in site_infos for info in site.clients}
+        self.sites = {site.name: site for site in site_infos}
+
+    def prepared(self, request: Request, reply: Envelope) -> None:
+        """Compare a site's layout with the server's.
 
         Raises:
-            InvalidMessageError: If it is not what was asked for; names the array.
+            InvalidMessageError: If they differ; names the first difference.
         """
-        sent, tensors = answer.message(Sent), answer.tensors()
+        there, here = reply.message(Prepared), self._layout
+        if there.fingerprint == here.fingerprint:
+            return
+        pairs = {
+            "classes": (", ".join(there.classes), ", ".join(here.classes)),
+            "number of weights": (f"{there.parameters:,}", f"{here.size:,}"),
+            "number of statistics": (f"{there.statistics:,}", f"{here.stats_size:,}"),
+            "frozen weights (by their hash)": (there.frozen or "none", here.frozen or "none"),
+            "order, shapes or types of tensors": (there.fingerprint, here.fingerprint),
+        }
+        name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
+        raise InvalidMessageError(
+            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code",
+            key="reply-layout-differs",
+        )
+
+    def scores(self, view: View, request: Request, reply: Envelope, what: str) -> Scores:
+        """Read an evaluation.
+
+        Raises:
+            InvalidMessageError: If it is not of this view, or contradicts what the site has reported.
+        """
+        info, site, look = self._infos[view.holder], self.sites[request.site], request.message.asked
+        examples, batches = getattr(info, view.part), self._program.limit_eval_batches
+        if look.limit is not None:
+            examples = min(examples, look.limit)
+        if batches is not None:
+            examples = min(examples, batches * self._program.eval_batch_size)
+        scores, data = read_scores(view, reply, info, self._layout.classes, examples, site.scores)
+        self._check_data(request, data, what)
+        return scores
+
+    def part(self, request: Request, reply: Envelope, rnd: Round) -> tuple[Payload, ClientReport]:
+        """Read a client's part of a round.
+
+        Raises:
+            InvalidMessageError: If it does not fit the client or the model, or is not finite; names the array.
+        """
+        client = self._program.clients[request.client]
+        mask, known = self._masks[client.name], self._sizes(rnd)
+        sent, tensors = reply.message(Sent), reply.tensors()
         mask_weight = tensors.pop(MASK, None)
         payload = Payload({n.removeprefix(VECTORS): t for n, t in tensors.items()}, sent.weight, mask_weight)
         nbytes = payload.nbytes
-        if self.measured is None:
+        if rnd.window:
             for name in sent.whole.keys() & payload.vectors.keys():
                 cut = payload.vectors[name]
-                payload.vectors[name] = filled(cut, name, sent.whole[name], self.mask, self.layout)
-        wanted = self.client.weight * self.mask.owned.double()
+                payload.vectors[name] = filled(cut, name, sent.whole[name], mask, self._layout)
+        wanted = client.weight * mask.owned.double()
         same_mask = mask_weight is not None and mask_weight.dtype == wanted.dtype and torch.equal(mask_weight, wanted)
-        if sent.weight != self.client.weight or not same_mask:
+        if sent.weight != client.weight or not same_mask:
             raise InvalidMessageError(
-                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {self.client.name!r}",
+                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {client.name!r}",
                 key="reply-mask-or-weight",
             )
         for name, vector in payload.vectors.items():
-            self._check(name, vector)
-        missing = self.sizes.keys() - payload.vectors.keys()
-        of_scores = {name for name in self.sizes if name.startswith("objective/")}  # a module may give no scores
+            self._check_form(name, vector, known, rnd)
+            if rnd.window:
+                self._check_shared(name, vector, mask)
+        missing = known.keys() - payload.vectors.keys()
+        of_scores = {name for name in known if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
             raise InvalidMessageError(f"{min(missing)!r} is missing", key="reply-vector-missing")
-        self._check_report(sent.report)
+        self._check_report(sent.report, client, rnd)
+        self._check_data(request, sent.data, name_of(rnd))
         checked = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
-        return payload, ClientReport(**asdict(sent.report) | checked), sent.data
+        return payload, ClientReport(**asdict(sent.report) | checked)
 
-    def _check(self, name: str, vector: Tensor) -> None:
-        known, layout = self.sizes, self.layout
+    def _sizes(self, rnd: Round) -> dict[str, int]:
+        """Return the number of values of each vector whose size the server knows."""
+        layout = self._layout
+        if rnd.window:
+            return {"w": layout.size, "stats": layout.stats_size, "squares": 2 * layout.num_groups}
+        sizes = dict.fromkeys(("mean", "square"), layout.stats_size) if rnd.moments else {}
+        objective = objective_of(self._program.module)
+        if objective is None:
+            return sizes
+        blank = torch.zeros(2, len(layout.classes), dtype=layout.dtype)
+        sums = objective.measure(blank, blank, blank)
+        return sizes | {f"objective/{name}": vector.numel() for name, vector in sums.items()}
+
+    def _check_form(self, name: str, vector: Tensor, known: Mapping[str, int], rnd: Round) -> None:
         number, _, own = name.partition("/")
-        added = self.measured is None and own and number.isdecimal() and int(number) < self.aggregators
+        added = rnd.window and own and number.isdecimal() and int(number) < len(self._program.aggregators)
         if name not in known and not added:
             raise InvalidMessageError(f"it sends {name!r}, which was not requested", key="reply-vector-unknown")
         if vector.numel() != known.get(name, vector.numel()):
             raise InvalidMessageError(
                 f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}", key="reply-vector-size"
             )
-        if vector.dtype != layout.dtype and (name in known or not vector.dtype.is_floating_point):
+        dtype = self._layout.dtype
+        if vector.dtype != dtype and (name in known or not vector.dtype.is_floating_point):
             raise InvalidMessageError(
-                f"its {name!r} has type {vector.dtype}, expected {layout.dtype}", key="reply-vector-dtype"
+                f"its {name!r} has type {vector.dtype}, expected {dtype}", key="reply-vector-dtype"
             )
         if not torch.isfinite(vector).all():
             raise InvalidMessageError(f"its {name!r} is not finite", key="reply-vector-not-finite")
-        if self.measured is not None:
-            return
+
+    def _check_shared(self, name: str, vector: Tensor, mask: Mask) -> None:
+        layout = self._layout
         if vector.numel() == layout.size:
-            if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):
+            if any(vector[stretch].any() for stretch in mask.unshared(layout)):
                 raise InvalidMessageError(
                     f"its {name!r} is not zero where the client shares nothing", key="reply-vector-outside-mask"
                 )
-        elif vector.numel() == layout.stats_size and not self.mask.shares_stats(layout) and vector.any():
+        elif vector.numel() == layout.stats_size and not mask.shares_stats(layout) and vector.any():
             raise InvalidMessageError(
                 f"its {name!r} is not zero, although the client keeps its statistics", key="reply-statistics-kept"
             )
 
-    def _check_report(self, report: RoundReport) -> None:
-        said = {"client": report.client, "steps": report.steps, "examples": report.examples}
-        wanted = {"client": self.client.name, "steps": self.steps, "examples": self.client.examples}
-        for key, value in wanted.items():
-            if said[key] != value:
+    def _check_report(self, report: RoundReport, client: Client, rnd: Round) -> None:
+        steps = rnd.window
+        if rnd.unit == "epochs":
+            stream = BatchStream(self._program.data[client.name].train, self._program.batch_size, 0, client.name)
+            steps *= stream.steps_per_epoch
+        for key, value in {"client": client.name, "steps": steps, "examples": client.examples}.items():
+            if (said := getattr(report, key)) != value:
                 raise InvalidMessageError(
-                    f"{key}: expected {value}, found {printable(str(said[key]), 60)}", key="reply-report-value"
+                    f"{key}: expected {value}, found {printable(str(said), 60)}", key="reply-report-value"
                 )
         if report.seconds < 0:
             raise InvalidMessageError(
                 f"seconds: expected at least 0, found {report.seconds:g}", key="reply-seconds-negative"
             )
+
+    def _check_data(self, request: Request, data: str, what: str) -> None:
+        info = self._infos[request.client]
+        if data != info.data:
+            info.data = data
+            warnings.warn(
+                f"{what}: site {request.site!r}, client {request.client!r}: its data have changed; from now on its "
+                "results are for other images or labels",
+                stacklevel=2,
+            )
+
+
+def name_of(rnd: Round) -> str:
+    """Return the name of a round, readable."""
+    return f"round {rnd.index + 1}" if rnd.window else f"the measuring round before round {rnd.index + 1}"
 
 
 def disagreeing(parts: Mapping[str, Payload]) -> dict[str, str]:

@@ -20,11 +20,10 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnRe
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
-from fedlit.sites.answers import Norms, disagreeing, not_agreed
+from fedlit.sites.answers import Norms, Replies, disagreeing, name_of, not_agreed
 from fedlit.sites.asking import Asking, NoAnswer, Request
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train
 from fedlit.sites.payloads import module_tensors
-from fedlit.sites.replies import Replies, name_of
 from fedlit.sites.roster import Roster
 
 SHORT = 10

@@ -338,7 +338,7 @@ MUTANTS = (
     Mutant("lengths are not checked", "sites/answers.py", "if vector.numel() != known.get(name, vector.numel()):",
            "if False:", "sites/attacks/test_lying_sites.py"),
     Mutant("rows that a client lacks are accepted", "sites/answers.py",
-           "if any(vector[stretch].any() for stretch in self.mask.unshared(layout)):", "if False:",
+           "if any(vector[stretch].any() for stretch in mask.unshared(layout)):", "if False:",
            "sites/attacks/test_lying_sites.py"),
     Mutant("vectors that were not requested are accepted", "sites/answers.py", "if name not in known and not added:",
            "if False:", "sites/attacks/test_lying_sites.py"),
@@ -354,7 +354,7 @@ MUTANTS = (
            "if any(count is not None and count != number", "if any(False", "sites/attacks/test_lying_sites.py"),
     Mutant("text of a site is not escaped", "sites/messages.py",
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
-    Mutant("changed data are not reported", "sites/replies.py", "if data != info.data:", "if False:",
+    Mutant("changed data are not reported", "sites/answers.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
     # Evaluations.
     Mutant("a threshold is chosen on test images", "reports/evaluation/points.py", 'if part != "val":', "if False:",
