@@ -61,11 +61,10 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         trial = replace(settings, state=folder, policy=replace(settings.policy, configs=None, leaves=seen))
         OwnData(trial).infos()  # raises the data's own error if they cannot be read
         transport = SitesInProcess({settings.name: lambda: ResidentSite(trial).answer_bytes})
-        gathered = gather(transport, ())
-        (site_info,) = gathered.site_infos
+        (site_info,), _ = gather(transport, ())
         versions = f"fedlit {site_info.fedlit}, torch {site_info.torch}"
         yield f"site {site_info.name!r}: {versions}, trains on {site_info.device}"
-        data = RemoteData(gathered.site_infos)
+        data = RemoteData([site_info])
         for info in data.infos.values():
             yield _client(info, site_info.classes)
         yield from data.notes
@@ -96,7 +95,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         steps = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
         trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": steps})
         data.batch_size = plan.batch_size
-        sites = Sites(transport, gathered.site_infos, {"": asdict(trial_plan)})
+        sites = Sites(transport, [site_info], {"": asdict(trial_plan)})
         session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
         server, _, _ = session.restore(None, training=True)
         session.initialise_objective(server)
@@ -142,11 +141,8 @@ def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> PhasePlan:
         model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
         rounds=rounds or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
-        optimizer_state=federation.get("optimizer_state", "reset"), gradient_clip=federation.get("gradient_clip"),
-        gradient_clamp=federation.get("gradient_clamp"),
-        measure_batches=federation.get("measure_batches", 32), memory_format=federation.get("memory_format"),
-        cuda_graph=federation.get("cuda_graph", "auto"),
-        compile=federation.get("compile"), threads=federation.get("threads", 1), batch_size=batch_size,
+        **{name: federation.get(name, getattr(Federation, name)) for name in recipe.OF_A_FEDERATION},
+        batch_size=batch_size,
         eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
         precision=(settings.get("fabric") or {}).get("precision", "32-true"),
     )  # fmt: skip

@@ -88,10 +88,10 @@ def with_sites(
         ConfigError: If the sites do not fit the experiment.
     """
     parts, heads = recipe.parts_of(experiment.settings), Ledgers(ledgers)
-    gathered = gather(transport, experiment.data.classes, class_paths(list(parts.values())), heads)
+    site_infos, arrays = gather(transport, experiment.data.classes, class_paths(list(parts.values())), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
-    data = RemoteData(gathered.site_infos, *sizes, experiment.data.test_sets, gathered.arrays)
-    sites = Sites(transport, gathered.site_infos, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
+    data = RemoteData(site_infos, *sizes, experiment.data.test_sets, arrays)
+    sites = Sites(transport, site_infos, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
     joined = replace(experiment, data=data, away=sites)
     for part in joined.parts if experiment.fast_dev_run else ():
         window = -(-sites.examples // experiment.data.batch_size)
@@ -113,10 +113,8 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
         plans[name] = PhasePlan(
             model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed,
             weights="" if number else start,
-            lr_factors=federation.lr_factors or {}, optimizer_state=federation.optimizer_state,
-            gradient_clip=federation.gradient_clip, gradient_clamp=federation.gradient_clamp,
-            measure_batches=federation.measure_batches, memory_format=federation.memory_format,
-            cuda_graph=federation.cuda_graph, compile=federation.compile, threads=federation.threads,
+            lr_factors=federation.lr_factors or {},
+            **{name: getattr(federation, name) for name in recipe.OF_A_FEDERATION},
             batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size,
             limit_eval_batches=experiment.eval_batches,
             precision=experiment.fabric.strategy.precision.precision,
@@ -124,16 +122,9 @@ def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[
     return plans
 
 
-def loopback_files(experiment: Experiment, number: int, folder: Path, state: Path) -> Mapping[str, Path]:
-    """Write the file of each loopback site: the data of the experiment, and the site's share of its clients.
-
-    Args:
-        experiment: The experiment.
-        number: Number of sites.
-        folder: Folder of the files.
-        state: Folder of the sites' folders of states.
-    """
-    files = {}
+def _loopback_files(experiment: Experiment, number: int, folder: Path) -> Mapping[str, Path]:
+    """Write the file of each loopback site: the data of the experiment, and the site's share of its clients."""
+    files, state = {}, folder if experiment.fast_dev_run else _states(experiment)
     for position in range(1, number + 1):
         name = f"site-{position}"
         values = {
@@ -165,8 +156,7 @@ def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Tr
             key="more-sites-than-clients",
         )
     folder = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-sites-"))
-    state = Path(folder) if experiment.fast_dev_run else _states(experiment)
-    return Processes(loopback_files(experiment, number, Path(folder), state))
+    return Processes(_loopback_files(experiment, number, Path(folder)))
 
 
 def _states(experiment: Experiment) -> Path:

@@ -18,6 +18,12 @@ from fedlit.sites.messages import Train
 OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "schedule")
 """Keys of a phase that decide what its clients train, and how long."""
 
+OF_A_FEDERATION = (
+    "optimizer_state", "gradient_clip", "gradient_clamp", "measure_batches", "memory_format", "cuda_graph", "compile",
+    "threads",
+)  # fmt: skip
+"""Settings of the federation that a plan has."""
+
 STARTS = ("pretrained", "weights")
 """Arguments for a model's first weights, which the server sends instead."""
 
@@ -32,8 +38,7 @@ class PhasePlan:
     seed: int  # Seed of the phase.
     weights: str  # SHA-256 of the tensors from which the run's first part starts; "" for a later part.
     lr_factors: dict[str, float]  # Factors of the learning rates of single clients.
-    # optimizer_state, gradient_clip, gradient_clamp, measure_batches, memory_format, cuda_graph, compile, threads: The
-    # federation's settings.
+    # Those of :data:`OF_A_FEDERATION`.
     optimizer_state: Literal["reset", "keep"]
     gradient_clip: float | None
     gradient_clamp: float | None

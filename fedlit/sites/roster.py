@@ -184,21 +184,9 @@ class Ledgers:
         return {}
 
 
-@dataclass
-class Gathered:
-    """Answers of all sites to `Hello`."""
-
-    site_infos: list[SiteInfo]  # The answers, in the order of the sites' names.
-    arrays: dict[str, State]  # Indices of the organisations and groups of each site's images, by site.
-
-
 def gather(
-    transport: Transport,
-    classes: Sequence[str],
-    needs: Sequence[str] = (),
-    ledgers: Ledgers | None = None,
-    wait: float = WAIT,
-) -> Gathered:
+    transport: Transport, classes: Sequence[str], needs: Sequence[str] = (), ledgers: Ledgers | None = None
+) -> tuple[list[SiteInfo], dict[str, State]]:
     """Ask all sites who they are.
 
     Args:
@@ -206,7 +194,10 @@ def gather(
         classes: Classes of the model, in order.
         needs: Classes that the run's configuration names.
         ledgers: Heads of the sites' ledgers that were seen before.
-        wait: Seconds to wait for an answer, in each of :data:`TRIES`.
+
+    Returns:
+        The answers in the order of the sites' names, and for each site the indices of the organisations and groups of
+        its images.
 
     Raises:
         ConfigError: If a site does not answer, refuses, has other classes or another version, or another site's name.
@@ -221,7 +212,7 @@ def gather(
             Envelope.of("hello", Hello(__version__, time.time(), list(needs), ledgers.lines(site))) for site in missing
         ]
         sent |= dict.fromkeys(missing, time.time())
-        tickets = [transport.send(site, envelope, wait) for site, envelope in zip(missing, asked, strict=True)]
+        tickets = [transport.send(site, envelope, WAIT) for site, envelope in zip(missing, asked, strict=True)]
         answers |= {ticket.site: answer for ticket, answer in transport.collect(tickets)}
     problems, site_infos, arrays = [], {}, {}
     for site, answer in answers.items():
@@ -244,7 +235,7 @@ def gather(
     if problems:
         raise ConfigError("--sites: " + "; ".join(problems), key="sites-not-ready")
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
-    return Gathered([site_infos[site] for site in sorted(site_infos)], arrays)
+    return [site_infos[site] for site in sorted(site_infos)], arrays
 
 
 def _misnamed(site_infos: Mapping[str, SiteInfo]) -> list[str]:

@@ -19,7 +19,7 @@ from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
 from fedlit.sites.retention import forget, is_of_job
-from fedlit.sites.settings import SiteSettings, read_settings
+from fedlit.sites.settings import read_settings
 from fedlit.sites.site import ResidentSite
 
 LOCK = ".lock"
@@ -57,21 +57,13 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)
         reason = "it cannot start: its own file, its certificate or its ledger is not valid; its own log has the error"
         return lambda content: Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()
-    return _Held(settings, site, own_process).answer
+    lock = FileLock(settings.folder / LOCK, mode=0o600, is_singleton=True)
 
-
-class _Held:
-    """A site that holds the lock of its folder of states."""
-
-    def __init__(self, settings: SiteSettings, site: ResidentSite, own_process: bool) -> None:
-        self._settings, self._site, self._own_process = settings, site, own_process
-        self._lock = FileLock(settings.folder / LOCK, mode=0o600, is_singleton=True)
-
-    def answer(self, content: bytes) -> bytes:
+    def answer(content: bytes) -> bytes:
         try:
-            if not self._lock.is_locked:
-                private(self._settings.folder)
-                self._lock.acquire(timeout=OTHER)
+            if not lock.is_locked:
+                private(settings.folder)
+                lock.acquire(timeout=OTHER)
         except Timeout:
             reason = (
                 "another process answers for its folder of states; end that process, or set another state folder here"
@@ -79,8 +71,10 @@ class _Held:
             return Envelope.of(FAILED, Failure("unfit", reason)).to_bytes()
         except OSError:  # the site reports it when it writes there
             pass
-        with _limited_time(self._settings.policy.limits.seconds) if self._own_process else nullcontext():
-            return self._site.answer_bytes(content)
+        with _limited_time(settings.policy.limits.seconds) if own_process else nullcontext():
+            return site.answer_bytes(content)
+
+    return answer
 
 
 @contextmanager

@@ -324,7 +324,7 @@ MUTANTS = (
            "sites/attacks/test_resources.py"),
     Mutant("memory without end", "sites/serving.py", "resource.setrlimit(resource.RLIMIT_DATA,", "print(",
            "sites/attacks/test_resources.py"),
-    Mutant("two processes answer for one folder", "sites/serving.py", "self._lock.acquire(timeout=OTHER)", "pass",
+    Mutant("two processes answer for one folder", "sites/serving.py", "lock.acquire(timeout=OTHER)", "pass",
            "sites/attacks/test_resources.py"),
     Mutant("files are readable for all users", "sites/serving.py", "os.umask(0o077)", "os.umask(0o022)",
            "sites/attacks/test_resources.py"),
