@@ -3,7 +3,6 @@
 import errno
 import os
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,14 +10,14 @@ from types import SimpleNamespace
 import pytest
 import torch
 import yaml
-from at_sites import TOYS, Answer, Ended, assert_same, dying, failing
+from at_sites import Answer, Ended, assert_same, dying, failing, lying, said
 from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
 from fedlit.sites import prepared, roster, serving, site, states
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import REPLY, Hello, SiteInfo
+from fedlit.sites.messages import Hello, SiteInfo
 
 OPTIONS = (
     "--federation.rounds 4 --federation.aggregators='[Scaffold, FedBN]' --federation.eval_every 2 "
@@ -59,31 +58,26 @@ def but(*fast: str) -> list:
 
 
 @pytest.mark.parametrize("fault", [*but("its process dies"), pytest.param("below", marks=pytest.mark.slow)])
-def test_repeated_until_it_goes_well(fedlit_cli, sites, tmp_path, fault):
+def test_repeated_until_it_goes_well(same_as_here, sites, fault):
     """The same bits as if nothing had happened; also with ``skip``, if the others are below the quorum."""
     below = "--federation.on_site_error skip --federation.quorum 3" if fault == "below" else ""
     sites.between = failing("site-2", 1, 1 if below else 2, FAULTS.get(fault, FAULTS["NaN"])[0])
-    for path, where in (("there", "--sites loopback:3"), ("here", "")):
-        code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} {below} --run_dir {tmp_path / path} {where}")
-        assert code == 0, err
-    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
+    same_as_here(f"{OPTIONS} {below}")
 
 
 @pytest.mark.parametrize("fault", but("NaN", "a bit"))
-def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fedlit_cli, sites, tmp_path, fault):
+def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fit, sites, fault):
     sites.between = failing("site-2", 1, 99, FAULTS[fault][0])
-    fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:3").refused(
+    fit(OPTIONS, code=1).refused(
         "sites-failed", "round 2: site 'site-2', client 'site-1' (train)", FAULTS[fault][1], "on_site_error: skip"
     )
 
 
 @pytest.mark.parametrize("fault", but("its process dies"))
-def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, tmp_path, fault):
+def test_skip_is_the_simulation_of_that_cohort(fit, sites, monkeypatch, tmp_path, fault):
     """SCAFFOLD's invariant, the means, and the state of the client that was left out."""
     sites.between = failing("site-2", 1, 1, FAULTS[fault][0])
-    options = f"{OPTIONS} --federation.on_site_error skip --federation.quorum 2"
-    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / 'there'} --sites loopback:3")
-    assert code == 0, err
+    err = fit(f"{OPTIONS} --federation.on_site_error skip --federation.quorum 2", path="there").err
     assert "round 2: site 'site-2', client 'site-1' (train): " in err
     assert "continuing with 2 of 3" in err
     planned = Session.round
@@ -94,7 +88,7 @@ def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, t
         return replace(rnd, cohort=names, participation=session.participation(names))
 
     monkeypatch.setattr(Session, "round", without)
-    fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path / 'here'}")
+    fit(OPTIONS, 0, "here")
     there, here = Ended(tmp_path / "there"), Ended(tmp_path / "here")
     assert [v for step, key, v in there.kept.metrics() if key == "round/clients"] == ["3.0", "2.0", "3.0", "3.0"]
     assert_same(there, here)
@@ -108,26 +102,13 @@ def test_skip_is_the_simulation_of_that_cohort(fedlit_cli, sites, monkeypatch, t
     ],
     ids=["a quorum that is never reached", "stop"],
 )
-def test_a_failure_that_may_not_be_skipped_ends_the_run(fedlit_cli, sites, tmp_path, times, settings, names):
+def test_a_failure_that_may_not_be_skipped_ends_the_run(fit, sites, times, settings, names):
     sites.between = failing("site-2", 1, times, with_nan)
-    line = f"{TOYS} {OPTIONS} --federation.{settings} --run_dir {tmp_path} --sites loopback:3"
-    fedlit_cli(line).refused("sites-failed", *names)
-
-
-def changed(**fields) -> Callable:
-    """Sites of which the second tells something else of itself."""
-
-    def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if name == "site-2" and envelope.verb == "hello" and reply.verb == REPLY:
-            return Envelope.of(REPLY, replace(reply.message(SiteInfo), **fields)).to_bytes()
-        return reply.to_bytes()
-
-    return between
+    fit(f"{OPTIONS} --federation.{settings}", code=1).refused("sites-failed", *names)
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "named"),
     [
         (
             {"fedlit": "9.9"},
@@ -141,9 +122,9 @@ def changed(**fields) -> Callable:
         ({"name": "other"}, "site 'site-2' calls itself 'other'"),
     ],
 )
-def test_a_site_that_does_not_fit_is_refused(fedlit_cli, sites, tmp_path, fields, said):
-    sites.between = changed(**fields)
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused("sites-not-ready", said)
+def test_a_site_that_does_not_fit_is_refused(fit, sites, tmp_path, fields, named):
+    sites.between = lying("hello", said(**fields))
+    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", named)
     assert not (tmp_path / "default" / "one").exists()
 
 
@@ -151,7 +132,7 @@ DAY, HOUR = 86400, 3600
 
 
 @pytest.mark.parametrize(
-    ("told", "asked", "said"),
+    ("told", "asked", "warned"),
     [
         ({"time": 1.02 * HOUR}, 0, "its clock is 61 minutes ahead of the server's"),
         ({"time": -1.02 * HOUR}, 0, "its clock is 61 minutes behind the server's"),
@@ -162,19 +143,18 @@ DAY, HOUR = 86400, 3600
         ({"torch": "1.0"}, 0, f"has torch 1.0, and the server has {torch.__version__}: results agree"),
     ],
 )
-def test_what_is_odd_about_a_site_is_told(told, asked, said, recwarn):
+def test_what_is_odd_about_a_site_is_told(told, asked, warned, recwarn):
     now = time.time()
     usual = {"name": "north", "time": now, "until": None, "torch": torch.__version__}
     site_info = SimpleNamespace(**usual | {k: v if k == "torch" else now + v for k, v in told.items()})
     roster._warn(site_info, sent=now + asked)
-    assert said in "".join(str(warning.message) for warning in recwarn)
-    assert len(recwarn) == bool(said)
+    assert warned in "".join(str(warning.message) for warning in recwarn)
+    assert len(recwarn) == bool(warned)
 
 
-def test_a_certificate_that_ends_soon_is_told(fedlit_cli, sites, tmp_path):
-    sites.between = changed(until=time.time() + 29 * DAY)
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0
+def test_a_certificate_that_ends_soon_is_told(fit, sites):
+    sites.between = lying("hello", said(until=time.time() + 29 * DAY))
+    err = fit("--federation.rounds 1", 2).err
     assert "site 'site-2': its certificate expires on " in err
     assert "site 'site-1'" not in err
 
@@ -190,14 +170,12 @@ def test_a_site_tells_when_its_certificate_ends(tmp_path):
     assert found.until == own.certificate.not_valid_after_utc.timestamp()
 
 
-def test_another_version_is_refused_at_the_site_too(fedlit_cli, sites, monkeypatch, tmp_path):
+def test_another_version_is_refused_at_the_site_too(fit, monkeypatch):
     monkeypatch.setattr(site, "__version__", "9.9")
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
-        "sites-not-ready", "fedlit 9.9", fedlit.__version__
-    )
+    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", "fedlit 9.9", fedlit.__version__)
 
 
-def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch, tmp_path):
+def test_another_layout_is_told_with_what_differs(fit, monkeypatch):
     """The code of a model is another one at a site: same tensors, other roles."""
     read = site.recipe.read
 
@@ -207,40 +185,42 @@ def test_another_layout_is_told_with_what_differs(fedlit_cli, sites, monkeypatch
         return made
 
     monkeypatch.setattr(site.recipe, "read", other)
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
-        "sites-failed", "number of weights 483", "447"
-    )
+    fit("--federation.rounds 1", 2, code=1).refused("sites-failed", "number of weights 483", "447")
 
 
-def test_a_full_disk_at_a_site_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
+def test_a_full_disk_at_a_site_is_told(fit, monkeypatch, tmp_path):
     def full(tensors, path: Path) -> None:
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(states, "write_tensors", full)
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
+    fit("--federation.rounds 1", 2, code=1).refused(
         "sites-failed", "site 'site-1', client 'site-0' (train)", "No space left on device"
     )
     assert not [p for p in tmp_path.rglob("*.pt") if "sites" in p.parts]
 
 
-def test_a_data_root_that_vanished_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"data": {"class_path": "NIHChestXray14", "init_args": {"root": "/gone"}}}, ("site 'site-1'", "/gone")),
+        ({"rules": "none"}, ("site-1.yaml", "rules")),
+    ],
+    ids=["data that vanished", "a file that cannot be read"],
+)
+def test_a_site_that_cannot_start_says_why(fit, sites, monkeypatch, changes, names):
     start = sites.start
 
-    def gone(name: str):
-        settings = yaml.safe_load(sites.files[name].read_text())
-        settings["data"] = {"class_path": "NIHChestXray14", "init_args": {"root": str(tmp_path / "gone")}}
-        sites.files[name].write_text(yaml.safe_dump(settings))
+    def changed(name: str):
+        sites.files[name].write_text(yaml.safe_dump(yaml.safe_load(sites.files[name].read_text()) | changes))
         return start(name)
 
-    monkeypatch.setattr(sites, "start", gone)
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
-        "sites-not-ready", "site 'site-1'", str(tmp_path / "gone")
-    )
+    monkeypatch.setattr(sites, "start", changed)
+    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", *names)
 
 
 @pytest.mark.slow
-def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypatch, tmp_path):
+def test_images_that_vanish_while_it_trains_are_told(fit, monkeypatch):
     train = prepared.Worker.train
 
     def gone(worker, clients, down, rnd, *others):
@@ -249,51 +229,31 @@ def test_images_that_vanish_while_it_trains_are_told(fedlit_cli, sites, monkeypa
         return train(worker, clients, down, rnd, *others)
 
     monkeypatch.setattr(prepared.Worker, "train", gone)
-    code, _, err = fedlit_cli(f"{TOYS} {OPTIONS} --run_dir {tmp_path} --sites loopback:2")
-    assert code == 1
+    err = fit(OPTIONS, 2, code=1).err
     assert "round 2: site 'site-1', client 'site-0' (train): its data cannot be read: No such file" in err
     assert "(images.npy); check data in the site's own file" in err
 
 
 @pytest.mark.slow
-def test_a_site_that_is_new_without_a_word_is_prepared_and_asked_again(fedlit_cli, sites, tmp_path):
+def test_a_site_that_is_new_without_a_word_is_prepared_and_asked_again(same_as_here, sites):
     """As one that was started anew between two rounds."""
 
     def anew(envelope: Envelope, answer: Answer) -> bytes:
         return serving.answering(sites.files["site-2"])(envelope.to_bytes())
 
     sites.between = failing("site-2", 1, 1, anew)
-    for path, where in (("there", "--sites loopback:3"), ("here", "")):
-        code, _, err = fedlit_cli(
-            f"{TOYS} {OPTIONS} --federation.on_site_error stop --run_dir {tmp_path / path} {where}"
-        )
-        assert code == 0, err
-    assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
-
-
-def test_a_file_of_a_site_that_cannot_be_read_is_told(fedlit_cli, sites, monkeypatch, tmp_path):
-    start = sites.start
-
-    def broken(name: str):
-        sites.files[name].write_text(sites.files[name].read_text() + "rules: none\n")
-        return start(name)
-
-    monkeypatch.setattr(sites, "start", broken)
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
-        "sites-not-ready", "site-1.yaml", "rules"
-    )
+    same_as_here(f"{OPTIONS} --federation.on_site_error stop")
 
 
 @pytest.mark.slow
-def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_cli, sites, tmp_path):
+def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fit, sites, tmp_path):
     """The best model is that of the first round, whose state at the site is gone too; the states to come are not."""
-    line = f"{TOYS} {OPTIONS} --federation.eval_every 1 --run_dir {tmp_path} --sites loopback:3"
-    assert fedlit_cli(line)[0] == 0
+    options = f"{OPTIONS} --federation.eval_every 1"
+    fit(options)
     for file in tmp_path.glob("default/sites/site-2/*/*/*/*.pt"):
         file.unlink()
-    more = line.replace("--federation.rounds 4", "--federation.rounds 6") + " --ckpt_path last"
-    code, _, err = fedlit_cli(more)
-    assert code == 1
+    more = f"{options} --federation.rounds 6 --ckpt_path last"
+    err = fit(more, code=1).err
     assert "the state of client 'site-1' after round 4 is not in" in err
     assert "which has no states; restore it from a copy" in err
     batches = []
@@ -306,8 +266,7 @@ def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fedlit_
         return reply
 
     sites.between = between
-    code, _, err = fedlit_cli(f"{more} --fresh_state site-2")
-    assert code == 0, err
+    fit(f"{more} --fresh_state site-2")
     assert batches == [2, 4]  # two steps a round: afresh, and then on
     assert len(Ended(tmp_path).states()) == 3
 

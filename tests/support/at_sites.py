@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import SiteCrashed, SitesInProcess
+from fedlit.sites.messages import REPLY
 from fedlit.sites.serving import answering
 
 TOYS = (
@@ -48,6 +49,18 @@ class Sites:
     files: dict[str, Path] = field(default_factory=dict)
     made: dict[str, int] = field(default_factory=dict)
     _last: SitesInProcess | None = None
+
+    def recorded(self) -> list[tuple[str, Envelope, Envelope]]:
+        """A list of the messages to come: the site, the message, and its answer."""
+        exchanged = []
+
+        def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
+            reply = answer(envelope.to_bytes())
+            exchanged.append((name, envelope, Envelope.from_bytes(reply)))
+            return reply
+
+        self.between = between
+        return exchanged
 
     def transport(self, files: dict[str, Path]) -> SitesInProcess:
         if self.surviving and self._last is not None:
@@ -149,6 +162,39 @@ def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer],
         return answer(envelope.to_bytes())
 
     return between
+
+
+def lying(
+    verb: str, change: Callable[[Envelope], Envelope], times: int = 99, name: str = "site-2", after: int = 0
+) -> Callable:
+    """A site whose answers to a verb are changed, from the ``after``-th on."""
+    left = [times, after]
+
+    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
+        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
+        if site == name and envelope.verb == verb and reply.verb == REPLY:
+            left[1] -= 1
+            if left[1] < 0 and left[0]:
+                left[0] -= 1
+                reply = replace(change(reply), sha256="")
+        return reply.to_bytes()
+
+    return between
+
+
+def said(**values) -> Callable[[Envelope], Envelope]:
+    """Change values of an answer's header, those of its report among them."""
+
+    def changed(reply: Envelope) -> Envelope:
+        content = dict(reply.content)
+        for key, value in values.items():
+            if key in content:
+                content[key] = value
+            else:
+                content["report"] = content["report"] | {key: value}
+        return replace(reply, content=content)
+
+    return changed
 
 
 def dying(envelope: Envelope, answer: Answer) -> bytes:
