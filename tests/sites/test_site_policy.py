@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import TOYS, Ended
+from at_sites import Ended
 from refusals import refused
 
 import fedlit
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import FAILED, End, Task, Train
+from fedlit.sites.messages import FAILED, End
 from fedlit.sites.policy import Floors, Leaves, Limits, Policy
 from fedlit.sites.serving import answering
 from fedlit.sites.settings import read_settings
@@ -36,11 +36,10 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_refusal_is_told_in_words(fedlit_cli, sites, tmp_path, rule):
+def test_a_refusal_is_told_in_words(fit, sites, rule):
     policy, said = RULES[rule]
     sites.rules["site-2"] = OWN | policy
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 3 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 1
+    err = fit("--federation.rounds 3", 2, code=1).err
     assert "site 'site-2'" in err
     assert said in err
     assert rule == "allow" or "or set federation.on_site_error: skip" in err
@@ -49,33 +48,26 @@ def test_a_refusal_is_told_in_words(fedlit_cli, sites, tmp_path, rule):
 @pytest.mark.parametrize(
     "rule", [r if r == "rounds" else pytest.param(r, marks=pytest.mark.slow) for r in RULES if r != "allow"]
 )
-def test_the_others_go_on_without_it(fedlit_cli, sites, tmp_path, rule):
+def test_the_others_go_on_without_it(fit, sites, tmp_path, rule):
     sites.rules["site-2"] = OWN | RULES[rule][0]
-    options = "--federation.rounds 3 --federation.on_site_error skip"
-    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0, err
+    fit("--federation.rounds 3 --federation.on_site_error skip", 2)
     assert [v for _, key, v in Ended(tmp_path).kept.metrics() if key == "round/clients"][-1] == "2.0"
 
 
-def test_an_approved_configuration_is_taken(fedlit_cli, sites, tmp_path):
+def test_an_approved_configuration_is_taken(fit, sites, tmp_path):
     """Its hash is that which the refusal names."""
     sites.rules["site-1"] = OWN | {"configs": ["0" * 64]}
-    line = f"{TOYS} --federation.rounds 1 --sites loopback:2"
-    _, _, err = fedlit_cli(f"{line} --run_dir {tmp_path / 'a'}")
+    err = fit("--federation.rounds 1", 2, "a", code=1).err
     digest = err.rpartition("with the SHA-256 ")[2][:64]
     sites.rules["site-1"] = OWN | {"configs": [digest]}
-    code, _, err = fedlit_cli(f"{line} --run_dir {tmp_path / 'b'}")
-    assert code == 0, err
-    (run,) = (tmp_path / "b" / "default").glob("one")
+    fit("--federation.rounds 1", 2, "b")
     approved = [
         json.loads(line)["config"]
         for line in (tmp_path / "b/default/sites/site-1/ledger.jsonl").read_text().splitlines()
     ]
     assert set(approved) == {"", digest}
-    assert run.is_dir()
-    sites.rules["site-1"] = OWN | {"configs": [digest]}
     for changed in ("--data.batch_size 5", "--federation.schedule.window 3", "--model.lr 0.2", "--seed 1"):
-        fedlit_cli(f"{line} {changed} --run_dir {tmp_path / 'c'}").refused(
+        fit(f"--federation.rounds 1 {changed}", 2, "c", code=1).refused(
             "sites-failed", "not approved", "[config-not-approved]"
         )
 
@@ -139,13 +131,11 @@ def test_the_file_that_the_document_shows_is_one(tmp_path):
 NO_SCORES = OWN | {"leaves": {"scores": False, "counts_below": 0}}
 
 
-def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
-    options = "--federation.rounds 2 --data.size 40"
-    for path, where in (("there", "--sites loopback:3"), ("here", "")):
-        sites.rules = dict.fromkeys(("site-1", "site-3"), NO_SCORES)
-        code, out, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / path} {where}")
-        assert code == 0, err
-        assert ("site-1, site-3: scores of single images do not leave" in out) == bool(where)
+def test_without_scores_auroc_is_within_its_bound(fit, sites, tmp_path):
+    sites.rules = dict.fromkeys(("site-1", "site-3"), NO_SCORES)
+    for path, number in (("there", 3), ("here", 0)):
+        out = fit("--federation.rounds 2 --data.size 40", number, path).out
+        assert ("site-1, site-3: scores of single images do not leave" in out) == bool(number)
     there, here = ({(s, k): float(v) for s, k, v in Ended(tmp_path / p).kept.metrics()} for p in ("there", "here"))
     bounds = {key: value for key, value in there.items() if "/auroc_within/" in key[1]}
     assert len(bounds) == 9  # three classes, two rounds and the test
@@ -160,44 +150,30 @@ def test_without_scores_auroc_is_within_its_bound(fedlit_cli, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_small_classes_are_not_told(fedlit_cli, sites, tmp_path):
+def test_small_classes_are_not_told(fit, sites, tmp_path):
     sites.rules = dict.fromkeys(("site-1", "site-2", "site-3"), OWN | {"leaves": {"counts_below": 1000}})
-    code, _, err = fedlit_cli(
-        f"{TOYS} --federation.rounds 1 --federation.monitor val/loss --run_dir {tmp_path} --sites loopback:3"
-    )
-    assert code == 0, err
+    fit("--federation.rounds 1 --federation.monitor val/loss")
     rows = {key: v for _, key, v in Ended(tmp_path).kept.metrics() if key.startswith("val/")}
     assert {rows[key] for key in rows if "/n_pos/" in key or "/n_neg/" in key} == {"nan"}
     assert {rows[key] for key in rows if "/auroc/" in key} == {"nan"}
 
 
-def test_what_was_sent_is_written_down_at_the_site(fedlit_cli, sites, tmp_path):
+def test_what_was_sent_is_written_down_at_the_site(fit, sites, tmp_path):
     """A line for each message, counted from the messages themselves, chained, and private."""
-    sent = {}
-
-    def between(name, envelope, answer):
-        reply = answer(envelope.to_bytes())
-        read = Envelope.from_bytes(reply)
-        sent.setdefault(name, []).append((envelope.verb, read))
-        return reply
-
-    sites.between = between
-    fedlit_cli(
-        f"{TOYS} --federation.rounds 2 --federation.aggregators='[Scaffold]' --run_dir {tmp_path} --sites loopback:2"
-    )
+    exchanged = sites.recorded()
+    fit("--federation.rounds 2 --federation.aggregators='[Scaffold]'", 2)
     for name in ("site-1", "site-2"):
         folder = tmp_path / "default" / "sites" / name
         lines = [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
         text = (folder / "leaves_a_site.txt").read_text()
-        assert [line["verb"] for line in lines] == [verb for verb, _ in sent[name]]
-        for number, (line, (verb, reply)) in enumerate(zip(lines, sent[name], strict=True), 1):
+        sent = [(envelope.verb, reply) for site, envelope, reply in exchanged if site == name]
+        assert [line["verb"] for line in lines] == [verb for verb, _ in sent]
+        for number, (line, (verb, reply)) in enumerate(zip(lines, sent, strict=True), 1):
             assert line["nbytes"] == reply.nbytes
             assert line["arrays"] == {k: [v.dtype.name, v.size] for k, v in reply.vectors.items()}
             assert reply.ledger == f"{number}:{line['head']}"
             assert len(line["question"]) == (0 if verb == "hello" else 64)
-        assert [line["steps"] for line in lines if line["verb"] == "train"].count(2) == len(lines) - sum(
-            line["verb"] != "train" for line in lines
-        )
+        assert {line["steps"] for line in lines if line["verb"] == "train"} == {2}
         assert "vectors/0/c [483]" in text
         assert "main part, train: reply: " in text
         private = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
@@ -213,19 +189,3 @@ def test_what_cannot_be_written_down_does_not_leave(tmp_path, monkeypatch):
     assert reply.verb == FAILED
     assert "what leaves it cannot be written to its folder" in reply.content["reason"]
     assert not reply.vectors
-
-
-def test_nothing_else_than_what_is_asked_for_is_answered(tmp_path):
-    Path(tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(SITE | {"state": str(tmp_path / "state")}))
-    answer = answering(tmp_path / "fedlit-site.yaml")
-    for content, kind in (
-        (b"GET / HTTP/1.1", "damaged"),
-        (Envelope.of("__class__", End("0" * 32)).to_bytes(), "damaged"),
-        (
-            Envelope.of(
-                "train", Task("0" * 32, "", "f", "site-0", None, [], False, Train(0, [], True)), {"w": torch.zeros(1)}
-            ).to_bytes(),
-            "unprepared",
-        ),
-    ):
-        assert Envelope.from_bytes(answer(content)).content["kind"] == kind

@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from at_sites import TOYS, Answer, Ended
+from at_sites import Ended, lying, said
 from refusals import refused
 
 from fedlit.core.errors import ConfigError
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
-from fedlit.sites import joining, roster
+from fedlit.sites import roster
 from fedlit.sites.answers import read_scores
 from fedlit.sites.asking import Asking, Request
 from fedlit.sites.envelope import Envelope
@@ -25,42 +25,9 @@ from fedlit.sites.transport import NoReply
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"
 
 
-def lying(
-    verb: str, change: Callable[[Envelope], Envelope | None], times: int = 99, name: str = "site-2", after: int = 0
-) -> Callable:
-    """A site whose answers to a verb are changed, from the ``after``-th on."""
-    left = [times, after]
-
-    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if site == name and envelope.verb == verb and reply.verb == REPLY:
-            left[1] -= 1
-            if left[1] < 0 and left[0]:
-                left[0] -= 1
-                reply = replace(change(reply) or reply, sha256="")
-        return reply.to_bytes()
-
-    return between
-
-
 def array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Envelope], Envelope]:
     def changed(reply: Envelope) -> Envelope:
         return replace(reply, vectors=reply.vectors | {name: change(reply.vectors[name])})
-
-    return changed
-
-
-def said(**values) -> Callable[[Envelope], Envelope]:
-    """Change values of the header, those of the report among them."""
-
-    def changed(reply: Envelope) -> Envelope:
-        content = dict(reply.content)
-        for key, value in values.items():
-            if key in content:
-                content[key] = value
-            else:
-                content["report"] = content["report"] | {key: value}
-        return replace(reply, content=content)
 
     return changed
 
@@ -120,14 +87,11 @@ FAST = ("stats that are shorter", "a tiny mask weight", "rows of classes that it
 
 
 @pytest.mark.parametrize("lie", [lie if lie in FAST else pytest.param(lie, marks=pytest.mark.slow) for lie in LIES])
-def test_a_lie_is_told_by_name_and_round(fedlit_cli, sites, tmp_path, lie):
+def test_a_lie_is_told_by_name_and_round(fit, sites, lie):
     verb, change, words = LIES[lie]
     sites.between = lying(verb, change)
-    options = OPTIONS.replace("Scaffold", "CODA") if verb == "measure" else OPTIONS
-    extra = "--model saddle_toys.Scorer --data saddle_toys.Sites" if verb == "measure" else ""
-    options = "--federation.rounds 2" if extra else options
-    code, _, err = fedlit_cli(f"{TOYS} {options} {extra} --run_dir {tmp_path} --sites loopback:3")
-    assert code == 1
+    measured = "--federation.rounds 2 --model saddle_toys.Scorer --data saddle_toys.Sites"
+    err = fit(measured if verb == "measure" else OPTIONS, code=1).err
     assert "Traceback" not in err
     assert "site 'site-2'" in err
     assert words in err
@@ -136,24 +100,20 @@ def test_a_lie_is_told_by_name_and_round(fedlit_cli, sites, tmp_path, lie):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", ["stats that are shorter", "a vector more", "two infinities that cancel"])
-def test_the_others_go_on_without_the_liar(fedlit_cli, sites, tmp_path, lie):
+def test_the_others_go_on_without_the_liar(fit, sites, tmp_path, lie):
     sites.between = lying(LIES[lie][0], LIES[lie][1])
-    code, _, err = fedlit_cli(
-        f"{TOYS} {OPTIONS} --federation.on_site_error skip --run_dir {tmp_path} --sites loopback:3"
-    )
-    assert code == 0, err
+    fit(f"{OPTIONS} --federation.on_site_error skip")
     assert [float(v) for _, key, v in Ended(tmp_path).kept.metrics() if key == "round/clients"] == [2, 2, 2, 2]
 
 
-def test_a_vector_whose_size_nobody_knows_is_that_of_most(fedlit_cli, sites, tmp_path):
+def test_a_vector_whose_size_nobody_knows_is_that_of_most(fit, sites):
     """The first to answer is not believed more than the others."""
     sites.between = lying("train", array("vectors/0/squares", lambda v: np.append(v, v)), name="site-1")
-    line = f"{TOYS} --federation.rounds 1 --federation.aggregators='[Scaffold]' --run_dir {tmp_path}"
-    code, _, err = fedlit_cli(f"{line} --sites loopback:3")
-    assert code == 1
+    options = "--federation.rounds 1 --federation.aggregators='[Scaffold]'"
+    err = fit(options, code=1).err
     assert "sites do not send the same vectors: site 'site-1', client 'site-0': it sends 0/squares [4]" in err
     assert "site 'site-2'" not in err
-    fedlit_cli(f"{line} --sites loopback:2 --data.clients 2").refused(
+    fit(f"{options} --data.clients 2", 2, code=1).refused(
         "sites-send-other-vectors",
         "site 'site-1', client 'site-0'",
         "it sends 0/squares [4]",
@@ -162,34 +122,27 @@ def test_a_vector_whose_size_nobody_knows_is_that_of_most(fedlit_cli, sites, tmp
     )  # nobody can say who is right
 
 
-def test_an_update_that_is_far_beyond_the_usual_is_told(fedlit_cli, sites, tmp_path):
+def test_an_update_that_is_far_beyond_the_usual_is_told(fit, sites):
     """Of three sites each is measured by its own past; of four and more by the others."""
     turned = array("vectors/w", lambda v: v * -50)
     sites.between = lying("train", turned, times=1, after=3)
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 5 --run_dir {tmp_path / 'a'} --sites loopback:3")
-    assert code == 0, err
+    err = fit("--federation.rounds 5", path="a").err
     assert err.count("the norm of its update is") == 1
     assert "site 'site-2', client 'site-1': the norm of its update is" in err
     assert "times that of its own past rounds" in err
     sites.between = lying("train", turned, times=1)
-    code, _, err = fedlit_cli(
-        f"{TOYS} --federation.rounds 1 --data.clients 5 --run_dir {tmp_path / 'b'} --sites loopback:5"
-    )
-    assert "times that of the others in this round" in err
+    assert "times that of the others in this round" in fit("--federation.rounds 1 --data.clients 5", 5, "b").err
 
 
-def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_path):
-    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if site == "site-2" and envelope.verb == "hello":
-            clients = [each | {"train": 10**9, "counts": {}} for each in reply.content["clients"]]
-            reply = replace(reply, content=reply.content | {"clients": clients}, vectors={}, sha256="")
-        return reply.to_bytes()
+def of_its_client(**changes) -> Callable[[Envelope], Envelope]:
+    """Change what a site reports about its client."""
+    return lambda reply: said(clients=[reply.content["clients"][0] | changes])(reply)
 
-    sites.between = between
-    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:3")
+
+def test_a_client_that_claims_nearly_all_images_is_named(fit, sites):
+    sites.between = lying("hello", lambda r: replace(of_its_client(train=10**9, counts={})(r), vectors={}))
+    _, out, err = fit("--federation.rounds 1", code=1)
     assert "client 'site-1' of site-2 reports 1,000,000,000 of the 1,000,000,028 training images" in out
-    assert code == 1
     assert "expected 1000000000" in err  # and it trained on others
 
 
@@ -206,41 +159,25 @@ def test_a_client_that_claims_nearly_all_images_is_named(fedlit_cli, sites, tmp_
         ({"surprise": 1}, "a field of the wrong type"),
     ],
 )
-def test_what_a_site_tells_of_itself_is_checked(fedlit_cli, sites, tmp_path, changes, words):
-    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if site == "site-2" and envelope.verb == "hello":
-            reply = replace(reply, content=reply.content | {"clients": [reply.content["clients"][0] | changes]})
-        return reply.to_bytes()
-
-    sites.between = between
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 1
+def test_what_a_site_tells_of_itself_is_checked(fit, sites, changes, words):
+    sites.between = lying("hello", of_its_client(**changes))
+    err = fit("--federation.rounds 1", 2, code=1).err
     assert "site 'site-2': " in err
     assert words in err
     assert "\x1b[2J" not in err
 
 
-def test_what_a_site_says_is_shown_escaped(fedlit_cli, sites, tmp_path):
-    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if site == "site-2" and envelope.verb == "train":
-            reply = Envelope.of(FAILED, Failure("failed", "\x1b[2J\r\nround 1/1 all is well"))
-        return reply.to_bytes()
-
-    sites.between = between
-    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 1
+def test_what_a_site_says_is_shown_escaped(fit, sites):
+    failure = Failure("failed", "\x1b[2J\r\nround 1/1 all is well")
+    sites.between = lying("train", lambda reply: Envelope.of(FAILED, failure))
+    _, out, err = fit("--federation.rounds 1", 2, code=1)
     assert "\x1b[2J" not in out + err
     assert "\\x1b[2J\\r\\nround 1/1 all is well" in err
 
 
-def test_data_that_change_are_told(fedlit_cli, sites, tmp_path):
+def test_data_that_change_are_told(fit, sites):
     sites.between = lying("train", said(data="0" * 32), after=1)
-    code, _, err = fedlit_cli(
-        f"{TOYS} --federation.rounds 4 --federation.eval_every 4 --run_dir {tmp_path} --sites loopback:2"
-    )
-    assert code == 0, err
+    err = fit("--federation.rounds 4 --federation.eval_every 4", 2).err
     told = [line.partition(": site 'site-2', client 'site-1': its data have changed;") for line in err.splitlines()]
     assert [before for before, found, _ in told if found] == [
         "warning: round 2",
@@ -248,42 +185,32 @@ def test_data_that_change_are_told(fedlit_cli, sites, tmp_path):
     ]
 
 
-def test_an_older_ledger_is_told(fedlit_cli, sites, tmp_path):
+def test_an_older_ledger_is_told(fit, tmp_path):
     """The server has heard of more lines than there are."""
-    line = f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2"
-    assert fedlit_cli(line)[0] == 0
+    fit("--federation.rounds 1", 2)
     file = tmp_path / "default" / "sites" / "site-2" / "ledger.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-    code, _, err = fedlit_cli(line.replace("--name one", "--name two"))
-    assert code == 0, err
+    err = fit("--federation.rounds 1 --name two", 2).err
     assert "site 'site-2': its ledger is not the one that this server has seen" in err
     assert "site 'site-1': its ledger" not in err
-    assert "its ledger" not in fedlit_cli(line.replace("--name one", "--name three"))[2]
+    assert "its ledger" not in fit("--federation.rounds 1 --name three", 2).err
 
 
-def test_a_site_that_never_says_hello_ends_in_words(fedlit_cli, sites, monkeypatch, tmp_path):
-    collect = type(sites).transport
+def test_a_site_that_never_says_hello_ends_in_words(fit, monkeypatch):
+    collect = SitesInProcess.collect
 
-    def silent(self, files):
-        transport = collect(self, files)
-        inner = transport.collect
-        transport.collect = lambda tickets: (
-            (ticket, NoReply("no reply within the deadline") if ticket.site == "site-2" else answer)
-            for ticket, answer in inner(tickets)
-        )
-        return transport
+    def silent(transport, tickets):
+        for ticket, answer in collect(transport, tickets):
+            yield ticket, NoReply("no reply within the deadline") if ticket.site == "site-2" else answer
 
     monkeypatch.setattr(roster, "TRIES", 2)
-    monkeypatch.setattr(joining, "Processes", lambda files: silent(sites, files))
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2").refused(
-        "sites-not-ready", "site 'site-2': no reply within the deadline"
-    )
+    monkeypatch.setattr(SitesInProcess, "collect", silent)
+    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", "site 'site-2': no reply within the deadline")
 
 
-def test_a_failure_that_was_mended_is_told(fedlit_cli, sites, tmp_path):
+def test_a_failure_that_was_mended_is_told(fit, sites):
     sites.between = lying("train", array("vectors/w", lambda v: v + np.nan), times=1)
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0
+    err = fit("--federation.rounds 1", 2).err
     told = "round 1: site 'site-2', client 'site-1' (train): its answer cannot be used: its 'w' is not finite"
     assert f"{told} [reply-vector-not-finite]; asking again (try 2 of 3)" in err
 

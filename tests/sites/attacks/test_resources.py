@@ -110,7 +110,7 @@ def test_lines_of_the_ledger_are_not_forged(attacked):
     """What a message names is escaped: one message is one line."""
     before = attacked.ledger()
     odd = "train\n2026-01-01 all is well\x1b[2J"
-    attacked.refuses(attacked.content(odd, {"run": new_run()}), "verb: expected one of")
+    attacked.refuses(attacked.content(odd, {"run": new_run()}), "verb: expected one of", "damaged")
     attacked.refuses(attacked.content("train", {"run": odd}), "missing or unknown fields")
     attacked.prepare(run=new_run(), named=odd)
     after = attacked.ledger()
@@ -122,10 +122,8 @@ def test_lines_of_the_ledger_are_not_forged(attacked):
 
 def test_verbs_out_of_order_are_answered(attack):
     site = attack()
-    site.refuses(
-        site.train() if hasattr(site, "model") else site.ask("train", _task(site), {"w": torch.zeros(1)}),
-        "not prepared",
-    )
+    site.hello()
+    site.refuses(site.ask("train", site.task(Train(0, [], True)), {"w": torch.zeros(1)}), "not prepared", "unprepared")
     site.prepare()
     asked = site.task(Look(site.client, "val", 0, "validation_step", None))
     site.refuses(site.ask("train", asked, site.down()), "train: expected a round", "damaged")
@@ -144,11 +142,6 @@ def test_verbs_out_of_order_are_answered(attack):
     other = site.task(Train(0, [], True), client="../../x")
     site.prepare()
     site.refuses(site.ask("train", other, site.down()), "has no client", "unfit")
-
-
-def _task(site: Attacker):
-    site.hello()
-    return site.task(Train(0, [], True))
 
 
 def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
