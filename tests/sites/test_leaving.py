@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import TOYS, Ended
+from at_sites import Ended
 from torch import Tensor
 
 from fedlit.aggregators import FedBN, Scaffold
@@ -27,20 +27,16 @@ SIZES = {"site-0": 12, "site-1": 14, "site-2": 16}
 
 
 @pytest.fixture
-def run(fedlit_cli, sites, tmp_path):
+def run(fit, sites, tmp_path):
     """Goes on with a run of three sites until so many rounds, without some of them; returns what was said."""
 
-    def fit(rounds: int, *away: str, more: str = "", code: int = 0) -> str:
+    def go_on(rounds: int, *away: str, more: str = "", code: int = 0) -> str:
         sites.away = set(away)
         path = "--ckpt_path last" if list(tmp_path.glob("default/*/config.yaml")) else ""
-        line = (
-            f"{TOYS} --model.drop 0 --federation.rounds {rounds} --run_dir {tmp_path} --sites loopback:3 {path} {more}"
-        )
-        ended, out, err = fedlit_cli(line)
-        assert ended == code, err
+        _, out, err = fit(f"--model.drop 0 --federation.rounds {rounds} {path} {more}", code=code)
         return " ".join((out + err).split())
 
-    return fit
+    return go_on
 
 
 def last(folder: Path) -> Path:
@@ -176,21 +172,14 @@ def test_a_run_that_dies_right_after_goes_on_again(run, sites, tmp_path):
 
 
 def test_a_site_comes_back_to_what_its_client_kept(run, sites, tmp_path):
-    asked = []
-
-    def between(site, envelope, answer):
-        if envelope.verb == "train":
-            asked.append((site, envelope.content["asked"]["index"], envelope.content["accepted"]))
-        return answer(envelope.to_bytes())
-
-    sites.between = between
-    more = "--federation.aggregators='[FedBN]'"
+    exchanged, more = sites.recorded(), "--federation.aggregators='[FedBN]'"
     run(2, more=more)
     said = run(4, "site-3", more=more), run(5, more=more)
     assert "continues without site-2" in said[0]
     assert "continues with site-2" in said[1]
-    assert [accepted for site, index, accepted in asked if site == "site-3"] == [None, 1, 2]
-    assert [index for site, index, accepted in asked if site == "site-1"] == [0, 1, 2, 3, 4]
+    trained = [(site, envelope.content) for site, envelope, _ in exchanged if envelope.verb == "train"]
+    assert [content["accepted"] for site, content in trained if site == "site-3"] == [None, 1, 2]
+    assert [content["asked"]["index"] for site, content in trained if site == "site-1"] == [0, 1, 2, 3, 4]
 
 
 def test_the_best_model_is_of_the_rounds_with_those_who_are_there(run, tmp_path):
@@ -252,11 +241,10 @@ def test_an_algorithm_that_does_not_say_what_becomes_of_it_is_refused(run, tmp_p
     run(2, more=more)
 
 
-def test_clients_at_other_sites_than_before_are_refused(fedlit_cli, sites, tmp_path):
+def test_clients_at_other_sites_than_before_are_refused(fit, tmp_path):
     """Two sites in the place of three have other clients each: what those kept is at another one."""
-    line = f"{TOYS} --run_dir {tmp_path}"
-    assert fedlit_cli(f"{line} --federation.rounds 1 --sites loopback:3")[0] == 0
-    fedlit_cli(f"{line} --federation.rounds 2 --sites loopback:2 --ckpt_path last").refused(
+    fit("--federation.rounds 1")
+    fit("--federation.rounds 2 --ckpt_path last", 2, code=1).refused(
         "client-at-other-site", "'site-2'", "'site-3'", "'site-1'"
     )
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())

@@ -12,7 +12,6 @@ import pytest
 import refusals
 import torch
 import yaml
-from at_sites import TOYS
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -162,13 +161,12 @@ def test_each_client_of_a_site_has_its_own_normalisation_layers_and_the_federati
     assert [name for name in (*weights, *statistics) if torch.equal(models[0][name], models[1][name])] == []
 
 
-def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, sites, tmp_path):
+def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, fit, sites, tmp_path):
     sites.rules["site-2"] = OWN | {
         "verbs": ["prepare", "start", "train", "measure", "evaluate"],
         "allow": ["toys.ToyNet"],
     }
-    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0, err
+    _, out, err = fit("--federation.rounds 1", 2)
     assert "the best model was not stored: site 'site-2'" in err
     assert "verbs: expected one of prepare, start, train, measure, evaluate, found 'model'" in err
     assert "the best model is at site-1:" in out
@@ -177,7 +175,7 @@ def test_a_site_that_does_not_take_it_says_so_and_the_run_ends_well(fedlit_cli, 
     fedlit_cli(f"site model {state(tmp_path, 'site-2')}").refused("site-without-models", "verbs", "models")
 
 
-def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_path, monkeypatch):
+def test_a_server_whose_file_says_so_gives_it_to_nobody(fit, tmp_path, monkeypatch):
     made = engine.Sites.__post_init__
 
     def closed(self) -> None:
@@ -185,26 +183,17 @@ def test_a_server_whose_file_says_so_gives_it_to_nobody(fedlit_cli, sites, tmp_p
         self.models = False
 
     monkeypatch.setattr(engine.Sites, "__post_init__", closed)
-    code, out, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0, err
-    assert "no site gets the model (models: false in the server's file)" in out
+    assert "no site gets the model (models: false in the server's file)" in fit("--federation.rounds 1", 2).out
     assert list(tmp_path.rglob("*.safetensors")) == []
     assert '"model"' not in (state(tmp_path, "site-1") / "ledger.jsonl").read_text()
 
 
-def test_a_trial_run_leaves_no_model(fedlit_cli, sites, tmp_path):
-    asked = []
-
-    def between(site, envelope, answer):
-        asked.append(envelope.verb)
-        return answer(envelope.to_bytes())
-
-    sites.between = between
-    code, out, err = fedlit_cli(f"{TOYS} --fast_dev_run true --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0, err
+def test_a_trial_run_leaves_no_model(fit, sites):
+    exchanged = sites.recorded()
+    assert "the best model" not in fit("--fast_dev_run true", 2).out
+    asked = {envelope.verb for _, envelope, _ in exchanged}
     assert "train" in asked
     assert "model" not in asked
-    assert "the best model" not in out
 
 
 CHANGES = {
@@ -266,26 +255,23 @@ def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
     assert (state(tmp_path, "site-1") / "models").stat().st_mode & 0o777 == 0o700
 
 
-def test_models_of_as_many_runs_as_the_site_allows_are_kept(fedlit_cli, sites, tmp_path):
+def test_models_of_as_many_runs_as_the_site_allows_are_kept(fit, sites, tmp_path):
     sites.rules["site-1"] = OWN | {"limits": {"models": 1}, "allow": ["toys.ToyNet"]}
-    line = f"{TOYS} --run_dir {tmp_path} --sites loopback:2"
-    code, _, err = fedlit_cli(f"{line} --federation.rounds 1")
-    assert "not stored" not in err, err
+    assert "not stored" not in fit("--federation.rounds 1", 2).err
     (kept,) = state(tmp_path, "site-1").glob("models/*")
     before = kept.read_bytes()
-    code, _, err = fedlit_cli(f"{line} --federation.rounds 2 --ckpt_path last")  # the same run in the same place
-    assert (code, "not stored" in err, before == kept.read_bytes()) == (0, False, False)
+    assert "not stored" not in fit("--federation.rounds 2 --ckpt_path last", 2).err  # the same run in the same place
+    assert before != kept.read_bytes()
     for number in (1, 2):
         (state(tmp_path, f"site-{number}") / "models" / "mine.safetensors").write_bytes(b"not of a run")
-    code, out, err = fedlit_cli(f"{line} --federation.rounds 1 --seed 1")
-    assert code == 0
+    _, out, err = fit("--federation.rounds 1 --seed 1", 2)
     assert "there are models of 1 runs in models/ of its folder, as many as limits.models allows" in err
     assert "the best model is at site-2:" in out
     assert set(state(tmp_path, "site-1").glob("models/*")) == {kept, kept.with_name("mine.safetensors")}
     assert len(list(state(tmp_path, "site-2").glob("models/*"))) == 3
 
 
-def test_a_full_disk_is_told_and_leaves_no_half(fedlit_cli, sites, tmp_path, monkeypatch):
+def test_a_full_disk_is_told_and_leaves_no_half(fit, tmp_path, monkeypatch):
     real = Path.write_bytes
 
     def full(self, content):
@@ -295,20 +281,17 @@ def test_a_full_disk_is_told_and_leaves_no_half(fedlit_cli, sites, tmp_path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} --sites loopback:2")
-    assert code == 0
+    err = fit("--federation.rounds 1", 2).err
     assert "the model cannot be written to" in err
     assert "No space left on device; free disk space there" in err
     assert list(state(tmp_path, "site-1").glob("models/*")) == []
 
 
-def test_which_model_is_meant(fedlit_cli, sites, tmp_path):
+def test_which_model_is_meant(fedlit_cli, fit, tmp_path):
     """Two runs, and two clients of a site with a model of their own each."""
     there = state(tmp_path, "site-1")
     for seed in (0, 1):
-        options = f"--federation.rounds 1 --federation.aggregators='[FedBN]' --seed {seed}"
-        code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:2")
-        assert code == 0, err
+        fit(f"--federation.rounds 1 --federation.aggregators='[FedBN]' --seed {seed}", 2)
     old, new = dict.fromkeys(f.name[:32] for f in sorted(there.glob("models/*"), key=lambda f: f.stat().st_mtime_ns))
     with refusals.refused("site-model-client-needed", new, "site-"):
         bring(files_of_run(there, None), None, None)

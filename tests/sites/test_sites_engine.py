@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from at_sites import TOYS, Answer, Ended, assert_same
+from at_sites import Ended, assert_same
 
 from fedlit.experiment.choices import shipped
 from fedlit.predictions import read
-from fedlit.sites.envelope import Envelope
 
 MODEL = {
     "class_path": "ImageClassifier",
@@ -47,19 +46,6 @@ CASES = {
 FAST = ("control variates, own norms, some of the clients", "single replies")
 
 
-@pytest.fixture
-def both(fedlit_cli, sites, tmp_path):
-    """Runs a command with clients at two or three sites and here."""
-
-    def run(options: str, number: int = 3, more: str = "") -> tuple[Ended, Ended]:
-        for name, where in (("there", f"--sites loopback:{number}"), ("here", "")):
-            code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path / name} {where} {more}")
-            assert code == 0, err
-        return Ended(tmp_path / "there"), Ended(tmp_path / "here")
-
-    return run
-
-
 def written(folder: Path, **keys) -> Path:
     file = folder / "x.yaml"
     file.write_text(yaml.safe_dump({"model": MODEL, "federation": {"rounds": 3, "schedule": STEPS}} | keys))
@@ -67,53 +53,42 @@ def written(folder: Path, **keys) -> Path:
 
 
 @pytest.mark.parametrize("case", [c if c in FAST else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
-def test_bits(both, case):
-    number = 2 if case == "some clients" else 3
-    assert_same(*both(f"--federation.rounds 3 {CASES[case]}", number))
+def test_bits(same_as_here, case):
+    same_as_here(f"--federation.rounds 3 {CASES[case]}", 2 if case == "some clients" else 3)
 
 
-def test_the_bytes_that_are_logged_are_those_that_are_sent(fedlit_cli, sites, tmp_path):
-    sent = []
-
-    def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
-        reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        sent.extend([reply.nbytes] * (envelope.verb == "train"))
-        return reply.to_bytes()
-
-    sites.between = between
-    options = "--federation.aggregators='[Scaffold, FedBN]' --federation.rounds 1 --data.labelled 2"
-    code, _, err = fedlit_cli(f"{TOYS} {options} --run_dir {tmp_path} --sites loopback:3")
-    assert code == 0, err
+def test_the_bytes_that_are_logged_are_those_that_are_sent(fit, sites, tmp_path):
+    exchanged = sites.recorded()
+    fit("--federation.aggregators='[Scaffold, FedBN]' --federation.rounds 1 --data.labelled 2")
+    sent = [reply.nbytes for _, envelope, reply in exchanged if envelope.verb == "train"]
     ((_, _, logged),) = [row for row in Ended(tmp_path).kept.metrics() if row[1] == "bytes/up"]
     assert float(logged) == sum(sent) + 8 * len(sent)  # and each client's weight, a double
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [cls.__name__ for cls in shipped("aggregators") if cls.__name__ != "NPA"])
-def test_bits_of_every_aggregator_that_ships(both, tmp_path, name):
+def test_bits_of_every_aggregator_that_ships(same_as_here, tmp_path, name):
     settings = {"aggregators": [{"class_path": name}], "rounds": 3, "schedule": STEPS, "participation": 0.7}
     toys = {"data": {"class_path": "saddle_toys.Sites"}, "model": {"class_path": "saddle_toys.Scorer"}}
     file = written(tmp_path, federation=settings, **(toys if name in ONE_CLASS else {}))
-    assert_same(*both(f"--config {file} --data.clients 4"))
+    same_as_here(f"--config {file} --data.clients 4")
 
 
 @pytest.mark.slow
-def test_personal_parts_go_on_in_the_next_phase(both, tmp_path):
+def test_personal_parts_go_on_in_the_next_phase(same_as_here, tmp_path):
     """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own
     files."""
     federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
-    assert_same(*both(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2))
+    same_as_here(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2)
 
 
 @pytest.mark.slow
-def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
+def test_resumed_with_more_rounds(fit, sites, tmp_path):
     """Sites that are started anew go on from their files; what the run here does is what both must equal."""
     options = "--federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.6"
-    for rounds, path in ((3, ""), (5, "--ckpt_path last")):
-        line = f"{TOYS} {options} --federation.rounds {rounds} --run_dir {tmp_path / 'there'} --sites loopback:2 {path}"
-        code, _, err = fedlit_cli(line)
-        assert code == 0, err
-    fedlit_cli(f"{TOYS} {options} --federation.rounds 5 --run_dir {tmp_path / 'here'}")
+    fit(f"{options} --federation.rounds 3", 2, "there")
+    fit(f"{options} --federation.rounds 5 --ckpt_path last", 2, "there")
+    fit(f"{options} --federation.rounds 5", 0, "here")
     there, here = Ended(tmp_path / "there"), Ended(tmp_path / "here")
     assert sites.made == {"site-1": 2, "site-2": 2}
     wanted = [row for row in here.kept.metrics() if not row[1].startswith(("test/", "total/"))]
@@ -123,28 +98,25 @@ def test_resumed_with_more_rounds(fedlit_cli, sites, tmp_path):
 
 
 @pytest.mark.slow
-def test_states_at_sites_are_not_looked_for_here(fedlit_cli, sites, tmp_path):
+def test_states_at_sites_are_not_looked_for_here(fit):
     """A run with sites does not go on without, and the other way round: states would be missing without a word."""
     for first, second, said in (
-        ("--sites loopback:2", "", "clients' states are at sites; pass --sites of the original run"),
-        ("", "--sites loopback:2", "is a run without sites"),
+        (2, 0, "clients' states are at sites; pass --sites of the original run"),
+        (0, 2, "is a run without sites"),
     ):
-        path = tmp_path / f"x{len(first)}"
-        assert fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {path} {first}")[0] == 0
-        code, _, err = fedlit_cli(f"{TOYS} --federation.rounds 2 --run_dir {path} {second} --ckpt_path last")
-        assert code == 1
-        assert said in err
+        fit("--federation.rounds 1", first, f"x{first}")
+        assert said in fit("--federation.rounds 2 --ckpt_path last", second, f"x{first}", code=1).err
 
 
-def test_a_message_a_step_is_refused_with_the_reason(fedlit_cli, sites, tmp_path):
-    options = f"--federation.aggregators='[NPA]' --federation.schedule.window 1 --run_dir {tmp_path} --sites loopback:2"
-    fedlit_cli(f"{TOYS} --config {written(tmp_path)} {options}").refused("one-step-rounds-across-sites")
+def test_a_message_a_step_is_refused_with_the_reason(fit, tmp_path):
+    options = f"--config {written(tmp_path)} --federation.aggregators='[NPA]' --federation.schedule.window 1"
+    fit(options, 2, code=1).refused("one-step-rounds-across-sites")
     assert not (tmp_path / "default" / "one").exists()
 
 
 @pytest.mark.slow
-def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
-    _, _, err = fedlit_cli(f"{TOYS} --federation.rounds 2 --run_dir {tmp_path} --sites loopback:2")
+def test_short_rounds_are_told_in_numbers(fit):
+    err = fit("--federation.rounds 2", 2).err
     assert err.count("training should take at least 10 times as long") == 1
     assert "2.0 kB to each client and 2.2 kB back" in err
 
@@ -160,8 +132,8 @@ def test_short_rounds_are_told_in_numbers(fedlit_cli, sites, tmp_path):
         ("--sites loopback:2 --seed 0,1", ("sites-with-several-seeds", "found 2")),
     ],
 )
-def test_mistakes_on_the_command_line(fedlit_cli, sites, tmp_path, words, said):
-    fedlit_cli(f"{TOYS} --federation.rounds 1 --run_dir {tmp_path} {words}").refused(*said)
+def test_mistakes_on_the_command_line(fit, words, said):
+    fit(f"--federation.rounds 1 {words}", 0, code=1).refused(*said)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from at_sites import TOYS, Answer, dying, failing, is_train
+from at_sites import Answer, dying, failing, is_train
 
 from fedlit.sites import hosting, serving
 from fedlit.sites.envelope import Envelope
@@ -16,20 +16,17 @@ from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.transport import NoReply
 
-FIT = f"{TOYS} --federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip"
-
 
 @pytest.fixture
-def rounds(fedlit_cli, tmp_path, monkeypatch) -> Callable[..., list[list[str]]]:
+def rounds(fit, monkeypatch) -> Callable[[], list[list[str]]]:
     """Runs a federation of three sites; returns the warnings before the line of each round, and those after the
     last."""
     monkeypatch.setattr(
         sys.modules["fedlit.cli.main"], "_show_warning", lambda message, *place: print(f"warning: {message}")
     )
 
-    def fit(more: str = "") -> list[list[str]]:
-        code, out, err = fedlit_cli(f"{FIT} --run_dir {tmp_path} --sites loopback:3 {more}")
-        assert code == 0, err
+    def run() -> list[list[str]]:
+        out = fit("--federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip").out
         said = [[]]
         for line in out.splitlines():
             if line.startswith("warning: ") and "site 'site-2'" in line:
@@ -39,7 +36,7 @@ def rounds(fedlit_cli, tmp_path, monkeypatch) -> Callable[..., list[list[str]]]:
         assert len(said) == 5, out
         return said
 
-    return fit
+    return run
 
 
 CLIENT = "site 'site-2', client 'site-1'"
