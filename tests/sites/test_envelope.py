@@ -87,17 +87,11 @@ def test_every_byte_counts():
         assert found.header() != whole.header()
 
 
-def test_arrays_that_were_changed_are_told():
-    content = bytearray(sent().to_bytes())
-    content[-1] ^= 1
-    with refused("message-arrays-changed"):
-        Envelope.from_bytes(bytes(content))
-
-
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
         (lambda c: c[:5], ("message-incomplete", "of 5")),
+        (lambda c: c[:-1] + bytes([c[-1] ^ 1]), ("message-arrays-changed",)),
         (lambda c: c[:-3], ("message-array-incomplete",)),
         (lambda c: c + b"x", ("message-bytes-left-over", "1 bytes")),
         (lambda c: b"PICKLE" + c[6:], ("message-not-of-fedlit",)),

@@ -15,7 +15,7 @@ import yaml
 from at_sites import Ended, assert_same
 from connect_proxy import proxying
 from flare_network import LEAD, SERVER, Network
-from runs import Place
+from runs import Place, wait_until
 from safetensors.torch import load_file
 
 from fedlit.core.errors import ConfigError, TrainingError
@@ -83,14 +83,6 @@ def of_a_lead(file: Path) -> Path:
     return lead
 
 
-def wait_for(words: str, command, seconds: float = 300) -> None:
-    deadline = time.monotonic() + seconds
-    while words not in command.output:
-        assert command.process.is_alive(), command.output
-        assert time.monotonic() < deadline, command.output
-        time.sleep(0.05)
-
-
 def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy, fedlit_cli):
     """The sites and the lead reach the server through a proxy."""
     file = written(tmp_path, network)
@@ -101,7 +93,7 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
     there = Place(tmp_path / "there").start(
         f"fit --config {of_a_lead(file)} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
     )
-    wait_for("round 1/3", there)
+    assert wait_until(lambda: "round 1/3" in there.output, there, pause=0.05, seconds=300), there.output
     (job,) = network.jobs("site-1")
     os.kill(job, signal.SIGKILL)
     assert here.wait(300) == 0, here.output

@@ -149,15 +149,6 @@ def test_without_scores_auroc_is_within_its_bound(fit, sites, tmp_path):
     assert not list((tmp_path / "there").rglob("*.parquet"))
 
 
-@pytest.mark.slow
-def test_small_classes_are_not_told(fit, sites, tmp_path):
-    sites.rules = dict.fromkeys(("site-1", "site-2", "site-3"), OWN | {"leaves": {"counts_below": 1000}})
-    fit("--federation.rounds 1 --federation.monitor val/loss")
-    rows = {key: v for _, key, v in Ended(tmp_path).kept.metrics() if key.startswith("val/")}
-    assert {rows[key] for key in rows if "/n_pos/" in key or "/n_neg/" in key} == {"nan"}
-    assert {rows[key] for key in rows if "/auroc/" in key} == {"nan"}
-
-
 def test_what_was_sent_is_written_down_at_the_site(fit, sites, tmp_path):
     """A line for each message, counted from the messages themselves, chained, and private."""
     exchanged = sites.recorded()

@@ -56,10 +56,6 @@ def test_a_server_that_takes_the_certificate(network):
     assert "request a new one" not in said
 
 
-def test_a_certificate_that_ends_soon_is_told(network, authority):
-    assert "request a new one now" in network(own=authority.pair("north", until=20 * DAY))
-
-
 def test_an_expired_certificate_is_named_with_its_date(network, authority):
     until = -3 * DAY
     said = network(own=authority.pair("north", since=-30 * DAY, until=until))
@@ -84,24 +80,23 @@ def test_a_certificate_that_the_server_does_not_know_is_told(network):
     assert "refuses the certificate" in said or "closes the connection" in said
 
 
-def test_a_server_of_another_federation_is_told(network):
-    assert "is not from this federation" in network(server=Authority().pair("localhost"))
-
-
-def test_a_server_of_another_name_is_told(network, authority):
-    assert "is not for 'localhost': another server answers there" in network(server=authority.pair("elsewhere"))
-
-
-def test_what_speaks_no_tls_is_told(network):
-    assert "does not speak TLS" in network(tls=False)
-
-
-def test_a_certificate_of_another_site_is_told(network):
-    assert "client.crt: expected the name 'south' of this site, found 'north'" in network(name="south")
-
-
-def test_a_machine_that_nobody_knows_is_told(network):
-    assert "no machine with this name is known here" in network(host="fl.example.invalid")
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda authority: {"own": authority.pair("north", until=20 * DAY)}, "request a new one now"),
+        (lambda authority: {"server": Authority().pair("localhost")}, "is not from this federation"),
+        (
+            lambda authority: {"server": authority.pair("elsewhere")},
+            "is not for 'localhost': another server answers there",
+        ),
+        (lambda authority: {"tls": False}, "does not speak TLS"),
+        (lambda authority: {"name": "south"}, "client.crt: expected the name 'south' of this site, found 'north'"),
+        (lambda authority: {"host": "fl.example.invalid"}, "no machine with this name is known here"),
+    ],
+    ids=["ends soon", "another federation", "another server", "no TLS", "another site", "an unknown machine"],
+)
+def test_what_is_odd_about_a_certificate_or_a_server_is_told(network, authority, given, words):
+    assert words in network(**given(authority))
 
 
 def test_a_server_that_does_not_listen_is_told(tmp_path, authority):

@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 import pytest
-from at_sites import Sites
+from at_sites import Ended, Sites
 from rich.console import Console
 
 from fedlit.cli.tables import auroc_table
@@ -36,9 +36,11 @@ def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tm
     assert "nan" not in rounds
     assert "val/auroc_macro was undefined in every round: the last model counts as the best" in rounds
     rows = [line for line in rounds.splitlines() if line.count("not reported") == 3]
-    metrics = (tmp_path / "default" / "one" / "metrics.csv").read_text().splitlines()
-    untold = {line.split(",")[1] for line in metrics if "test/federation/n_pos/" in line and line.endswith(",nan")}
+    metrics = {key: value for _, key, value in Ended(tmp_path).kept.metrics()}
+    untold = [key for key, value in metrics.items() if key.startswith("test/federation/n_pos/") and value == "nan"]
     assert len(rows) == len(untold) > 1
+    counts = {v for k, v in metrics.items() if k.startswith(("val/n_pos/", "val/n_neg/", "val/auroc/"))}
+    assert counts == {"nan"}
 
 
 @pytest.mark.filterwarnings("ignore")
