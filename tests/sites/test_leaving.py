@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import Ended
+from at_sites import Ended, classifier
 from torch import Tensor
 
 from fedlit.aggregators import FedBN, Scaffold
@@ -200,20 +200,11 @@ def test_patience_counts_only_rounds_with_the_clients_that_are_there(run, tmp_pa
 
 def test_the_objectives_constants_are_those_of_the_clients_that_are_there(fedlit_cli, sites, tmp_path):
     """p of AUCSaddle, the share of positives; sites with floors answer one question a round, also then."""
-    model = {
-        "class_path": "ImageClassifier",
-        "init_args": {
-            "backbone": "small_cnn",
-            "objective": {"class_path": "AUCSaddle"},
-            "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.01}},
-        },
-    }
     data = {"class_path": "PhantomCXR", "init_args": {"hospitals": 3, "images": 150, "image_size": 16, "batch_size": 8}}
     federation = {"rounds": 1, "workers": 1, "aggregators": [{"class_path": "CODASCA"}]}
+    config = {"data": data, "model": classifier("AUCSaddle"), "federation": federation, "logger": False, "name": "one"}
     file = tmp_path / "x.yaml"
-    file.write_text(
-        yaml.safe_dump({"data": data, "model": model, "federation": federation, "logger": False, "name": "one"})
-    )
+    file.write_text(yaml.safe_dump(config))
     sites.rules = {f"site-{number}": {"leaves": {"counts_below": 0}} for number in (1, 2, 3)}
     seen = []
     for rounds, away in ((1, set()), (2, {"site-2"})):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import Ended, dying, failing
+from at_sites import Ended, classifier, dying, failing
 
 import fedlit
 
@@ -14,14 +14,6 @@ TEMPLATE = Path(fedlit.__file__).parent / "sites" / "templates" / "site" / "loca
 RULES = yaml.safe_load(TEMPLATE.read_text().partition("policy:")[2])
 """The policy of a new site."""
 
-SADDLE = {
-    "class_path": "ImageClassifier",
-    "init_args": {
-        "backbone": "small_cnn",
-        "objective": {"class_path": "AUCSaddle"},
-        "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05}},
-    },
-}
 PRETRAIN = {
     "name": "pretrain",
     "rounds": 2,
@@ -33,7 +25,7 @@ CONFIG = {
         "class_path": "PhantomCXR",
         "init_args": {"hospitals": 3, "images": 900, "image_size": 16, "batch_size": 16, "label_scheme": "split"},
     },
-    "model": SADDLE,
+    "model": classifier("AUCSaddle", lr=0.05),
     "federation": {
         "aggregators": [{"class_path": name} for name in ("CODASCA", "SurgicalHeads", "FedBNPlus")],
         "rounds": 3,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from at_sites import Ended, assert_same
+from at_sites import Ended, assert_same, classifier
 from connect_proxy import proxying
 from flare_network import LEAD, SERVER, Network
 from runs import Place, wait_until
@@ -26,13 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 DATA = {"class_path": "PhantomCXR", "init_args": {"hospitals": 2, "images": 120, "image_size": 32, "batch_size": 8}}
 CONFIG = {
-    "model": {
-        "class_path": "ImageClassifier",
-        "init_args": {
-            "backbone": "small_cnn",
-            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}},
-        },
-    },
+    "model": classifier(),
     "federation": {
         "aggregators": [{"class_path": name} for name in ("CODASCA", "SurgicalHeads", "FedBN")],
         "rounds": 3,

@@ -12,6 +12,7 @@ import pytest
 import refusals
 import torch
 import yaml
+from at_sites import classifier
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -30,10 +31,7 @@ CONFIG = {
         "class_path": "PhantomCXR",
         "init_args": {"hospitals": 2, "images": 80, "image_size": 16, "batch_size": 8, "label_scheme": "split"},
     },
-    "model": {
-        "class_path": "ImageClassifier",
-        "init_args": {"backbone": "small_cnn", "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.05}}},
-    },
+    "model": classifier(lr=0.05),
     "federation": {
         "rounds": 2,
         "workers": 1,

@@ -4,19 +4,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from at_sites import Ended, assert_same
+from at_sites import Ended, assert_same, classifier
 
 from fedlit.experiment.choices import shipped
 from fedlit.predictions import read
 
-MODEL = {
-    "class_path": "ImageClassifier",
-    "init_args": {
-        "backbone": "small_cnn",
-        "objective": {"class_path": "AUCSaddle"},
-        "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.01}},
-    },
-}
 STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
 ONE_CLASS = ("LocalSCGDAM",)
 """Aggregators for one class against the rest."""
@@ -48,7 +40,9 @@ FAST = ("control variates, own norms, some of the clients", "single replies")
 
 def written(folder: Path, **keys) -> Path:
     file = folder / "x.yaml"
-    file.write_text(yaml.safe_dump({"model": MODEL, "federation": {"rounds": 3, "schedule": STEPS}} | keys))
+    file.write_text(
+        yaml.safe_dump({"model": classifier("AUCSaddle"), "federation": {"rounds": 3, "schedule": STEPS}} | keys)
+    )
     return file
 
 

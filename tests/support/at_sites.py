@@ -26,6 +26,13 @@ TOYS = (
 )
 
 
+def classifier(objective: str | None = None, lr: float = 0.01) -> dict:
+    """The configuration of a small network that SGD trains."""
+    options = {"backbone": "small_cnn", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": lr}}}
+    own = {"objective": {"class_path": objective}} if objective else {}
+    return {"class_path": "ImageClassifier", "init_args": options | own}
+
+
 Answer = Callable[[bytes], bytes]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import yaml
+from at_sites import classifier
 from torch import Tensor
 
 import fedlit
@@ -30,10 +31,7 @@ HOSPITAL = {
 }
 """A hospital of 300 images: 210 to train, 30 to validate, 60 to test."""
 
-MODEL = {
-    "class_path": "ImageClassifier",
-    "init_args": {"backbone": "small_cnn", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}}},
-}
+MODEL = classifier()
 EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}}
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from at_sites import classifier
 from attacker import HOSPITAL
 
 from fedlit.data import PhantomCXR
@@ -42,10 +43,7 @@ def test_an_update_with_constant_predictions_tells_every_count(attack):
     hidden = [name for name, count in zip(site.classes, told.counts["train"][0], strict=True) if count is None]
     assert hidden
     rate = 1.0
-    model = {
-        "class_path": "ImageClassifier",
-        "init_args": {"backbone": "small_cnn", "optimizer": {"class_path": "SGD", "init_args": {"lr": rate}}},
-    }
+    model = classifier(lr=rate)
     step = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
     assert site.prepare(model=model, batch_size=told.train, phase={"schedule": step}).verb == REPLY
     change = site.train(w=torch.zeros_like(site.model.w)).tensors()["vectors/w"]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from at_sites import classifier
 from attacker import Attacker, a_plan, write_site
 
 from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Sent, SiteInfo, new_run
@@ -174,11 +175,7 @@ def test_what_is_hidden_is_hidden_with_its_complement(attack):
 def test_a_measuring_round_tells_no_share_of_a_hidden_class(attack):
     """In its place stands a number that follows the limit alone; of its scores there is nothing."""
     attacked = attack(leaves={"counts_below": 42})
-    model = {
-        "class_path": "ImageClassifier",
-        "init_args": {"backbone": "small_cnn", "objective": {"class_path": "AUCSaddle"}},
-    }
-    assert attacked.prepare(run=new_run(), model=model).verb == REPLY
+    assert attacked.prepare(run=new_run(), model=classifier("AUCSaddle")).verb == REPLY
     told, sent = attacked.site_info.clients[0], attacked.train(verb="measure").tensors()
     seen = 0
     for column, count in enumerate(told.counts["train"][0]):
