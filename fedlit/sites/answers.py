@@ -36,11 +36,6 @@ PAST = 3
 class Replies:
     """Reader of the sites' replies in a phase.
 
-    Args:
-        program: What is trained.
-        site_infos: What each site has reported.
-        layout: The layout of the server's model.
-
     Attributes:
         sites: What each site has reported, by its name.
     """
@@ -250,15 +245,7 @@ class Norms:
 def read_scores(
     view: View, answer: Envelope, info: ClientInfo, classes: Sequence[str], examples: int, may_score: bool
 ) -> tuple[Scores, str]:
-    """Read an evaluation, and the fingerprint of the client's data.
-
-    Args:
-        view: What was asked.
-        answer: The answer.
-        info: What the site has reported about the client.
-        classes: Classes of the model.
-        examples: Number of examples of the view.
-        may_score: Whether the site sends scores of single images.
+    """Read an evaluation of a view with so many examples, and the fingerprint of the client's data.
 
     Raises:
         InvalidMessageError: If it is not what was asked for, or contradicts what the site has reported.

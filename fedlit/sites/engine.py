@@ -43,13 +43,7 @@ class Sites(Roster):
 class SiteEngine(Engine):
     """Engine that asks sites to train their clients, and adds up the replies in cohort order.
 
-    Args:
-        program: What is trained; here its clients have names and numbers, but no images.
-        fabric: Device and precision of the server.
-        roster: The sites.
-        settings: What happens when a site fails.
-        phase: Name of the phase; "" for the main part.
-        layout: The layout of the server's model.
+    The clients of its program have names and numbers, but no images. The main part is the phase "".
     """
 
     keeps_states = False

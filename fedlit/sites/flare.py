@@ -141,12 +141,7 @@ def _refused(file: Path) -> frozenset[str]:
 
 
 class FlareTransport(Transport):
-    """Transport that sends messages as tasks of NVFlare, whose results are the replies.
-
-    Args:
-        controller: The controller of the job.
-        sites: Names of the sites.
-    """
+    """Transport that sends messages as tasks of NVFlare, whose results are the replies."""
 
     name = "over NVFlare"
 

@@ -122,12 +122,7 @@ class Evictions:
 
 
 class Hosted:
-    """A lead's run in the process of the server's job.
-
-    Args:
-        order: The lead's request.
-        transport: The transport to the sites, which may not be connected yet.
-    """
+    """A lead's run in the process of the server's job. It may be made before the sites are connected."""
 
     def __init__(self, order: Order, transport: Transport) -> None:
         self.order, self.transport, self.lines = order, transport, Lines()

@@ -67,9 +67,6 @@ class LedgerEntry:
 def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
     """Yield the hash and the entry of each line, without changing the file; an incomplete last line is ignored.
 
-    Args:
-        folder: The site's folder of states.
-
     Raises:
         ConfigError: If a line does not follow from the one before it.
     """
@@ -100,11 +97,7 @@ def _next(before: str, held: dict) -> str:
 
 
 class Ledger:
-    """The ledger of a site, on disk.
-
-    Args:
-        folder: The site's folder of states.
-        now: The clock, in seconds since 1970.
+    """The ledger in a site's folder of states.
 
     Raises:
         ConfigError: If a line does not follow from the one before it.

@@ -70,9 +70,6 @@ class Processes(Transport):
     """Transport to sites that are processes of this machine, and receive only their own file and messages.
 
     A process that dies is started again. All of them end with this process.
-
-    Args:
-        files: The sites' own files, by name.
     """
 
     name = "sites as processes of this machine"
@@ -161,13 +158,7 @@ class Processes(Transport):
 
 
 class SiteProcess:
-    """A site's process, and the messages that wait for it.
-
-    Args:
-        name: Name of the site.
-        file: The site's own file.
-        lead: Name of the lead who asked for the run, if the site knows it.
-    """
+    """A site's process, and the messages that wait for it."""
 
     def __init__(self, name: str, file: Path, lead: str = "") -> None:
         self._context, self._name, self._file, self._lead = context(), name, file, lead

@@ -18,11 +18,7 @@ ARRIVES = (
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Return the files of the models of runs, the oldest first; other files in the folder are the site's own.
-
-    Args:
-        folder: The site's folder of states.
-    """
+    """Return the files of the models of runs, the oldest first; other files in the folder are the site's own."""
     files = (file for file in (folder / FOLDER).glob(f"*{SUFFIX}") if RUN.match(file.name))
     return sorted(files, key=lambda file: file.stat().st_mtime)
 
@@ -33,11 +29,7 @@ def run_of(file: Path) -> str:
 
 
 def files_of_run(folder: Path, run: str | None) -> list[Path]:
-    """Return the files of the models of one run.
-
-    Args:
-        folder: The site's folder of states.
-        run: The id of the run, or its first characters; None for the run with the newest model.
+    """Return the files of the models of the run whose id begins so; None for the run with the newest model.
 
     Raises:
         ConfigError: If no run has a model, or if the characters fit none of them or several.

@@ -29,16 +29,7 @@ def keep(
     plan: PhasePlan,
     notes: Mapping[str, Any],
 ) -> None:
-    """Write the model of a run to the site's folder.
-
-    Args:
-        folder: The site's folder of states.
-        run: The run, by its id.
-        client: Client whose own model it is; None for the federation's.
-        most: Largest number of runs whose models are kept.
-        module: The module with the weights.
-        plan: The plan that the site has prepared.
-        notes: Further notes of a file of ``fedlit export``.
+    """Write a client's own model of a run, or the federation's if no client is given, to the site's folder of states.
 
     Raises:
         PolicyError: If there are models of ``most`` runs already.

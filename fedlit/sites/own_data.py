@@ -40,11 +40,7 @@ class Unreadable(ConfigError):
 
 
 class OwnData:
-    """Data of a site's clients, which are read once.
-
-    Args:
-        settings: The site's own file.
-    """
+    """Data of a site's clients, which are read once."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings, self.policy = settings, settings.policy

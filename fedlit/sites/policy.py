@@ -105,6 +105,8 @@ class Limits:
 class Policy:
     """Policy of a site: what it does for a server.
 
+    Its ``check`` methods raise a :class:`PolicyError` that names the key of the policy.
+
     Args:
         verbs: What the server may ask for: ``prepare``, ``start``, ``train``, ``measure``, ``evaluate``, ``model``.
         allow: Paths of classes that a configuration may name, in addition to those of fedlit and ``torch.optim``, such
@@ -142,11 +144,7 @@ class Policy:
             raise ConfigError(f"days: expected at least 1, found {self.days}", key="policy-days-below-one")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
-        """Refuse a message that is too large, or one too many in a day.
-
-        Raises:
-            PolicyError: If it exceeds a limit; names the key.
-        """
+        """Refuse a message that is too large, or one too many in a day."""
         if nbytes > self.limits.megabytes * 10**6:
             raise PolicyError(
                 f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}",
@@ -159,20 +157,12 @@ class Policy:
             )
 
     def check_verb(self, verb: str) -> None:
-        """Refuse a verb that the policy does not allow.
-
-        Raises:
-            PolicyError: If it is not one of ``verbs``.
-        """
+        """Refuse a verb that the policy does not allow."""
         if verb not in (*self.verbs, *ALWAYS):
             raise PolicyError(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}", key="verb-not-allowed")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
-        """Refuse a plan that was not approved.
-
-        Raises:
-            PolicyError: If its SHA-256, which the error names, is not one of ``configs``.
-        """
+        """Refuse a plan that was not approved; the error names its SHA-256."""
         if self.configs is not None and (found := digest(config)) not in self.configs:
             raise PolicyError(
                 f"configs: the configuration with the SHA-256 {found} is not approved", key="config-not-approved"
@@ -186,9 +176,6 @@ class Policy:
             sizes: Training examples of each client.
             threads: Threads that train.
             limited: Whether evaluations use a part of a view.
-
-        Raises:
-            PolicyError: If it does not fit the policy; names the key.
         """
         if threads > self.limits.threads:
             raise PolicyError(f"{threads:,} threads; limits.threads allows {self.limits.threads}", key="limit-threads")
@@ -214,9 +201,6 @@ class Policy:
             steps: Local steps.
             examples: Examples that they use.
             size: Training examples of the client.
-
-        Raises:
-            PolicyError: If it does not fit the policy; names the key.
         """
         if steps > self.limits.steps:
             raise PolicyError(
@@ -230,11 +214,7 @@ class Policy:
             )
 
     def check_round(self, ledger: Ledger, client: str) -> None:
-        """Refuse a round beyond the allowed number.
-
-        Raises:
-            PolicyError: If as many rounds were answered already.
-        """
+        """Refuse a round beyond the allowed number."""
         answered = sum(entry.trains and entry.client == client for entry in ledger.since(self.days))
         if self.rounds is not None and answered >= self.rounds:
             raise PolicyError(
@@ -247,17 +227,7 @@ class Policy:
         """Refuse an evaluation of a part of a view, a second question about a view after a round, and one too many.
 
         If a client has trained a round again, as after a resume, another question about the following rounds is
-        allowed.
-
-        Args:
-            look: The evaluation.
-            run: Id of the run.
-            phase: Name of the phase.
-            question: SHA-256 of what is asked, weights included.
-            ledger: What was answered before.
-
-        Raises:
-            PolicyError: If it does not fit the policy; names the reason.
+        allowed. The hash of the question includes the weights.
         """
         if self.floors is None or not self.floors.whole:
             return
@@ -292,11 +262,7 @@ class Policy:
                 )
 
     def check_vectors(self, names: Iterable[str]) -> None:
-        """Refuse to send vectors that may not leave the site.
-
-        Raises:
-            PolicyError: If there are such vectors; names them.
-        """
+        """Refuse to send vectors that may not leave the site."""
         withheld = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.leaves.vectors)]
         if withheld:
             raise PolicyError(

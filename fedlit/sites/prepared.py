@@ -183,18 +183,10 @@ def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str
 def prepared(
     asked: Prepare, recipe: Recipe, clients: Mapping[str, Client], data: OwnData, states: SiteStates, tensors: State
 ) -> PreparedPhase:
-    """Prepare a phase on the site's device.
-
-    Args:
-        asked: The message that asks for it.
-        recipe: The objects of its plan.
-        clients: The site's clients that take part.
-        data: The site's data.
-        states: States of the clients in this phase.
-        tensors: The module's tensors, from the message.
+    """Prepare a phase on the site's device, with the tensors that came with the message.
 
     Raises:
-        IncompatibleError: If they are not those of the plan's module.
+        IncompatibleError: If the tensors are not those of the plan's module.
     """
     plan, module = recipe.plan, recipe.module
     fabric = make_fabric(data.settings.accelerator, precision=plan.precision)

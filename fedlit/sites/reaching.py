@@ -232,9 +232,6 @@ def proxy_for(host: str) -> SplitResult | None:
 def kit_of(folder: Path) -> Kit | None:
     """Read the start-up kit of a folder; None if the folder has no certificate yet.
 
-    Args:
-        folder: Folder of a site or of a lead.
-
     Raises:
         ConfigError: If the kit cannot be read.
     """

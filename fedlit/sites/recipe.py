@@ -110,13 +110,7 @@ def parts_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parameters: float = float("inf")) -> Recipe:
-    """Build the objects of a plan, on the CPU and with random weights.
-
-    Args:
-        config: The plan, from JSON.
-        classes: The classes of the data.
-        table: The classes that the plan may name.
-        parameters: Largest number of weights of the model.
+    """Build the objects of a plan, on the CPU and with random weights, of which there are at most ``parameters``.
 
     Raises:
         ConfigError: If they cannot be built here, or would load weights from a file or a hub.

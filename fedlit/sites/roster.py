@@ -140,11 +140,7 @@ def run_with(folder: Path, run: str) -> Path | None:
 
 
 class Ledgers:
-    """Heads of the sites' ledgers, which the server keeps from run to run.
-
-    Args:
-        file: Their file; None to keep them only in memory.
-    """
+    """Heads of the sites' ledgers, which the server keeps from run to run, or only in memory without a file."""
 
     def __init__(self, file: Path | None) -> None:
         self.file = file
@@ -187,13 +183,7 @@ class Ledgers:
 def gather(
     transport: Transport, classes: Sequence[str], needs: Sequence[str] = (), ledgers: Ledgers | None = None
 ) -> tuple[list[SiteInfo], dict[str, State]]:
-    """Ask all sites who they are.
-
-    Args:
-        transport: The transport to the sites.
-        classes: Classes of the model, in order.
-        needs: Classes that the run's configuration names.
-        ledgers: Heads of the sites' ledgers that were seen before.
+    """Ask all sites who they are, and whether they allow the classes that the run ``needs``.
 
     Returns:
         The answers in the order of the sites' names, and for each site the indices of the organisations and groups of

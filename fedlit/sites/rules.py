@@ -24,11 +24,7 @@ _NVFLARE = "nvflare.app_common"
 
 
 def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
-    """Return the files of a server, by name.
-
-    Args:
-        storage: The server's own folder for its list of jobs.
-    """
+    """Return the files of a server, by name; its list of jobs is in a folder of its own."""
     storage = Path(storage).absolute()
     server = {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": SILENT, "admin_timeout": 10.0}
     manager, jobs = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", str(storage / "jobs")

@@ -36,7 +36,11 @@ class StateWriteError(FedlitError, ValueError):
 
 @dataclass(frozen=True)
 class SiteStates:
-    """States of a site's clients in one phase of a run."""
+    """States of a site's clients in one phase of a run.
+
+    ``accepted`` is the round of a client's accepted state, or None if there is none yet. If that state is missing, the
+    client starts afresh with ``fresh``.
+    """
 
     folder: Path  # The site's folder of states.
     run: str  # Id of the run.
@@ -44,15 +48,7 @@ class SiteStates:
     aggregators: int  # Number of aggregators of the phase.
 
     def read(self, client: str, accepted: int | None, fresh: bool = False) -> ClientState | None:
-        """Read a state, without changing any file.
-
-        Args:
-            client: Name of the client.
-            accepted: Round of the accepted state; None if there is none yet.
-            fresh: Whether the client starts afresh if the state is missing.
-
-        Returns:
-            The state; None if the client starts afresh.
+        """Read a state, without changing any file; None if the client starts afresh.
 
         Raises:
             MissingState: If it does not exist, or cannot be read.
@@ -70,13 +66,9 @@ class SiteStates:
             ) from error
 
     def commit(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
-        """Commit or delete the pending state, and delete states that no checkpoint of the server needs.
+        """Commit or delete the pending state, and delete all states but the accepted and the durable ones.
 
-        Args:
-            client: Name of the client.
-            accepted: Round of the accepted state; None if there is none yet.
-            durable: Rounds of the states of the server's checkpoints, which are kept.
-            fresh: Whether the client starts afresh if the state is missing.
+        The durable ones are those of the rounds that the server's checkpoints need.
 
         Raises:
             MissingState: If the accepted state does not exist.
@@ -92,13 +84,9 @@ class SiteStates:
                 other.unlink(missing_ok=True)
 
     def keep(self, client: str, number: int, state: ClientState, accepted: bool = False) -> None:
-        """Write the state after a round, before the server knows of it.
+        """Write the state after a number of rounds, before the server knows of it.
 
-        Args:
-            client: Name of the client.
-            number: Number of completed rounds.
-            state: The state.
-            accepted: Whether it is accepted immediately, as at the start of a phase.
+        At the start of a phase it is accepted immediately.
 
         Raises:
             StateWriteError: If it cannot be written.

@@ -84,11 +84,7 @@ class Lead:
         return cls(folder.absolute(), str(user["username"]), tuple(sites), str(user.get("host", cls.server)))
 
     def reaching(self, summary: str) -> str:
-        """Replace the server's local addresses by those that others can reach.
-
-        Args:
-            summary: Where the charts of a run are: an address, or a command for the server and an address.
-        """
+        """Replace the server's local addresses, or commands, in the summary of a run by those that others can use."""
         summary = re.sub(r"(?<=//)(127\.0\.0\.1|localhost)(?=[:/])", self.server, summary)
         command = (
             f"charts, by this command at {self.server}: "
@@ -98,14 +94,7 @@ class Lead:
 
 
 def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:
-    """Write the folder of a job, with configuration and no code.
-
-    Args:
-        folder: The folder to write.
-        sites: Names of the sites.
-        run: The run's id; "" for the one that the configuration names.
-        submission: The lead's request.
-    """
+    """Write the folder of a job, with configuration and no code; the configuration names a run without an id."""
     rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
     both = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
     server = both | GRACE | {

@@ -119,11 +119,7 @@ class Wanted:
 
 
 def to_json(experiment: Experiment, weights: str | None = None) -> str:
-    """Return a lead's configuration as JSON.
-
-    Args:
-        experiment: The experiment.
-        weights: Name of the server's weights from which the model starts.
+    """Return a lead's configuration as JSON, with the name of the server's weights from which the model starts.
 
     Raises:
         ConfigError: If it holds a value that JSON does not have, such as infinity.
@@ -143,12 +139,7 @@ def to_json(experiment: Experiment, weights: str | None = None) -> str:
 
 @contextmanager
 def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experiment]:
-    """Context manager that builds the experiment of a lead's configuration.
-
-    Args:
-        text: The result of :func:`to_json`.
-        own: The server's own file.
-        name: Name of a new run.
+    """Context manager that builds the experiment of a lead's configuration from the result of :func:`to_json`.
 
     Raises:
         ConfigError: If the server does not allow a class or a file, or a value is not valid; names the key.

@@ -66,13 +66,7 @@ class Watched:
 
 
 class Supervisor:
-    """Supervisor of a lead's run, which resubmits its job if a part of the federation dies.
-
-    Args:
-        lead: The lead, and the sites.
-        submission: The lead's request.
-        say: Called with each line for the user.
-    """
+    """Supervisor of a lead's run, which resubmits its job if a part of the federation dies."""
 
     def __init__(self, lead: Lead, submission: Submission, say: Callable[[str], None]) -> None:
         self._lead, self._submission = lead, submission

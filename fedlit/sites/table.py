@@ -41,10 +41,7 @@ def shipped_classes() -> dict[str, type]:
 
 
 def table_of(allow: Sequence[str] = ()) -> Table:
-    """Return the table of a receiver.
-
-    Args:
-        allow: Paths of classes from its own file, such as ``our_project.fancy.FancyAggregator``; they are imported.
+    """Return the table of a receiver; the classes that its own file allows are imported.
 
     Raises:
         ConfigError: If one of them cannot be imported, or is not a class of an accepted type.

@@ -128,10 +128,13 @@ class Attacker:
         members = [Member(self.client, 1.0)]
         return self.ask("prepare", Prepare(self.run, named, self.config, self.fingerprint, members), tensors)
 
+    largest = 10**7
+    """Largest number of weights of a model that it makes."""
+
     def tensors(self) -> dict[str, Tensor]:
         """Make the model as a server does, and take its layout's fingerprint."""
         config = self.config | {"phase": {k: v for k, v in self.config["phase"].items() if k != "schedule"}}
-        made = recipe.read(config, self.classes, table_of(), 10**7)
+        made = recipe.read(config, self.classes, table_of(), self.largest)
         self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.phase.aggregators))
         self.fingerprint = self.model.layout.fingerprint
         return module_tensors(made.module.state_dict())

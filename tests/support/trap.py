@@ -17,14 +17,8 @@ import torch.nn.functional as F
 from attacker import EPOCH, Attacker
 from torch import Tensor, nn
 
-from fedlit.core.fabric import make_fabric
-from fedlit.core.flat import FlatModel
-from fedlit.core.local_model import configured
-from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import REPLY, new_run
-from fedlit.sites.payloads import module_tensors
-from fedlit.sites.table import table_of
 
 SEED = 0
 """Of the plans, and so of the order in which a site takes its images."""
@@ -56,12 +50,7 @@ class Server(Attacker):
         """Send bytes, and return the answer."""
         return super().raw(content, seconds)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Make the model, of whatever size."""
-        made = recipe.read(self.config, self.classes, table_of())
-        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.phase.aggregators))
-        self.fingerprint = self.model.layout.fingerprint
-        return module_tensors(made.module.state_dict())
+    largest = float("inf")
 
     def begin(self, backbone: str, lr: float, aggregators: Sequence[str] = (), **plan: Any) -> None:
         """Begin a run with plain SGD.
