@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import TrainingError
 from fedlit.core.flat import Layout
 from fedlit.core.hooks import client_mask
 from fedlit.core.measuring import objective_of
@@ -306,12 +305,3 @@ def _agree(counts: list[list[int | None]] | None, received: list[list[int]]) -> 
                 "its numbers of positives and negatives contradict those that it reported at hello",
                 key="reply-counts-contradiction",
             )
-
-
-def not_agreed(what: str, odd: Mapping[str, str], site_of: Mapping[str, str]) -> TrainingError:
-    """Return the error of a round in which sites send different vectors."""
-    named = "; ".join(f"site {site_of[name]!r}, client {name!r}: {printable(why)}" for name, why in odd.items())
-    return TrainingError(
-        f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code everywhere",
-        key="sites-send-other-vectors",
-    )

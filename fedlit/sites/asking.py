@@ -103,15 +103,14 @@ class Asking:
                     yield requests[position], answers.pop(position)
                     position += 1
             waiting, came = sorted(failures), len(requests) - len(failures)
+            reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             lasting = any(failure.kind in LASTING for failure in failures.values())
             enough = on_error == "skip" and came >= min(self.quorum, len(requests))
             if not failures or enough or on_error == "stop" or (on_error == "repeat" and lasting):
                 break
-            reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if attempt < TRIES:
                 warnings.warn(f"{what}: {reasons}; asking again (try {attempt + 1} of {TRIES})", stacklevel=2)
         if failures:
-            reasons = "; ".join(dict.fromkeys(failure.message for failure in failures.values()))
             if not enough:
                 error = SitesError(
                     f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}", key="sites-failed"

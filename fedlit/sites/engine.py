@@ -11,7 +11,7 @@ from rich.filesize import decimal
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.governing import composed_name
@@ -20,9 +20,9 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnRe
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
-from fedlit.sites.answers import Norms, Replies, disagreeing, name_of, not_agreed
+from fedlit.sites.answers import Norms, Replies, disagreeing, name_of
 from fedlit.sites.asking import Asking, NoAnswer, Request
-from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train
+from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, printable
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.roster import Roster
 
@@ -101,7 +101,13 @@ class SiteEngine(Engine):
         """Remove replies whose vectors differ in form from most others, and warn about unusually large updates."""
         odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
         if odd:
-            error, left = not_agreed(what, odd, self._site_of), len(parts) - len(odd)
+            named = "; ".join(f"site {self._site_of[n]!r}, client {n!r}: {printable(why)}" for n, why in odd.items())
+            error = TrainingError(
+                f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code "
+                "everywhere",
+                key="sites-send-other-vectors",
+            )
+            left = len(parts) - len(odd)
             if self._ask.on_error != "skip" or left < max(self._ask.quorum, 1):
                 raise error
             warnings.warn(f"{error}; continuing with {left} of {len(parts)}", stacklevel=2)
@@ -162,7 +168,7 @@ class SiteEngine(Engine):
         self._durable = {
             name: {place[name] for place in places if place.get(name) is not None} for name in self._accepted
         }
-        self._roster.remember()
+        self._roster.ledgers.write()
 
     def carry_over(
         self,
@@ -223,7 +229,7 @@ class SiteEngine(Engine):
     def close(self) -> None:
         """Release the server's own model; the sites continue with the next phase."""
         vars(self).pop("_own", None)
-        self._roster.remember()
+        self._roster.ledgers.write()
 
     @cached_property
     def _own(self) -> InProcessPool:

@@ -82,7 +82,7 @@ class Rounds(Controller):
         self._transport.open(fl_ctx, abort_signal)
         self._hosted.train()
         if not abort_signal.triggered:
-            self._hosted.wait(HEARD)
+            self._hosted.heard.wait(HEARD)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: the run has closed what it had open."""

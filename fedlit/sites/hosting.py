@@ -129,7 +129,7 @@ class Hosted:
         self.ending: Ending | None = None
         self._roster: Roster | None = None
         self._folder: Path | None = None
-        self._heard = threading.Event()
+        self.heard = threading.Event()  # set when the lead knows that the run has ended
         folder = order.server.parent.parent if order.server else Path()  # the folder of NVFlare's server
         self._evictions = Evictions(folder / "log.txt")
         self._evicted: dict[str, list[float]] = {}
@@ -147,7 +147,7 @@ class Hosted:
         if asked.get("lost"):
             self.transport.lose(asked["lost"])
         if asked.get("heard"):
-            self._heard.set()
+            self.heard.set()
         self._look_for_copies()
         return {
             "lines": self.lines.since(int(asked.get("since", 0))),
@@ -170,10 +170,6 @@ class Hosted:
                     f"warning: site {name!r}: another process connects under its name, and they keep disconnecting "
                     "each other; stop the copy of its folder\n"
                 )
-
-    def wait(self, seconds: float) -> None:
-        """Wait until the lead knows that the run has ended."""
-        self._heard.wait(seconds)
 
     def train(self) -> None:
         """Train to the end of the run or to its failure; keep what it prints for the lead."""

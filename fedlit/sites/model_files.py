@@ -29,7 +29,7 @@ def run_of(file: Path) -> str:
 
 
 def files_of_run(folder: Path, run: str | None) -> list[Path]:
-    """Return the files of the models of the run whose id begins so; None for the run with the newest model.
+    """Return the files of the models of the run whose id begins with ``run``; by default the newest with a model.
 
     Raises:
         ConfigError: If no run has a model, or if the characters fit none of them or several.

@@ -63,7 +63,7 @@ class OwnData:
             if isinstance(error, Unreadable):
                 raise
             raise Unreadable(str(error), key=key_of(error, "site-data-unreadable")) from error
-        names = self.settings.own(list(whole.clients))
+        names = list(whole.clients)[self.settings.position :: self.settings.sites]
         if not names:
             raise ConfigError(
                 f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "

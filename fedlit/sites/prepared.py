@@ -52,23 +52,6 @@ class PreparedPhase:
         """The site's clients that take part, by name."""
         return self.worker.program.clients
 
-    def is_for(self, run: str, phase: str, fingerprint: str) -> bool:
-        """Return whether this is the phase of a message."""
-        return (self.asked.run, self.asked.phase, self.asked.fingerprint) == (run, phase, fingerprint)
-
-    def check_layout(self) -> None:
-        """Compare the layout with the server's.
-
-        Raises:
-            IncompatibleError: If they differ.
-        """
-        if self.layout.fingerprint != self.asked.fingerprint:
-            raise IncompatibleError(
-                f"the layout of the model: expected the server's, {self.asked.fingerprint}, found "
-                f"{self.layout.fingerprint}",
-                key="site-layout-differs",
-            )
-
     def client(self, name: str | None) -> Client:
         """Return a client of the phase.
 

@@ -84,10 +84,6 @@ class Roster:
         if answer.ledger:
             self.ledgers.heads[site] = printable(answer.ledger, 100)
 
-    def remember(self) -> None:
-        """Write the heads of the sites' ledgers to their file."""
-        self.ledgers.write()
-
     def open(self, directory: Path) -> None:
         """Read the id of the run in a directory, or write one for a new run.
 

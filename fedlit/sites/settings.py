@@ -65,10 +65,6 @@ class SiteSettings:
         """The folder of states, as a path."""
         return Path(self.state)
 
-    def own(self, names: list[str]) -> list[str]:
-        """Return the site's share of the clients of its data, in their order."""
-        return names[self.position :: self.sites]
-
 
 def read_settings(file: Path) -> SiteSettings:
     """Read the file of a site.

@@ -267,11 +267,16 @@ class ResidentSite:
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
     def _ready_for(self, message: messages.Task | messages.Start) -> PreparedPhase:
-        """Return the prepared phase, if the message is for it."""
-        ready = self._ready
-        if ready is None or not ready.is_for(message.run, message.phase, message.fingerprint):
+        """Return the prepared phase, if the message is for it and its layout is the server's."""
+        ready, asked = self._ready, (message.run, message.phase, message.fingerprint)
+        if ready is None or (ready.asked.run, ready.asked.phase, ready.asked.fingerprint) != asked:
             raise Unprepared("it has not prepared this phase of this run", key="phase-not-prepared")
-        ready.check_layout()
+        if ready.layout.fingerprint != message.fingerprint:
+            raise IncompatibleError(
+                f"the layout of the model: expected the server's, {message.fingerprint}, found "
+                f"{ready.layout.fingerprint}",
+                key="site-layout-differs",
+            )
         return ready
 
     def _states(self, run: str, phase: str, made: recipe.Recipe) -> SiteStates:
