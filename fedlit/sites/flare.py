@@ -61,7 +61,7 @@ class Rounds(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Prepare the run, and register the command by which the lead asks for its progress."""
-        from fedlit.sites.hosting import Hosted, Order  # only the server's side needs all of fedlit
+        from fedlit.sites.hosting import Hosted  # only the server's side needs all of fedlit
 
         run, name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
@@ -72,7 +72,7 @@ class Rounds(Controller):
         # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
-        self._hosted = Hosted(Order(config.absolute(), run, name, fresh, server_file, lead), self._transport)
+        self._hosted = Hosted(config.absolute(), run, name, self._transport, fresh=fresh, server=server_file, lead=lead)
         fl_ctx.get_engine().register_app_command(
             TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
         )

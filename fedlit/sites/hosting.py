@@ -48,18 +48,6 @@ READ = 2**20
 
 
 @dataclass(frozen=True)
-class Order:
-    """Request of a lead for a run."""
-
-    config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
-    run: str  # The run's id; "" for the one that the configuration's `ckpt_path` names.
-    name: str  # Name of a new run.
-    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
-    server: Path | None = None  # The server's own file, which need not exist.
-    lead: str = ""  # Name in the lead's certificate.
-
-
-@dataclass(frozen=True)
 class Ending:
     """Outcome of a run, as far as the server's job knows it."""
 
@@ -121,17 +109,26 @@ class Evictions:
         return Counter()
 
 
+@dataclass
 class Hosted:
     """A lead's run in the process of the server's job. It may be made before the sites are connected."""
 
-    def __init__(self, order: Order, transport: Transport) -> None:
-        self.order, self.transport, self.lines = order, transport, Lines()
+    config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
+    run: str  # The run's id that the lead gives; "" for the one that the configuration's `ckpt_path` names.
+    name: str  # Name of a new run.
+    transport: Transport  # The transport to the sites.
+    fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
+    server: Path | None = None  # The server's own file, which need not exist.
+    lead: str = ""  # Name in the lead's certificate.
+
+    def __post_init__(self) -> None:
+        self.lines = Lines()
         self.ending: Ending | None = None
+        self.heard = threading.Event()  # set when the lead knows that the run has ended
         self._roster: Roster | None = None
         self._folder: Path | None = None
-        self.heard = threading.Event()  # set when the lead knows that the run has ended
-        folder = order.server.parent.parent if order.server else Path()  # the folder of NVFlare's server
-        self._evictions = Evictions(folder / "log.txt")
+        self._home = self.server.parent.parent if self.server else Path()  # the folder of NVFlare's server
+        self._evictions = Evictions(self._home / "log.txt")
         self._evicted: dict[str, list[float]] = {}
 
     def progress(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -184,20 +181,20 @@ class Hosted:
     def _train(self) -> Ending:
         os.umask(0o077)
         try:
-            own = ServerSettings.read(self.order.server)
-            if refused := [name for name in (self.order.lead, *self.transport.sites()) if name in own.refused]:
+            own = ServerSettings.read(self.server)
+            if refused := [name for name in (self.lead, *self.transport.sites()) if name in own.refused]:
                 raise ConfigError(
                     f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
                     "administrator, or remove the site from local/fedlit-lead.yaml",
                     key="site-certificate-refused",
                 )
-            if self.order.run:
-                check_run(self.order.run)
-            if self.order.server is not None and own.job_days is not None:
-                forget(self.order.server.parent.parent / "store" / "jobs", own.job_days, time.time(), has_ended)
+            if self.run:
+                check_run(self.run)
+            if self.server is not None and own.job_days is not None:
+                forget(self._home / "store" / "jobs", own.job_days, time.time(), has_ended)
             os.chdir(own.home)
-            config = self.order.config.read_text()
-            with named_errors(), experiment_of(config, own, self.order.name) as experiment:
+            config = self.config.read_text()
+            with named_errors(), experiment_of(config, own, self.name) as experiment:
                 self._folder = experiment.run_dir / experiment.experiment
                 begun = self._begun()
                 if begun is not None and last_checkpoint(begun):
@@ -205,8 +202,7 @@ class Hosted:
                 elif begun is not None and not experiment.ckpt_path:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
-                run = self.order.run
-                return self._fit(with_sites(experiment, self.transport, self.order.fresh, ledgers, run, own.models))
+                return self._fit(with_sites(experiment, self.transport, self.fresh, ledgers, self.run, own.models))
         except TransportClosedError as error:
             return Ending("away", str(error))
         except Exception as error:
@@ -218,7 +214,7 @@ class Hosted:
 
     def _begun(self) -> Path | None:
         """Return the directory of a run that has begun; wait until the process that ran it before has ended."""
-        begun, until = run_with(self._folder, self.order.run) if self.order.run else None, time.monotonic() + HELD
+        begun, until = run_with(self._folder, self.run) if self.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:
                 raise ConfigError(
@@ -240,7 +236,7 @@ class Hosted:
 
     @property
     def _run(self) -> str:
-        return self._roster.run if self._roster else self.order.run
+        return self._roster.run if self._roster else self.run
 
     def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
         """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""

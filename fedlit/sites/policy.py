@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlit.core.errors import ConfigError, FedlitError
+from fedlit.core.system.argument_types import check_number
 from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
 
@@ -66,9 +67,7 @@ class Floors:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "examples"):
-            if getattr(self, name) < 1:
-                found = getattr(self, name)
-                raise ConfigError(f"floors.{name}: expected at least 1, found {found}", key="floor-below-one")
+            check_number(f"floors.{name}", getattr(self, name), "[1, inf)", key="floor-below-one")
 
 
 @dataclass
@@ -97,8 +96,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not value > 0:
-                raise ConfigError(f"limits.{name}: expected a number above 0, found {value}", key="limit-not-positive")
+            check_number(f"limits.{name}", value, "(0, inf]", key="limit-not-positive")
 
 
 @dataclass
@@ -140,8 +138,7 @@ class Policy:
             raise ConfigError(
                 f"rounds: expected a number of rounds, at least 0, found {self.rounds}", key="policy-rounds-negative"
             )
-        if self.days < 1:
-            raise ConfigError(f"days: expected at least 1, found {self.days}", key="policy-days-below-one")
+        check_number("days", self.days, "[1, inf)", key="policy-days-below-one")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
         """Refuse a message that is too large, or one too many in a day."""

@@ -10,6 +10,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
+from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.typed import Mistyped, Table, built, made
 from fedlit.experiment.phases import Phase, RunPart
 from fedlit.schedules import ConstantSchedule, Schedule
@@ -55,9 +56,7 @@ class PhasePlan:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
-            if getattr(self, name) < 1:
-                found = getattr(self, name)
-                raise ConfigError(f"{name}: expected at least 1, found {found}", key="plan-number-below-one")
+            check_number(name, getattr(self, name), "[1, inf)", key="plan-number-below-one")
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
 

@@ -17,7 +17,7 @@ from fedlit.core.hooks import client_mask
 from fedlit.core.messages import Client
 from fedlit.data import PhantomCXR
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.hosting import Hosted, Order
+from fedlit.sites.hosting import Hosted
 from fedlit.sites.messages import new_run
 from fedlit.sites.roster import run_with
 from fedlit.testing import OwnRows, ToyData, ToyNet
@@ -266,7 +266,7 @@ def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
     own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
     sites = {"south": True} if lead == named else {"north": True, "south": True}
     transport = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
-    hosted = Hosted(Order(tmp_path / "fedlit.json", new_run(), "one", server=own, lead=lead), transport)
+    hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", transport, server=own, lead=lead)
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert (

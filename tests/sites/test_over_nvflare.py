@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from at_sites import Ended, assert_same, classifier
+from attacker import submitted
 from connect_proxy import proxying
 from flare_network import LEAD, SERVER, Network
 from runs import Place, wait_until
@@ -123,14 +124,7 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     lead = Lead.read(network.lead)
 
     def run(model: dict) -> tuple[str, list[str]]:
-        settings = {
-            "seed": 0, "experiment": "x", "name": "one", "tags": {}, "ckpt_path": None, "fast_dev_run": False,
-            "phases": [],
-            "callbacks": None, "fabric": {"precision": "32-true"}, "model": model, "federation": {"rounds": 1},
-            "run_dir": "x",
-        }  # fmt: skip
-        data = {"classes": [], "batch_size": 8, "eval_batch_size": 8}
-        config, said = json.dumps({"data": data, "settings": settings}), []
+        config, said = submitted(model=model), []
         with pytest.raises((TrainingError, ConfigError)) as ended:
             Supervisor(lead, Submission(config, "one"), said.append).run()
         return str(ended.value), said

@@ -15,7 +15,7 @@ from refusals import refused
 from fedlit.core.messages import ClientState
 from fedlit.data import HeldAtSites
 from fedlit.sites import serving
-from fedlit.sites.hosting import Hosted, Order
+from fedlit.sites.hosting import Hosted
 from fedlit.sites.ledger import DAY, Ledger, LedgerEntry
 from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.retention import forget, holds_states
@@ -139,7 +139,7 @@ def test_a_job_at_the_server_removes_copies_of_old_jobs_that_have_ended(tmp_path
     file = tmp_path / "local" / "fedlit-server.yaml"
     file.parent.mkdir()
     file.write_text(yaml.safe_dump({"home": str(tmp_path), "job_days": days}))
-    Hosted(Order(tmp_path / "none.json", "", "one", server=file), SitesInProcess({})).train()
+    Hosted(tmp_path / "none.json", "", "one", SitesInProcess({}), server=file).train()
     assert (old.exists(), new.exists()) == (days is None, True)
     assert running.exists()
     assert other.exists()

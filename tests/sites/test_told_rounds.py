@@ -11,7 +11,7 @@ from at_sites import Answer, dying, failing, is_train
 
 from fedlit.sites import hosting, serving
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.hosting import Evictions, Hosted, Order
+from fedlit.sites.hosting import Evictions, Hosted
 from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.transport import NoReply
@@ -132,8 +132,8 @@ def test_a_log_that_is_huge_or_hostile_is_read_in_a_moment(log, monkeypatch):
 def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    order = Order(tmp_path / "x.json", "", "one", server=tmp_path / "local" / "x.yaml")
-    hosted = Hosted(order, SitesInProcess({"north": None}))
+    transport = SitesInProcess({"north": None})
+    hosted = Hosted(tmp_path / "x.json", "", "one", transport, server=tmp_path / "local" / "x.yaml")
 
     def lines(seconds: float, evictions: int) -> list[str]:
         now[0] += seconds

@@ -44,6 +44,18 @@ def a_plan(**changes: Any) -> dict[str, Any]:
     return asdict(plan) | changes
 
 
+def submitted(**changes) -> str:
+    """A lead's configuration as it comes to a server."""
+    settings = {
+        "seed": 0, "experiment": "x", "name": None, "tags": {}, "run_dir": "runs", "ckpt_path": None,
+        "fast_dev_run": False,
+        "logger": True, "phases": [], "callbacks": None, "fabric": {"precision": "32-true"}, "model": MODEL,
+        "data": {"class_path": "os.system"}, "federation": {"rounds": 2, "aggregators": []},
+    }  # fmt: skip
+    data = {"classes": ["Edema", "Mass"], "batch_size": 16, "eval_batch_size": 64}
+    return json.dumps({"data": data, "settings": settings | changes})
+
+
 def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) -> Path:
     """Write a site's folder as ``fedlit site init`` does, with changes of its policy, and return the site's file."""
     MemberFolder(
