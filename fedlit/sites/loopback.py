@@ -75,11 +75,10 @@ class Processes(Transport):
     name = "sites as processes of this machine"
 
     def __init__(self, files: Mapping[str, Path]) -> None:
-        self._files, self._sites = dict(files), {}
+        self._sites = {name: SiteProcess(name, file) for name, file in files.items()}
         self._number = 0
-        for name in self._files:
-            self._sites[name] = SiteProcess(name, self._files[name])
-            self._sites[name].start()
+        for site in self._sites.values():
+            site.start()
 
     def sites(self) -> Mapping[str, bool]:
         """Name the sites; all are there, as one that has died is started with its next message."""

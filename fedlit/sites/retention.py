@@ -17,15 +17,6 @@ from fedlit.sites.states import FILE
 JOB = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 """Names of the folders in which NVFlare keeps its jobs."""
 
-DEPTH = 3
-"""A file of states is PHASE/CLIENT/FILE in the folder of its run."""
-
-DEPLOYED = "fl_app.txt"
-"""File that NVFlare writes into the folder of each job that it starts."""
-
-META = "meta"
-"""File of NVFlare's store with the status of a job."""
-
 
 def forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool]) -> list[str]:
     """Remove old folders of runs or jobs, and return their names; warn about one that cannot be removed.
@@ -60,7 +51,7 @@ def forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool
 
 
 def holds_states(entry: Path) -> bool:
-    """Return whether a folder has the name of a run and only files of states, or drafts of them.
+    """Return whether a folder has the name of a run and only files of states, PHASE/CLIENT/FILE, or drafts of them.
 
     Without its states, a run can only be resumed with ``fresh``.
     """
@@ -68,14 +59,14 @@ def holds_states(entry: Path) -> bool:
         return False
     files = [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
     return all(
-        len(path.relative_to(entry).parts) == DEPTH and (FILE.fullmatch(path.name) or path.name.startswith("."))
+        len(path.relative_to(entry).parts) == 3 and (FILE.fullmatch(path.name) or path.name.startswith("."))
         for path in files
     )
 
 
 def is_of_job(entry: Path) -> bool:
-    """Return whether a folder is one that NVFlare has made for a job, at a site."""
-    return bool(JOB.fullmatch(entry.name)) and (entry / DEPLOYED).is_file()
+    """Return whether a folder is that of a job that NVFlare has started at a site: it then has this file."""
+    return bool(JOB.fullmatch(entry.name)) and (entry / "fl_app.txt").is_file()
 
 
 def has_ended(entry: Path) -> bool:
@@ -83,7 +74,7 @@ def has_ended(entry: Path) -> bool:
     if not JOB.fullmatch(entry.name):
         return False
     try:
-        meta = json.loads((entry / META).read_text())
+        meta = json.loads((entry / "meta").read_text())
     except (OSError, ValueError):
         return False
     return isinstance(meta, dict) and str(meta.get("status")).startswith("FINISHED")

@@ -18,6 +18,7 @@ from fedlit.core.messages import Client
 from fedlit.data import PhantomCXR
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Hosted
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import new_run
 from fedlit.sites.roster import run_with
 from fedlit.testing import OwnRows, ToyData, ToyNet
@@ -264,8 +265,7 @@ def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
     """Before anything of its configuration is read."""
     own = tmp_path / "fedlit-server.yaml"
     own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
-    sites = {"south": True} if lead == named else {"north": True, "south": True}
-    transport = type("Nobody", (), {"sites": lambda self: sites, "name": "nobody"})()
+    transport = SitesInProcess(dict.fromkeys(["south"] if lead == named else ["north", "south"]))
     hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", transport, server=own, lead=lead)
     hosted.train()
     assert hosted.ending.kind == "failed"

@@ -237,11 +237,7 @@ def test_images_that_vanish_while_it_trains_are_told(fit, monkeypatch):
 @pytest.mark.slow
 def test_a_site_that_is_new_without_a_word_is_prepared_and_asked_again(same_as_here, sites):
     """As one that was started anew between two rounds."""
-
-    def anew(envelope: Envelope, answer: Answer) -> bytes:
-        return serving.answering(sites.files["site-2"])(envelope.to_bytes())
-
-    sites.between = failing("site-2", 1, 1, anew)
+    sites.between = failing("site-2", 1, 1, sites.anew)
     same_as_here(f"{OPTIONS} --federation.on_site_error stop")
 
 

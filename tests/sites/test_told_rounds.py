@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from at_sites import Answer, dying, failing, is_train
 
-from fedlit.sites import hosting, serving
+from fedlit.sites import hosting
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.hosting import Evictions, Hosted
 from fedlit.sites.loopback import SitesInProcess
@@ -49,10 +49,7 @@ def test_a_process_that_dies(rounds, sites):
 
 
 def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, sites):
-    def anew(envelope: Envelope, answer: Answer) -> bytes:
-        return serving.answering(sites.files["site-2"])(envelope.to_bytes())
-
-    sites.between = failing("site-2", 2, 1, anew)
+    sites.between = failing("site-2", 2, 1, sites.anew)
     new = "round 3: site 'site-2': its process was started again; asking again"
     assert rounds() == [[], [], [new], [], []]
 

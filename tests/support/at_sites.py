@@ -89,6 +89,10 @@ class Sites:
             self.between(name, Envelope.from_bytes(content), answer) if self.between else answer(content)
         )
 
+    def anew(self, envelope: Envelope, answer: Answer) -> bytes:
+        """The answer of the second site's process after it was started again while nothing was asked of it."""
+        return answering(self.files["site-2"])(envelope.to_bytes())
+
 
 class BothSides(Aggregator):
     """An algorithm with something at the server that belongs to what clients keep, and no word on other clients."""

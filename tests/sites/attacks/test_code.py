@@ -17,6 +17,7 @@ from fedlit.core.system.typed import Mistyped, Table, built
 from fedlit.experiment.phases import Phase
 from fedlit.sites import recipe
 from fedlit.sites.hosting import Hosted
+from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import FAILED, REPLY, Member, Prepare, new_run
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.table import shipped_classes, table_of
@@ -325,8 +326,7 @@ def test_the_last_run_is_that_of_any_name_unless_one_is_given(tmp_path, monkeypa
 def test_a_job_whose_configuration_is_refused_ends_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fedlit.json").write_text(submitted(model=SGD_SYSTEM))
-    transport = type("Nobody", (), {"sites": lambda self: {}, "name": "nobody"})()
-    hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", transport)
+    hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", SitesInProcess({}))
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert "the server does not allow fedlit.tracking.run.os.system" in hosted.ending.reason
