@@ -18,6 +18,18 @@ def sites(monkeypatch) -> Sites:
 
 
 @pytest.fixture
+def ran(fedlit_cli) -> Callable[[str], Printed]:
+    """A function that runs a command line, which has to succeed; returns the output."""
+
+    def run(line: str) -> Printed:
+        ended = fedlit_cli(line)
+        assert ended.code == 0, ended.err
+        return ended
+
+    return run
+
+
+@pytest.fixture
 def fit(fedlit_cli, sites, tmp_path: Path) -> Callable[..., Printed]:
     """A function that trains the toys, with their clients at so many sites, or here for 0 sites; returns the output."""
 

@@ -199,7 +199,7 @@ def test_patience_counts_only_rounds_with_the_clients_that_are_there(run, tmp_pa
     assert "stopped after" not in said
 
 
-def test_the_objectives_constants_are_those_of_the_clients_that_are_there(fedlit_cli, sites, tmp_path):
+def test_the_objectives_constants_are_those_of_the_clients_that_are_there(ran, sites, tmp_path):
     """p of AUCSaddle, the share of positives; sites with floors answer one question a round, also then."""
     data = {"class_path": "PhantomCXR", "init_args": {"hospitals": 3, "images": 150, "image_size": 16, "batch_size": 8}}
     federation = {"rounds": 1, "workers": 1, "aggregators": [{"class_path": "CODASCA"}]}
@@ -211,8 +211,7 @@ def test_the_objectives_constants_are_those_of_the_clients_that_are_there(fedlit
     for rounds, away in ((1, set()), (2, {"site-2"})):
         sites.away = away
         line = f"fit --config {file} --federation.rounds {rounds} --run_dir {tmp_path} --sites loopback:3"
-        code, _, err = fedlit_cli(line + (" --ckpt_path last" if away else ""))
-        assert code == 0, err
+        err = ran(line + (" --ckpt_path last" if away else "")).err
         assert "floors" not in err
         seen.append(checkpoint.tensors(last(tmp_path))["objective.p"])
     phantom = PhantomCXR(**data["init_args"])

@@ -78,7 +78,7 @@ def of_a_lead(file: Path) -> Path:
     return lead
 
 
-def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy, fedlit_cli):
+def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy, ran):
     """The sites and the lead reach the server through a proxy."""
     file = written(tmp_path, network)
     network.start(SERVER)
@@ -103,14 +103,13 @@ def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy
         assert store.execute("select status from runs").fetchall() == [("FINISHED",)]
     assert "the best model is at site-1, site-2: `fedlit site model` there" in there.output
     for number, site in enumerate(network.sites, 1):
-        code, out, err = fedlit_cli(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}")
-        assert code == 0, err
+        out = ran(f"site model {network.workspace(site)} --output {tmp_path / 'a.safetensors'}").out
         assert f"own model of client 'hospital-0{number}'" in out
         line = (
             f"export --config {file} --run_dir {tmp_path / 'here'} --name one --ckpt_path best --client "
             f"hospital-0{number}"
         )
-        assert fedlit_cli(f"{line} --output {tmp_path / 'b.safetensors'}")[0] == 0
+        ran(f"{line} --output {tmp_path / 'b.safetensors'}")
         a, b = (load_file(tmp_path / f"{letter}.safetensors") for letter in "ab")
         counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
         assert a.keys() == b.keys()

@@ -25,9 +25,8 @@ def written(file: Path, **keys) -> Path:
     return file
 
 
-def test_a_site_that_is_well(fedlit_cli, file):
-    code, out, err = fedlit_cli(f"site check {written(file)}")
-    assert code == 0, err
+def test_a_site_that_is_well(ran, file):
+    _, out, err = ran(f"site check {written(file)}")
     assert out.rstrip().endswith("ready to join")
     assert "site 'north': fedlit" in out
     assert "client 'hospital-01': " in out

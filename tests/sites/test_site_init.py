@@ -21,12 +21,11 @@ ROLES = {
 
 
 @pytest.fixture
-def made(fedlit_cli, tmp_path):
+def made(ran, tmp_path):
     """Writes the folder of a role."""
 
     def write(role: str, more: str = "") -> Path:
-        code, out, err = fedlit_cli(f"site init {tmp_path / role} --project chest {ROLES[role]} {more}")
-        assert code == 0, err
+        out = ran(f"site init {tmp_path / role} --project chest {ROLES[role]} {more}").out
         assert out.rstrip().endswith(f"the next steps are in {tmp_path / role / 'STEPS.txt'}")
         return tmp_path / role
 
@@ -114,8 +113,8 @@ def test_mistakes_are_told_and_nothing_is_written(fedlit_cli, tmp_path, monkeypa
     assert not list(tmp_path.iterdir())
 
 
-def test_names_that_yaml_would_take_for_something_else_stay_names(fedlit_cli, tmp_path):
-    assert fedlit_cli(f"site init {tmp_path / 'f'} --name 007 --org no --data '{DATA}'")[0] == 0
+def test_names_that_yaml_would_take_for_something_else_stay_names(ran, tmp_path):
+    ran(f"site init {tmp_path / 'f'} --name 007 --org no --data '{DATA}'")
     (who,) = yaml.safe_load((tmp_path / "f" / "participant.yaml").read_text())["participants"]
     assert (who["name"], who["org"]) == ("007", "no")
     assert read_settings(tmp_path / "f" / "local" / "fedlit-site.yaml").name == "007"
@@ -139,10 +138,9 @@ def test_systemd_takes_the_unit(made, tmp_path, role, whose):
     assert ("\nUser=" in unit.read_text()) == (not whose)
 
 
-def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, fedlit_cli):
+def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, ran):
     """As a hospital does first: its data and its rules, before it asks for anything."""
-    code, out, err = fedlit_cli(f"site check {made('site')}")
-    assert code == 0, err
+    out = ran(f"site check {made('site')}").out
     assert out.rstrip().endswith("ready to join; the server was not checked: there is no certificate in startup/ yet")
 
 

@@ -50,9 +50,9 @@ def test_a_line_a_run_and_question(fedlit_cli, file, state):
     assert (state / LINES).read_bytes() == before
 
 
-def test_a_row_a_message(fedlit_cli, file, state, tmp_path):
+def test_a_row_a_message(ran, file, state, tmp_path):
     noted(state)
-    assert fedlit_cli(f"site ledger {file} --csv {tmp_path / 'out.csv'}")[0] == 0
+    ran(f"site ledger {file} --csv {tmp_path / 'out.csv'}")
     with (tmp_path / "out.csv").open(newline="") as opened:
         rows = list(csv.DictReader(opened))
     assert [row["verb"] for row in rows] == ["hello", "train", "train", "train", "evaluate"]

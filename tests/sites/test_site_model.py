@@ -89,25 +89,21 @@ def scores(file: Path) -> np.ndarray:
     ],
 )
 def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_clients_part(
-    fedlit_cli, sites, tmp_path, monkeypatch, aggregators, own
+    ran, sites, tmp_path, monkeypatch, aggregators, own
 ):
     """The same run in one process, exported for each client, is what the hospital has to have."""
     monkeypatch.chdir(tmp_path)
     file, pictures, seen = written(tmp_path, *aggregators), images(tmp_path / "images"), []
     for where, more in (("there", "--sites loopback:2"), ("here", "")):
-        code, out, err = fedlit_cli(f"fit --config {file} --run_dir {where} {more}")
-        assert code == 0, err
+        out = ran(f"fit --config {file} --run_dir {where} {more}").out
         assert ("the best model is at site-1, site-2: `fedlit site model` there" in out) == bool(more)
     for number in (1, 2):
         client = f"hospital-0{number}"
-        code, out, err = fedlit_cli(
-            f"site model {state(tmp_path / 'there', f'site-{number}')} --output a{number}.safetensors"
-        )
-        assert code == 0, err
+        out = ran(f"site model {state(tmp_path / 'there', f'site-{number}')} --output a{number}.safetensors").out
         assert (client in out) == own
         whose = f"--client {client}" if own else ""
         line = f"export --config {file} --run_dir here --ckpt_path best {whose} --output b{number}.safetensors"
-        assert fedlit_cli(line)[0] == 0
+        ran(line)
         a, b = (load_file(f"{letter}{number}.safetensors") for letter in "ab")
         assert a.keys() == b.keys()
         counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
@@ -115,7 +111,7 @@ def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_client
         assert notes(Path(f"a{number}.safetensors")) == notes(Path(f"b{number}.safetensors"))
         for letter in "ab":
             line = f"predict --model {letter}{number}.safetensors {pictures} --output {letter}.csv --accelerator cpu"
-            assert fedlit_cli(line)[0] == 0
+            ran(line)
         assert np.array_equal(scores(Path("a.csv")), scores(Path("b.csv")), equal_nan=True)
         seen.append(scores(Path("a.csv")))
     assert np.array_equal(*seen, equal_nan=True) != own
@@ -127,12 +123,9 @@ def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_client
     assert len(line["question"]) == len(line["config"]) == 64
 
 
-def test_each_client_of_a_site_has_its_own_normalisation_layers_and_the_federations_other_weights(
-    fedlit_cli, sites, tmp_path
-):
+def test_each_client_of_a_site_has_its_own_normalisation_layers_and_the_federations_other_weights(ran, sites, tmp_path):
     """From the files alone: the states that the site keeps, and the server's checkpoint of the best model."""
-    code, _, err = fedlit_cli(f"fit --config {written(tmp_path, 'FedBN')} --run_dir {tmp_path} --sites loopback:1")
-    assert code == 0, err
+    ran(f"fit --config {written(tmp_path, 'FedBN')} --run_dir {tmp_path} --sites loopback:1")
     run, site = tmp_path / "default" / "one", state(tmp_path, "site-1")
     shared = checkpoint.tensors(run)
     rounds = Manifest.read(checkpoint.find(run / "checkpoints", "best")).at_sites
@@ -217,7 +210,7 @@ CHANGES = {
 }
 
 
-def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
+def test_a_server_that_lies_writes_nothing(ran, sites, tmp_path):
     """Each change of the one message is refused and leaves no file; the message itself is then taken."""
     refused = {}
 
@@ -238,10 +231,7 @@ def test_a_server_that_lies_writes_nothing(fedlit_cli, sites, tmp_path):
         return answer(envelope.to_bytes())
 
     sites.between = between
-    code, _, err = fedlit_cli(
-        f"fit --config {written(tmp_path, 'PersonalHeads')} --run_dir {tmp_path} --sites loopback:2"
-    )
-    assert code == 0, err
+    ran(f"fit --config {written(tmp_path, 'PersonalHeads')} --run_dir {tmp_path} --sites loopback:2")
     assert refused.keys() == CHANGES.keys()
     assert "expected the vectors w and stats, found w, stats, code" in refused["an array more"]
     assert "expected numbers, found NaN" in refused["no number among the statistics"]

@@ -131,7 +131,7 @@ def test_mistakes_on_the_command_line(fit, words, said):
 
 
 @pytest.mark.slow
-def test_organisations_of_a_sites_images_are_told_where_scores_leave(fedlit_cli, sites, tmp_path):
+def test_organisations_of_a_sites_images_are_told_where_scores_leave(ran, sites, tmp_path):
     """Clients that hold images of several hospitals: the hospitals' own rows are those of a run here."""
     hospitals = (
         "--data PhantomCXR --data.hospitals 3 --data.images 120 --data.image_size 16 --data.partition IID "
@@ -142,8 +142,7 @@ def test_organisations_of_a_sites_images_are_told_where_scores_leave(fedlit_cli,
         f"false --name one"
     )
     for path, where in (("there", "--sites loopback:2"), ("here", "")):
-        code, _, err = fedlit_cli(f"{options} --run_dir {tmp_path / path} {where}")
-        assert code == 0, err
+        ran(f"{options} --run_dir {tmp_path / path} {where}")
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
     assert any(key.startswith("test/hospital-01/auroc/") for _, key, _ in Ended(tmp_path / "there").kept.metrics())
     there, here = (read(tmp_path / where / "default/one/predictions/federation.parquet") for where in ("there", "here"))

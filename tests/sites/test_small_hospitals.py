@@ -14,7 +14,7 @@ TELLING = {"leaves": {"scores": False, "counts_below": 0}, "floors": None}
 
 
 @pytest.fixture
-def fit(tmp_path: Path, fedlit_cli) -> str:
+def line(tmp_path: Path) -> str:
     return (
         "fit --data PhantomCXR --data.hospitals 2 --data.images 80 --data.image_size 16 --data.batch_size 8 "
         "--data.seed 3 "
@@ -25,17 +25,16 @@ def fit(tmp_path: Path, fedlit_cli) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tmp_path, sites: Sites, fedlit_cli, fit):
+def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tmp_path, sites: Sites, ran, line):
     sites.rules = {"site-1": HIDING, "site-2": HIDING}
-    code, out, err = fedlit_cli(fit)
-    assert code == 0, err
+    out = ran(line).out
     start, _, rounds = out.partition("round 1/2")
     assert "no site reports the AUROC of any class in validation" in start
     assert "the model of the last round counts as the best; federation.monitor: train/loss" in start
     assert rounds.count("val AUROC not reported") == 2
     assert "nan" not in rounds
     assert "val/auroc_macro was undefined in every round: the last model counts as the best" in rounds
-    rows = [line for line in rounds.splitlines() if line.count("not reported") == 3]
+    rows = [row for row in rounds.splitlines() if row.count("not reported") == 3]
     metrics = {key: value for _, key, value in Ended(tmp_path).kept.metrics()}
     untold = [key for key, value in metrics.items() if key.startswith("test/federation/n_pos/") and value == "nan"]
     assert len(rows) == len(untold) > 1
@@ -44,18 +43,16 @@ def test_what_no_site_tells_is_said_at_the_start_in_each_round_and_at_the_end(tm
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_nothing_is_said_of_a_model_for_mlflow(sites: Sites, fedlit_cli, fit, tmp_path, monkeypatch):
+def test_nothing_is_said_of_a_model_for_mlflow(sites: Sites, ran, line, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code, out, err = fedlit_cli(fit.replace("--logger false", "--federation.rounds 1"))
-    assert code == 0, err
+    _, out, err = ran(line.replace("--logger false", "--federation.rounds 1"))
     assert "MLflow model" not in out + err
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_one_site_tells_is_shown(sites: Sites, fedlit_cli, fit):
+def test_what_one_site_tells_is_shown(sites: Sites, ran, line):
     sites.rules = {"site-1": HIDING, "site-2": TELLING}
-    code, out, err = fedlit_cli(fit)
-    assert code == 0, err
+    out = ran(line).out
     assert "val AUROC not reported" not in out
     assert "was undefined in every round" not in out
 
