@@ -31,14 +31,9 @@ class RemoteDataset(Dataset):
     """
 
     def __init__(
-        self,
-        client: str,
-        size: int,
-        augmented: bool = False,
-        sites: Sequence[str] = (),
-        groups: Mapping[str, np.ndarray] | None = None,
+        self, client: str, size: int, augmented: bool, sites: Sequence[str], groups: Mapping[str, np.ndarray]
     ) -> None:
-        self.client, self.size, self.sites, self.groups = client, size, sites, dict(groups or {})
+        self.client, self.size, self.sites, self.groups = client, size, sites, groups
         self.augment = True if augmented else None
 
     def __len__(self) -> int:
@@ -151,7 +146,7 @@ class RemoteData(FederatedDataModule):
 def _without_images(info: ClientInfo, arrays: State) -> ClientData:
     parts = []
     for part, size in zip(SPLITS, (info.train, info.val, info.test), strict=True):
-        groups = _groups(info, arrays) if part == "test" else None
+        groups = _groups(info, arrays) if part == "test" else {}
         augmented, sites = info.augmented and part == "train", _sites(info, part, arrays)
         parts.append(None if size is None else RemoteDataset(info.name, size, augmented, sites, groups))
     return ClientData(info.name, tuple(info.classes), *parts)

@@ -18,7 +18,6 @@ from typing import Any
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.core.system.typed import made
 from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
@@ -28,7 +27,6 @@ from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
 from fedlit.sites.retention import forget, has_ended
 from fedlit.sites.roster import Roster, run_with
-from fedlit.sites.submission import Resumed
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.transport import Transport, TransportClosedError
 from fedlit.tracking.addresses import without_credentials
@@ -240,8 +238,7 @@ class Hosted:
 
     def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
         """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""
-        means = made(Resumed, named, "means") if named else None
-        return None if means is None or self._folder is None else means.experiment == self._folder.name
+        return named.get("experiment") == self._folder.name if named and self._folder else None
 
     def _kept(self) -> int:
         """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""

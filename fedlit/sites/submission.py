@@ -27,19 +27,12 @@ GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 
 
 @dataclass(frozen=True)
-class Resumed:
-    """The run to resume: the newest of an experiment."""
-
-    experiment: str  # Name of the experiment.
-
-
-@dataclass(frozen=True)
 class Submission:
     """A lead's request for a run."""
 
     config: str  # The resolved configuration, as JSON.
     name: str  # Name of a new run.
-    resumes: Resumed | None = None  # The run to resume; None for a new one.
+    resumes: str | None = None  # Experiment whose newest run is resumed; None for a new run.
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
 
 

@@ -4,7 +4,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -138,7 +138,7 @@ class Supervisor:
         """Return the lead's job that is running the run to resume; None if there is none."""
         if self._submission.resumes is None:
             return None
-        asked = {"since": 0, "means": asdict(self._submission.resumes)}
+        asked = {"since": 0, "means": {"experiment": self._submission.resumes}}
         for job in map(Watched, self._at_work()):
             while (report := self._command(job, asked)) is None or report["means"] is None:
                 status = self._status(job)

@@ -15,7 +15,7 @@ from refusals import refused
 
 from fedlit.sites import link, supervisor
 from fedlit.sites.hosting import Ending
-from fedlit.sites.submission import Lead, Resumed, Submission, write_job
+from fedlit.sites.submission import Lead, Submission, write_job
 from fedlit.sites.supervisor import ATTEMPTS, Supervisor
 
 SITES = ("north", "south")
@@ -101,7 +101,7 @@ def supervised(monkeypatch, tmp_path):
     for name in ("LOOK", "GONE", "SIDEWARD"):
         monkeypatch.setattr(supervisor, name, 0.0)
 
-    def run(server: Server, resumed: Resumed | None = None, said: list[str] | None = None) -> tuple[Ending, list[str]]:
+    def run(server: Server, resumed: str | None = None, said: list[str] | None = None) -> tuple[Ending, list[str]]:
         monkeypatch.setattr(link, "new_secure_session", lambda *args, **options: server)
         said = [] if said is None else said
         lead = Lead(tmp_path, "lead@example.org", SITES)
@@ -228,9 +228,6 @@ def test_a_site_that_does_not_answer_is_not_one_that_came_back(supervised):
     assert len(server.submitted) == 1
 
 
-LAST = Resumed("default")
-
-
 def running(**values: str) -> dict:
     return {"job_id": "job-0", "name": "fedlit", "status": "RUNNING", "submitter_name": "lead@example.org"} | values
 
@@ -239,9 +236,9 @@ def test_a_run_whose_job_is_at_work_is_watched_and_not_submitted(supervised):
     server = Server([FINISHED])
     server.listed, server.status = [running()], "SUBMITTED"
     server.script = [JobNotRunning(""), told(means=None), told(means=True, run="abc"), told("round 1"), DIED]
-    ending, said = supervised(server, LAST)
+    ending, said = supervised(server, "default")
     assert ending.kind == "finished"
-    assert server.asked[0]["means"] == asdict(LAST)
+    assert server.asked[0]["means"] == {"experiment": "default"}
     assert said[0].startswith("a job is running this run")
     assert said[1] == "round 1"
     assert [job["run"] for job in server.submitted] == [""]
@@ -261,7 +258,7 @@ def test_a_job_of_another_run_is_left_alone(supervised, job, answer):
     server = Server([FINISHED])
     server.listed = [running(**job)]
     server.script = [answer]
-    supervised(server, LAST)
+    supervised(server, "default")
     assert len(server.submitted) == 1
     assert server.aborted == 0
 
@@ -270,7 +267,7 @@ def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
     server = Server()
     server.listed, server.script = [running()], [told(means=True, run="abc")]
     with FileLock(tmp_path / ".fedlit-abc.lock"), refused("run-watched-already"):
-        supervised(server, LAST)
+        supervised(server, "default")
     assert server.submitted == []
     assert server.aborted == 0
 

@@ -19,7 +19,7 @@ from fedlit.experiment.parser import Parser
 from fedlit.experiment.run import fit
 from fedlit.experiment.sweep import draws_of, next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
-from fedlit.sites.submission import Lead, Resumed, Submission
+from fedlit.sites.submission import Lead, Submission
 from fedlit.sites.submitted import to_json
 from fedlit.sites.table import lacking, line_to_add
 from fedlit.tracking.run import Result
@@ -112,7 +112,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
     with without_fetching(), composed(args, parser, tracked=True) as experiment:  # mistakes are found here
         console = experiment.console
         config = to_json(experiment, None if weights is None else str(weights))
-        resumed = Resumed(args.experiment) if args.ckpt_path else None
+        resumed = args.experiment if args.ckpt_path else None
         submission = Submission(config, experiment.name or experiment.names.run, resumed, fresh)
         if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
             console.print(f"the files of the server and of every site must list these classes: {line_to_add(needed)}")
