@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from certificates import issued
-from flare_network import Network, free_port
+from flare_network import Network
+from runs import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")

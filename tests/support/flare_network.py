@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import yaml
+from runs import free_port
 
 from fedlit.sites import rules
 
@@ -51,13 +51,6 @@ def provision(folder: Path, sites: Sequence[str], port: int, people: dict[str, s
     }
     provision(SimpleNamespace(gen_scripts=False), project, "", str(folder))
     return folder / "fedlit" / "prod_00"
-
-
-def free_port() -> int:
-    """A port that nobody listens to."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @dataclass

@@ -14,7 +14,7 @@ import torch
 from attacker import Attacker, a_plan, write_site
 
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
-from fedlit.sites.messages import FAILED, REPLY, End, Look, Member, Prepare, Start, Train, new_run
+from fedlit.sites.messages import FAILED, REPLY, VERBS, End, Look, Member, Prepare, Start, Train, new_run
 
 NOTHING = hashlib.sha256().hexdigest()
 """Of no arrays at all."""
@@ -274,9 +274,7 @@ def mutated(content: bytes, draw: random.Random) -> bytes:
     elif kind == 5:
         _change(told["content"], draw, values)
     else:
-        told["verb"] = draw.choice(
-            ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end", "reply", "failed")
-        )
+        told["verb"] = draw.choice((*VERBS, REPLY, FAILED))
         if draw.random() < 0.5:
             _change(told["content"], draw, values)
     text = json.dumps(told).encode()
