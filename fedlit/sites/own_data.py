@@ -78,15 +78,20 @@ class OwnData:
         """Return a report about each client, as far as the policy allows."""
         return [self._info(name) for name in self.module.clients]
 
-    def organisations(self) -> State:
-        """Return the index of the organisation of each image, see :attr:`ClientInfo.organisations`."""
-        indices = {}
+    def indices(self) -> State:
+        """Return the index of the organisation of each image, and of the group of each test image, see `ClientInfo`."""
+        arrays = {}
         for name, client in self.module.clients.items() if self.policy.leaves.scores else ():
             for part, data in parts_of(client):
                 if (sites := getattr(data, "sites", None)) is not None:
                     places = np.unique(sites, return_inverse=True)[1]
-                    indices[f"organisation/{name}/{part}"] = torch.from_numpy(places).int()
-        return indices
+                    arrays[f"organisation/{name}/{part}"] = torch.from_numpy(places).int()
+        for client in self.module.clients:
+            for name, groups in self.groups(client).items():
+                values = np.unique(groups[groups != ""])
+                positions = np.where(groups == "", -1, np.searchsorted(values, groups))
+                arrays[f"group/{client}/{name}"] = torch.from_numpy(positions).int()
+        return arrays
 
     def groups(self, client: str) -> dict[str, np.ndarray]:
         """Return the groups of a client's test images as far as they may leave, see :attr:`ClientInfo.groups`.
@@ -102,16 +107,6 @@ class OwnData:
             patients = np.arange(len(data))
         visible = {name: self.policy.visible_groups(np.asarray(of), patients) for name, of in groups_of(data).items()}
         return {name: groups for name, groups in visible.items() if (groups != "").any()}
-
-    def group_indices(self) -> State:
-        """Return the index of the group of each test image, see :attr:`ClientInfo.groups`."""
-        by_name = {}
-        for client in self.module.clients:
-            for name, groups in self.groups(client).items():
-                values = np.unique(groups[groups != ""])
-                indices = np.where(groups == "", -1, np.searchsorted(values, groups))
-                by_name[f"group/{client}/{name}"] = torch.from_numpy(indices).int()
-        return by_name
 
     def hidden(self, client: str, part: str) -> list[str]:
         """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""

@@ -111,7 +111,7 @@ class ResidentSite:
             whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
             hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
         )  # fmt: skip
-        return entry, Envelope.of(messages.REPLY, site_info, self._data.organisations() | self._data.group_indices())
+        return entry, Envelope.of(messages.REPLY, site_info, self._data.indices())
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(messages.Prepare))
