@@ -10,6 +10,8 @@ import pytest
 import torch
 import yaml
 from rich.console import Console
+from runs import Kept, assert_same_run
+from toys import TOYS
 
 import fedlit
 from fedlit import aggregators, objectives
@@ -17,27 +19,16 @@ from fedlit.cli.main import parse
 from fedlit.cli.tables import list_shipped
 from fedlit.data import IID, NIHChestXray14
 from fedlit.experiment import choices
-from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.mlflow import MLflowTracker
 
 pytestmark = pytest.mark.usefixtures("folder")
 
-TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
-
-
-def write(name: str, text: str) -> None:
-    Path(name).write_text(text)
-
-
-def metrics(run_dir: str = "runs") -> dict[tuple[int, str], float]:
-    (directory,) = Path(run_dir, "default").iterdir()
-    return {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
-
 
 class TestHabits:
     def test_later_configs_and_options_win(self):
-        write("a.yaml", "seed: 1\nfederation: {rounds: 7, eval_every: 3}\nmodel: {init_args: {backbone: resnet18}}\n")
-        write("b.yaml", "federation: {rounds: 8}\nmodel: {init_args: {drop_rate: 0.5}}\n")
+        first = "seed: 1\nfederation: {rounds: 7, eval_every: 3}\nmodel: {init_args: {backbone: resnet18}}\n"
+        Path("a.yaml").write_text(first)
+        Path("b.yaml").write_text("federation: {rounds: 8}\nmodel: {init_args: {drop_rate: 0.5}}\n")
         args = parse(shlex.split("fit -c a.yaml --config=b.yaml --federation.eval_every 2"))[0].fit
         assert (args.seed, args.federation.rounds, args.federation.eval_every) == (1, 8, 2)
         assert (args.model.init_args.backbone, args.model.init_args.drop_rate) == ("resnet18", 0.5)
@@ -45,17 +36,15 @@ class TestHabits:
         assert args.federation.rounds == 7  # in the order of the command line
 
     def test_a_printed_config_is_the_same_run(self, fedlit_cli):
-        write(
-            "a.yaml", "federation: {rounds: 3, aggregators: [FedProx, {class_path: Scaffold, init_args: {eta_g: 2}}]}"
-        )
+        aggregators = "[FedProx, {class_path: Scaffold, init_args: {eta_g: 2}}]"
+        Path("a.yaml").write_text(f"federation: {{rounds: 3, aggregators: {aggregators}}}")
         line = (
             "fit -c a.yaml --data NIHChestXray14 --data.root x --data.partition Dirichlet --data.partition.clients 3"
             " --data.partition.alpha 0.3 --model.optimizer Adam --model.optimizer.lr 1e-4 --logger MLflowTracker"
             " --federation.schedule StageSchedule --federation.schedule.stages '[{rounds: 2, lr_factor: 0.3}]'"
         )
-        code, printed, _ = fedlit_cli(f"{line} --print_config")
-        assert code == 0
-        write("printed.yaml", printed)
+        printed = fedlit_cli(f"{line} --print_config").succeeded()
+        Path("printed.yaml").write_text(printed)
         assert yaml.safe_load(printed)["federation"]["aggregators"][1]["init_args"] == {"eta_g": 2.0, "reset": None}
         assert fedlit_cli("fit -c printed.yaml --print_config") == (0, printed, "")
 
@@ -86,51 +75,37 @@ class TestHabits:
             assert args.federation.aggregators[0].class_path == f"fedlit.aggregators.{name}"
 
     def test_a_module_of_the_working_directory_is_found(self, fedlit_cli):
-        write("mine.py", "from fedlit.aggregators import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
-        code, out, err = fedlit_cli(f"fit {TOYS} --federation.aggregators+=mine.Mine")
-        assert code == 0, err
+        Path("mine.py").write_text("from fedlit.aggregators import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
+        out = fedlit_cli(f"fit {TOYS} --federation.aggregators+=mine.Mine").succeeded()
         assert out.startswith("Mine over 3 clients")
 
     def test_a_run_keeps_a_config_that_gives_the_same_numbers(self, fedlit_cli):
         assert fedlit_cli(f"fit {TOYS} --federation.participation 0.7 --name first")[0] == 0
-        first = metrics()
         assert fedlit_cli("fit -c runs/default/first/config.yaml --run_dir again")[0] == 0
-        timeless = [
-            {k: v for k, v in m.items() if "time/" not in k[1] and "/seconds" not in k[1]}
-            for m in (first, metrics("again"))
-        ]
-        assert timeless[0].keys() == timeless[1].keys()
-        assert [repr(v) for v in timeless[0].values()] == [repr(v) for v in timeless[1].values()]
+        assert_same_run(Kept(Path("runs/default/first")), Kept(Path("again/default/first")))
 
     def test_a_fast_dev_run_leaves_nothing(self, fedlit_cli, folder: Path, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("TMPDIR", str(folder / "tmp"))
         (folder / "tmp").mkdir()
         monkeypatch.setattr("tempfile.tempdir", None)
-        code, out, err = fedlit_cli(f"fit {TOYS.replace('--logger false', '--logger true')} --fast_dev_run true")
-        assert code == 0, err
+        out = fedlit_cli(f"fit {TOYS.replace('--logger false', '--logger true')} --fast_dev_run true").succeeded()
         assert "round 1/1" in out
         assert "run directory" not in out
         assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["tmp"]
 
     def test_test_and_predict_evaluate_a_checkpoint(self, fedlit_cli):
         assert fedlit_cli(f"fit {TOYS}")[0] == 0
-        code, out, _ = fedlit_cli(f"test {TOYS} --ckpt_path last")
-        assert code == 0
+        out = fedlit_cli(f"test {TOYS} --ckpt_path last").succeeded()
         assert "(after 2 rounds)" in out
-        code, out, _ = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here")
-        assert code == 0
+        out = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here").succeeded()
         assert out == "42 images: here/federation_test.parquet\n"
-        code, out, _ = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here --part val --format csv")
-        assert (code, out) == (0, "42 images: here/federation_val.csv\n")
+        out = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here --part val --format csv").succeeded()
+        assert out == "42 images: here/federation_val.csv\n"
         header = Path("here/federation_val.csv").read_text().partition("\n")[0].replace('"', "")
         assert header.startswith("image,patient,site,client,model,score/Edema,score/Effusion,score/Nodule,label/Edema,")
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
-        code, _, err = fedlit_cli(f"test {TOYS}")
-        assert (code, err) == (
-            1,
-            "fedlit: error: --ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it\n",
-        )
+        fedlit_cli(f"test {TOYS}").refused("ckpt-path-not-given", "--ckpt_path")
 
     def test_version_and_module(self):
         command = [sys.executable, "-m", "fedlit", "--version"]
@@ -140,8 +115,7 @@ class TestHabits:
 
 class TestHelp:
     def test_fit_names_every_part_in_words(self, fedlit_cli):
-        code, out, _ = fedlit_cli("fit --help")
-        assert code == 0
+        out = fedlit_cli("fit --help").succeeded()
         assert "<class" not in out
         assert "``" not in out
         assert "The model that every client trains" in out
@@ -160,8 +134,7 @@ class TestHelp:
         assert not names & {"Aggregator", "FederatedDataModule", "LightningModule", "Schedule", "Tracker", ""}
 
     def test_a_class_describes_its_arguments(self, fedlit_cli):
-        code, out, _ = fedlit_cli("fit --federation.aggregators.help FedProx")
-        assert code == 0
+        out = fedlit_cli("fit --federation.aggregators.help FedProx").succeeded()
         assert "Strength of the pull" in out
 
     def test_an_algorithm_and_an_objective_describe_their_own_metrics(self, monkeypatch, fedlit_cli):

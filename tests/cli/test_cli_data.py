@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from edits import replace_in
 from PIL import Image
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -30,6 +31,18 @@ def words(text: str) -> str:
     return " ".join(text.split())
 
 
+@pytest.fixture
+def check(fedlit_cli):
+    """A function that runs ``fedlit data check``, which must end with a code; returns the output."""
+
+    def run(line: str, code: int = 0) -> str:
+        ended = fedlit_cli(f"data check {line}")
+        assert ended.code == code, ended.err
+        return ended.out
+
+    return run
+
+
 class TestOneFolder:
     def test_a_well_one(self, fedlit_cli):
         write_nih("nih")
@@ -49,94 +62,81 @@ class TestOneFolder:
         ):
             assert line in words(out)
 
-    def test_missing_and_damaged_images_are_both_told(self, fedlit_cli):
+    def test_missing_and_damaged_images_are_both_told(self, check):
         root = write_nih("nih")
         (root / "images" / "00000002_000.png").unlink()
         (root / "images" / "00000003_001.png").write_bytes(b"\x89PNG, says who?")
-        code, out, _ = fedlit_cli("data check nih")
-        assert code == 1
+        out = check("nih", 1)
         assert "8, 1 of them missing" in out
         assert "problem: 1 of 8 images are missing; add them, remove their rows, or set data.missing to drop\n" in out
         assert "  nih/images/00000002_000.png (Data_Entry_2017_v2020.csv, line 4)\n" in out
         assert "  nih/images/00000003_001.png (Data_Entry_2017_v2020.csv, line 7): not an image, or its header" in out
         assert "no problems" not in out
 
-    def test_many_places_are_counted(self, fedlit_cli):
+    def test_many_places_are_counted(self, check):
         root = write_nih("nih")
         for file in (root / "images").iterdir():
             file.unlink()
-        _, out, _ = fedlit_cli("data check nih")
-        assert words(out).endswith("00000003_000.png (Data_Entry_2017_v2020.csv, line 6) ... and 3 more")
+        places = words(check("nih", 1))
+        assert places.endswith("00000003_000.png (Data_Entry_2017_v2020.csv, line 6) ... and 3 more")
 
-    def test_an_unknown_label_has_its_line(self, fedlit_cli):
+    def test_an_unknown_label_has_its_line(self, check):
         file = write_nih("nih") / "Data_Entry_2017_v2020.csv"
-        file.write_text(file.read_text().replace("Effusion|Mass", "Efusion|Mass", 1))
-        code, out, _ = fedlit_cli("data check nih")
-        assert code == 1
+        replace_in(file, "Effusion|Mass", "Efusion|Mass")
+        out = check("nih", 1)
         assert f"problem: {file}, line 3: unknown label 'Efusion' in 'Efusion|Mass'; similar names are Effusion" in out
         assert "The images were not inspected; fix this first" in out
 
-    def test_arguments_of_the_data_set(self, fedlit_cli):
+    def test_arguments_of_the_data_set(self, check):
         root = write_nih("nih")
         (root / "test_list.txt").write_text("00000001_000.png\n")
-        code, out, _ = fedlit_cli("data check nih")
-        assert code == 1
-        assert "train_val_list.txt is missing" in out
-        assert fedlit_cli("data check nih --set '{official_split: false}'")[0] == 0
+        assert "train_val_list.txt is missing" in check("nih", 1)
+        check("nih --set '{official_split: false}'")
 
-    def test_groups_are_counted(self, fedlit_cli):
+    def test_groups_are_counted(self, check):
         file = write_nih("nih") / "Data_Entry_2017_v2020.csv"
-        file.write_text(file.read_text().replace(",F,", ",M,", 1))
-        code, out, _ = fedlit_cli("data check nih --set '{groups: [sex, view]}'")
-        assert code == 0
-        assert "sex female 7 of 4 patients sex male 1 of 1 patients view " in words(out)
-        code, out, _ = fedlit_cli("data check nih --set '{groups: [sax]}'")
-        assert code == 1
+        replace_in(file, ",F,", ",M,")
+        counted = words(check("nih --set '{groups: [sex, view]}'"))
+        assert "sex female 7 of 4 patients sex male 1 of 1 patients view " in counted
+        out = check("nih --set '{groups: [sax]}'", 1)
         assert f"data.groups: {file}: expected sex, age, view or a column, found 'sax'; similar names are sex" in out
 
-    def test_official_splits_are_counted(self, fedlit_cli):
+    def test_official_splits_are_counted(self, check):
         root = write_nih("nih")
         names = sorted(file.name for file in (root / "images").iterdir())
         (root / "test_list.txt").write_text("\n".join(names[:2]))
         (root / "train_val_list.txt").write_text("\n".join(names[2:]))
-        code, out, _ = fedlit_cli("data check nih")
-        assert code == 0
-        assert "test 2 images of 1 patients; train_val 6 images of 3 patients" in out
+        assert "test 2 images of 1 patients; train_val 6 images of 3 patients" in check("nih")
 
     @pytest.mark.slow
-    def test_real_images(self, fedlit_cli):
-        if not MINI.is_dir():
-            pytest.skip("needs ../shared/data/nih-cxr14-mini with Data_Entry_2017_v2020.csv and images/")
-        code, out, _ = fedlit_cli(f"data check {MINI} --decode")
-        assert code == 0
-        assert "images 1,000, 0 of them missing patients 682" in words(out)
-        assert "Pneumonia Pneumonia 500 500 0 0 50.00%" in words(out)
+    @pytest.mark.skipif(not MINI.is_dir(), reason="needs ../shared/data/nih-cxr14-mini")
+    def test_real_images(self, check):
+        out = words(check(f"{MINI} --decode"))
+        assert "images 1,000, 0 of them missing patients 682" in out
+        assert "Pneumonia Pneumonia 500 500 0 0 50.00%" in out
 
 
 class TestSeveralFolders:
-    def test_apart(self, fedlit_cli):
+    def test_apart(self, check):
         write_nih("one"), write_nih("other", range(5, 9))
-        code, out, _ = fedlit_cli("data check one other --decode")
-        assert code == 0
+        out = check("one other --decode")
         assert "NIH: one" in out
         assert "NIH: other" in out
 
-    def test_names_and_patients_are_compared_without_decoding(self, fedlit_cli):
+    def test_names_and_patients_are_compared_without_decoding(self, check):
         write_nih("one"), write_nih("other", range(4, 8))
-        code, out, _ = fedlit_cli("data check one other")
-        assert code == 1
+        out = check("one other", 1)
         assert out.count("no problems") == 2  # within each
         assert "problem: 2 images are in one and other under the same name: a patient in two splits" in out
         assert "problem: 1 patients are in one and other: " in out
         assert "  patient 4\n" in out
 
-    def test_pictures_are_compared_where_they_are_decoded(self, fedlit_cli):
+    def test_pictures_are_compared_where_they_are_decoded(self, check):
         one, other = write_nih("one"), write_nih("other", range(5, 9))
         copy = (one / "images" / "00000002_001.png").read_bytes()
         (other / "images" / "00000007_000.png").write_bytes(copy)
-        assert fedlit_cli("data check one other")[0] == 0
-        code, out, _ = fedlit_cli("data check one other --decode")
-        assert code == 1
+        check("one other")
+        out = check("one other --decode", 1)
         assert (
             "problem: 1 images are equal in one and other: a patient in two splits or at two sites leaks; RSNA" in out
         )
@@ -172,28 +172,22 @@ def test_mistakes(case: str, fedlit_cli):
     assert err.startswith("fedlit: error: ")
 
 
-def test_a_named_source_says_what_is_not_there(fedlit_cli):
+def test_a_named_source_says_what_is_not_there(check):
     Path("empty").mkdir()
-    code, out, _ = fedlit_cli("data check empty --source NIH")
-    assert code == 1
+    out = check("empty --source NIH", 1)
     assert "problem: empty: found an empty folder; expected the official layout of NIH ChestX-ray14" in out
 
 
 def test_help_names_the_data_sets(fedlit_cli):
-    code, out, _ = fedlit_cli("data --help")
-    assert code == 0
-    assert "check Summarise folders of chest X-rays" in words(out)
-    code, out, _ = fedlit_cli("data check --help")
-    assert code == 0
+    assert "check Summarise folders of chest X-rays" in words(fedlit_cli("data --help").succeeded())
+    out = fedlit_cli("data check --help").succeeded()
     assert "NIH" in out
     assert "<class" not in out
     assert "RSNA Pneumonia" in out
 
 
 def test_list_labels(fedlit_cli):
-    code, out, err = fedlit_cli("list labels")
-    assert (code, err) == (0, "")
-    lines = [words(line) for line in out.splitlines()]
+    lines = [words(line) for line in fedlit_cli("list labels").succeeded().splitlines()]
     assert lines[0] == "class NIH CheXpert MIMIC MIMIC-LT PadChest VinDr"
     assert "Nodule/Mass - - - - - Nodule/Mass" in lines
     assert "Fracture - Fracture Fracture Fracture fracture any of Rib fracture, Clavicle fracture" in lines

@@ -3,15 +3,9 @@
 from pathlib import Path
 
 import pytest
+from toys import TOYS
 
 pytestmark = pytest.mark.usefixtures("folder")
-
-TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
-
-
-def write(name: str, text: str) -> None:
-    Path(name).write_text(text)
-
 
 MISTAKES = {
     "unknown aggregator": (
@@ -107,6 +101,14 @@ REFUSED = {
 }
 """Options that parse, and the errors before anything is trained."""
 
+UNIFORM = """
+from fedlit.aggregators import FedAvg
+
+class Uniform(FedAvg):
+    def __init__(self):
+        super().__init__("uniform")
+"""
+
 
 class TestMistakes:
     @pytest.mark.parametrize("case", MISTAKES)
@@ -122,8 +124,8 @@ class TestMistakes:
     @pytest.mark.parametrize("case", MISTAKES_IN_YAML)
     def test_in_a_file(self, case: str, fedlit_cli):
         text, expected = MISTAKES_IN_YAML[case]
-        write("mine.yaml", text)
-        write("other.yaml", "federation: {eval_every: 2}\n")
+        Path("mine.yaml").write_text(text)
+        Path("other.yaml").write_text("federation: {eval_every: 2}\n")
         code, out, err = fedlit_cli("fit -c mine.yaml -c other.yaml --seed 3")
         assert (code, out) == (2, "")
         assert err.startswith(f"fedlit: error: {expected}")
@@ -131,11 +133,7 @@ class TestMistakes:
     @pytest.mark.parametrize("case", REFUSED)
     def test_before_training(self, case: str, fedlit_cli):
         options, expected = REFUSED[case]
-        write(
-            "aggregating.py",
-            "from fedlit.aggregators import FedAvg\n\n\nclass Uniform(FedAvg):\n"
-            "    def __init__(self):\n        super().__init__('uniform')\n",
-        )
+        Path("aggregating.py").write_text(UNIFORM)
         code, out, err = fedlit_cli(f"fit {TOYS} {options}")
         assert code == 1
         assert expected in err
@@ -144,9 +142,7 @@ class TestMistakes:
         assert list(Path("runs").glob("*/*")) == []
 
     def test_the_line_of_a_value_that_parses_but_is_refused(self, fedlit_cli):
-        write("mine.yaml", "seed: 1\nfederation:\n  participation: 3\n")
-        code, _, err = fedlit_cli("fit -c mine.yaml")
-        assert code == 1
-        assert err.startswith(
-            "fedlit: error: federation.participation (mine.yaml, line 3): expected a number in (0, 1]"
+        Path("mine.yaml").write_text("seed: 1\nfederation:\n  participation: 3\n")
+        fedlit_cli("fit -c mine.yaml").refused(
+            "participation-out-of-range", "fedlit: error: federation.participation (mine.yaml, line 3): expected"
         )

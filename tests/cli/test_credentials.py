@@ -12,6 +12,7 @@ RUN = (
 )
 WEB = "--logger MLflowTracker --logger.finish_seconds 0 --logger.log_model false --logger.tracking_uri"
 SECRETS = ("geheim", "ge%40heim", "ge@he", "im@", "anna:")
+CONFIG = Path("runs/default/run/config.yaml")
 
 
 class Remembering(Tracker):
@@ -42,20 +43,19 @@ def leaks(folder: Path) -> list[str]:
     "address", ["http://anna:geheim@127.0.0.1:9", "http://anna:ge@he/im@127.0.0.1:9", "http://127.0.0.1:9?token=geheim"]
 )
 def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog, address):
-    code, out, err = fedlit_cli(f"fit {RUN} {WEB} {address} --tags.page {address}")
-    assert code == 0, err
-    code, out_2, err_2 = fedlit_cli("export --config runs/default/run/config.yaml --ckpt_path runs/default/run")
-    assert code == 0, err_2
-    assert (here / "runs/default/run/model.safetensors").is_file()
+    printed = ""
+    for line in (f"fit {RUN} {WEB} {address} --tags.page {address}", f"export --config {CONFIG} --ckpt_path last"):
+        (ended := fedlit_cli(line)).succeeded()
+        printed += ended.out + ended.err + caplog.text
+    assert CONFIG.with_name("model.safetensors").is_file()
     assert leaks(here) == []
-    printed = out + err + out_2 + err_2 + caplog.text
     assert [secret for secret in SECRETS if secret in printed] == []
     assert "127.0.0.1:9" in printed
 
 
 @pytest.mark.slow
 def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fedlit_cli, monkeypatch):
-    address, again = "https://anna:geheim@HOST/x?key=geheim", "--config runs/default/run/config.yaml --ckpt_path last"
+    address, again = "https://anna:geheim@HOST/x?key=geheim", f"--config {CONFIG} --ckpt_path last"
     logger = f"--logger test_credentials.Remembering --logger.address {address}"
     assert fedlit_cli(f"fit {RUN} {logger} --logger.tags.page {address}")[0] == 0
     assert Remembering.addresses == [address]
@@ -72,8 +72,7 @@ def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fed
 @pytest.mark.slow
 def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli):
     address = "http://anna:geheim@127.0.0.1:9"
-    code, _, err = fedlit_cli(f"fit {RUN} --seed 0,1 {WEB} {address}")
-    assert code == 0, err
+    fedlit_cli(f"fit {RUN} --seed 0,1 {WEB} {address}").succeeded()
     assert leaks(here) == []
     log = (here / "runs/default/run,seed=0/console.log").read_text()
     assert "MLflow at http://127.0.0.1:9 was not reached" in log
@@ -81,18 +80,14 @@ def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli)
 
 
 def test_an_artifact_location_with_a_password_is_refused(here, fedlit_cli):
-    code, out, err = fedlit_cli(
-        f"fit {RUN} {WEB} http://127.0.0.1:9 --logger.artifact_location ftp://anna:geheim@HOST/x"
-    )
-    assert code != 0
-    assert "artifact_location" in err
-    assert "geheim" not in out + err
+    ended = fedlit_cli(f"fit {RUN} {WEB} http://127.0.0.1:9 --logger.artifact_location ftp://anna:geheim@HOST/x")
+    ended.refused("artifact-location-with-credentials", "artifact_location")
+    assert "geheim" not in ended.out + ended.err
     assert not (here / "runs").exists()
 
 
 def test_the_configuration_that_is_printed_holds_none(here, fedlit_cli):
-    code, out, _ = fedlit_cli(f"fit {RUN} {WEB} http://anna:geheim@HOST --print_config")
-    assert code == 0
+    out = fedlit_cli(f"fit {RUN} {WEB} http://anna:geheim@HOST --print_config").succeeded()
     assert "tracking_uri: http://***@HOST" in out
     assert "geheim" not in out
 
@@ -106,8 +101,7 @@ def test_a_mistake_beside_one_does_not_tell_it(here, fedlit_cli):
 def test_a_run_of_an_earlier_version_that_holds_one_goes_on_without(here, fedlit_cli):
     run = f"fit {RUN} {WEB} http://anna:geheim@127.0.0.1:9"
     assert fedlit_cli(run)[0] == 0
-    file = here / "runs/default/run/config.yaml"
-    file.write_text(file.read_text().replace("***@", "anna:geheim@"))
+    CONFIG.write_text(CONFIG.read_text().replace("***@", "anna:geheim@"))
     assert fedlit_cli(f"export {RUN} --ckpt_path last")[0] == 0
     assert fedlit_cli(f"{run} --ckpt_path last")[0] == 0
     assert leaks(here) == []
@@ -116,10 +110,8 @@ def test_a_run_of_an_earlier_version_that_holds_one_goes_on_without(here, fedlit
 @pytest.mark.slow
 def test_mlflow_s_own_database_holds_none(here, fedlit_cli):
     logger = "--logger MLflowTracker --logger.log_model false"
-    code, _, err = fedlit_cli(
-        f"fit {RUN} {logger} --tags.page http://anna:geheim@HOST/x --logger.tags.key http://H?token=geheim"
-    )
-    assert code == 0, err
+    tags = "--tags.page http://anna:geheim@HOST/x --logger.tags.key http://H?token=geheim"
+    fedlit_cli(f"fit {RUN} {logger} {tags}").succeeded()
     assert b"http://***@HOST/x" in (here / "mlflow.db").read_bytes()
     assert b"http://H?token=***" in (here / "mlflow.db").read_bytes()
     assert leaks(here) == []

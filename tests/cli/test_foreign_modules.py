@@ -12,7 +12,7 @@ from fedlit.cli.commands import fit
 from fedlit.cli.main import parse
 from fedlit.core.checkpoints import checkpoint
 from fedlit.experiment.parser import is_mistake
-from fedlit.tracking.base import MetricsFile, Tracker
+from fedlit.tracking.base import MetricsFile
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -24,30 +24,14 @@ def metrics(run_dir: str = "runs") -> dict[tuple[int, str], float]:
     return {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
 
 
-class StatusTracker(Tracker):
-    """A tracker that writes how the run ended."""
-
-    def finish(self, status: str) -> None:
-        Path("status.txt").write_text(status)
-
-
 class TestForeignModules:
     def test_plain_cross_entropy_trains_and_what_it_logs_is_a_metric(self, fedlit_cli):
-        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --federation.rounds 8")
-        assert code == 0, err
-        assert err == ""
-        assert "no scores per class: the best model has the lowest val/loss" in out
+        ended = fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --federation.rounds 8")
+        assert "no scores per class: the best model has the lowest val/loss" in ended.succeeded()
+        assert ended.err == ""
         logged = metrics()
-        for key in (
-            "train/accuracy",
-            "train/cross entropy",
-            "train/rows",
-            "val/loss",
-            "val/accuracy",
-            "client/site-1/train_accuracy",
-            "client/site-1/accuracy",
-        ):
-            assert (8, key) in logged
+        assert {(8, "client/site-1/train_accuracy"), (8, "client/site-1/accuracy")} <= logged.keys()
+        assert logged[8, "train/accuracy"] > 0
         assert logged[8, "train/rows"] == 8
         assert logged[8, "train/cross entropy"] == pytest.approx(logged[8, "train/loss"], rel=1e-6)
         assert logged[8, "val/loss"] < 0.85 * logged[1, "val/loss"]
@@ -68,8 +52,7 @@ class TestForeignModules:
         assert metrics()[2, "val/accuracy"] == pytest.approx(float(right))
 
     def test_labels_that_are_indices_are_scored_one_class_against_the_rest(self, fedlit_cli):
-        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Named --model.lr 0.05")
-        assert code == 0, err
+        out = fedlit_cli(f"fit {DIGITS} --model foreigners.Named --model.lr 0.05").succeeded()
         assert "val AUROC" in out
         logged = metrics()
         assert sum(logged[2, f"val/n_pos/{name}"] for name in ("ant", "bee", "cat", "dog")) == 3 * 16
@@ -77,8 +60,7 @@ class TestForeignModules:
         assert 0 <= logged[2, "val/auroc/ant"] <= 1
 
     def test_without_validation_the_last_model_is_the_best(self, fedlit_cli):
-        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated")
-        assert code == 0, err
+        out = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated").succeeded()
         assert out.count("no validation metric: the last model counts as the best") == 1
         assert metrics()[2, "train/loss"] < metrics()[1, "train/loss"]
         (directory,) = Path("runs/default").iterdir()
@@ -90,8 +72,7 @@ class TestForeignModules:
 
     def test_a_training_metric_can_be_monitored(self, fedlit_cli):
         options = "--federation.monitor train/loss --federation.monitor_mode min"
-        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated {options}")
-        assert code == 0, err
+        fedlit_cli(f"fit {DIGITS} --model foreigners.Unvalidated {options}").succeeded()
         (directory,) = Path("runs/default").iterdir()
         assert checkpoint.find(directory / "checkpoints", "best").name == "round-000002"
 
@@ -119,14 +100,12 @@ class TestForeignModules:
         line = f"fit {DIGITS} --model foreigners.Scheduled --federation.schedule.unit steps"
         fedlit_cli(line).refused("scheduler-not-followed", "StepLR: its interval is one epoch")
         assert not (folder / "runs").exists()
-        code, out, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled")
-        assert code == 0, err
+        out = fedlit_cli(f"fit {DIGITS} --model foreigners.Scheduled").succeeded()
         assert "learning rate: follows the model's StepLR" in out
 
     def test_hooks_that_nobody_calls_are_named_once(self, fedlit_cli):
-        code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")
-        assert code == 0
-        assert err.splitlines() == [
+        (ended := fedlit_cli(f"fit {DIGITS} --model foreigners.Hooked")).succeeded()
+        assert ended.err.splitlines() == [
             "warning: Hooked overrides on_train_epoch_end, on_train_start, "
             "which a federation does not call: it has no Trainer"
         ]
@@ -147,14 +126,13 @@ class TestForeignModules:
 class TestNotFinite:
     def test_a_nan_loss_names_client_round_and_step_and_keeps_the_last_round(self, fedlit_cli, folder: Path):
         line = f"fit {DIGITS} --model foreigners.Diverging --federation.rounds 5"
-        code, out, err = fedlit_cli(line.replace("--logger false", "--logger test_foreign_modules.StatusTracker"))
+        code, out, err = fedlit_cli(f"{line} --logger awkward.StatusFile")
         assert code == 1
         assert re.search(r"client 'site-0', round 2, local step 2: the loss is nan", err)
         assert "Traceback" not in err
         assert "round 1/5" in out
-        assert Path("status.txt").read_text() == "FAILED"
         (directory,) = Path("runs/default").iterdir()
+        assert (directory / "status.txt").read_text() == "FAILED"
         assert checkpoint.find(directory / "checkpoints", "last").name == "round-000001"
-        fedlit_cli(f"{line} --ckpt_path last --model foreigners.Unvalidated").refused(
-            "resumed-with-other-configuration"
-        )
+        other = fedlit_cli(f"{line} --ckpt_path last --model foreigners.Unvalidated")
+        other.refused("resumed-with-other-configuration")

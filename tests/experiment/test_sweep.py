@@ -48,8 +48,7 @@ class TestRuns:
     def test_a_second_call_does_nothing_but_show(self, finished, fedlit_cli):
         directory, table = finished
         before = {path: path.stat().st_mtime_ns for path in directory.glob("*/*")}
-        code, out, err = fedlit_cli(f"sweep --config {directory.parent.parent / 'sweep.yaml'}")
-        assert code == 0, err
+        out = fedlit_cli(f"sweep --config {directory.parent.parent / 'sweep.yaml'}").succeeded()
         assert "4 runs, 4 finished before" in out
         assert {path: path.stat().st_mtime_ns for path in directory.glob("*/*")} == before
         scores = table["val/auroc_macro"]
@@ -81,8 +80,7 @@ class TestRuns:
 
     def test_a_metric_that_no_run_has_is_said(self, finished, fedlit_cli, folder: Path):
         sweep = write(folder, {**GRID, "metric": "val/auroc_makro"})
-        code, out, _ = fedlit_cli(f"sweep --config {sweep} --run_dir {finished[0].parent}")
-        assert code == 0
+        out = fedlit_cli(f"sweep --config {sweep} --run_dir {finished[0].parent}").succeeded()
         assert "no run has 'val/auroc_makro'" in out
 
     @pytest.mark.parametrize("metric", ["test/federation/auroc_macro", "test_curve/federation/auroc_macro"])

@@ -43,7 +43,7 @@ class Printed(_Streams):
     key: str | None = None
 
     def succeeded(self) -> str:
-        """Check that the command has not failed, and return what it printed."""
+        """Check that the command has succeeded; return its output."""
         assert self.code == 0, self.err
         return self.out
 

@@ -10,7 +10,10 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.engines.base import Program
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
-__all__ = ["CLASSES", "Quadratic", "ToyData", "ToyNet", "program"]
+__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "program"]
+
+TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
+"""Options of a command that trains a toy."""
 
 
 class Quadratic(LightningModule):

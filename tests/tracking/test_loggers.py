@@ -167,8 +167,7 @@ def test_tensorboard_and_csv_have_the_keys_and_steps_of_the_run(fedlit_cli, fold
              "init_args": {"save_dir": "tb", "default_hp_metric": False}}  # fmt: skip
     table = {"class_path": "lightning.pytorch.loggers.CSVLogger", "init_args": {"save_dir": "csv"}}
     (folder / "toy.yaml").write_text(yaml.safe_dump(BASE | {"logger": [board, table]}))
-    code, out, error = fedlit_cli("fit --config toy.yaml")
-    assert code == 0, error
+    out = fedlit_cli("fit --config toy.yaml").succeeded()
     assert "TensorBoardLogger: tb/lightning_logs/version_0\nCSVLogger: csv/lightning_logs/version_0\n" in out
 
     events = EventAccumulator("tb/lightning_logs/version_0", size_guidance={"scalars": 0}).Reload()
@@ -242,8 +241,7 @@ def test_two_loggers_alike_get_everything_each_however_late_one_starts(monkeypat
 
 
 def test_a_run_ends_well_with_a_logger_that_raises(fedlit_cli, caplog: pytest.LogCaptureFixture):
-    code, out, _ = fedlit_cli("fit --config toy.yaml --logger test_loggers.Memory --logger.fails true")
-    assert code == 0
+    out = fedlit_cli("fit --config toy.yaml --logger test_loggers.Memory --logger.fails true").succeeded()
     assert "AUROC" in out
     assert len(warnings_in(caplog)) == 1
     assert json.loads((RUN / "result.json").read_text())["status"] == "FINISHED"

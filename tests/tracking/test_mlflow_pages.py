@@ -32,8 +32,7 @@ def opened(place: Path, monkeypatch: pytest.MonkeyPatch, fedlit_cli) -> tuple[Ru
     monkeypatch.chdir(place)
     if not Path("toy.yaml").exists():
         Path("toy.yaml").write_text(yaml.safe_dump(TOY))
-        code, out, error = fedlit_cli("fit --config toy.yaml")
-        assert code == 0, error
+        out = fedlit_cli("fit --config toy.yaml").succeeded()
         Path("printed.txt").write_text(out)
     (directory,) = Path("runs/default").iterdir()
     (run,) = connect(f"sqlite:///{place}/mlflow.db").search_runs(["1"])
