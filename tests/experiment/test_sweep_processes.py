@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.console import Console
-from runs import Command, Kept, Place, assert_same_run
+from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, GRID, write
 
 from fedlit.core.system.processes import cores
@@ -38,14 +36,6 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     sweep = load_sweep(write(place, {**SLOW, "run_dir": str(place / "runs")}))
     assert (run_sweep(sweep, jobs=2, console=Console(quiet=True))["status"] == "finished").all()
     return sweep.directory
-
-
-def wait_until(condition: Callable[[], object], command: Command | None = None, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert command is None or command.process.is_alive(), command.output
-        assert time.monotonic() < deadline, command.output if command else "nothing happened"
-        time.sleep(0.005)
 
 
 def alive(pid: int) -> bool:
@@ -127,7 +117,7 @@ class TestGoingOn:
         line = f"sweep --config {write(folder, SLOW)} --run_dir {folder / 'runs'} --jobs 2"
         runs = [Kept(folder / f"runs/slow/seed={seed}") for seed in (0, 1)]
         command = Place(folder).start(line)
-        wait_until(lambda: all(max(run.rounds, default=0) >= 2 for run in runs), command)
+        assert wait_until(lambda: all(max(run.rounds, default=0) >= 2 for run in runs), command), command.output
         command.process.kill()
         assert command.wait() == -signal.SIGKILL
         pids = [json.loads((run.path / "recorded.json").read_text())["pid"] for run in runs]
@@ -136,8 +126,7 @@ class TestGoingOn:
 
     def goes_on(self, line: str, runs: list[Kept], uninterrupted: Path, fedlit_cli) -> None:
         assert not any((run.path / "result.json").exists() for run in runs)
-        code, _, err = fedlit_cli(line)
-        assert code == 0, err
+        fedlit_cli(line).succeeded()
         for run in runs:
             assert "resuming" in (run.path / "console.log").read_text()
             assert_same_run(run, Kept(uninterrupted / run.path.name))
@@ -153,8 +142,7 @@ class TestGoingOn:
         assert list(pd.read_csv("runs/e/sweep.csv")["status"]) == ["failed", "finished"]
 
         Path("mended").touch()
-        code, out, _ = fedlit_cli("sweep --config sweep.yaml")
-        assert code == 0
+        out = fedlit_cli("sweep --config sweep.yaml").succeeded()
         assert "2 runs, 1 finished before" in out
         assert sorted(p.name for p in Path("runs/e").iterdir() if p.is_dir()) == ["bad,seed=0", "good,seed=0"]
 

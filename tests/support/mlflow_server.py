@@ -42,6 +42,12 @@ class Server:
         self.process.kill()
         self.process.join()
 
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
     def _started(self) -> BaseProcess:
         self._mode.write_text("ok")
         process = context().Process(target=_serve, args=self._words)

@@ -139,13 +139,15 @@ def assert_same_tensors(one: dict[str, torch.Tensor], other: dict[str, torch.Ten
     assert not different
 
 
-def wait_until(condition: Callable[[], object], command: Command, pause: float = 0.0005, seconds: float = 60) -> bool:
-    """Wait for a condition; return False if the command ends first."""
+def wait_until(
+    condition: Callable[[], object], command: Command | None = None, pause: float = 0.0005, seconds: float = 60
+) -> bool:
+    """Wait for a condition; return False if the command, if there is one, ends first."""
     deadline = time.monotonic() + seconds
     while not condition():
-        if not command.process.is_alive():
+        if command is not None and not command.process.is_alive():
             return False
-        assert time.monotonic() < deadline, command.output
+        assert time.monotonic() < deadline, command.output if command else "it did not happen in time"
         time.sleep(pause)
     return True
 

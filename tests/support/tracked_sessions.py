@@ -2,9 +2,6 @@
 
 import json
 import logging
-import threading
-import time
-from contextlib import contextmanager
 from pathlib import Path
 
 from fedlit.tracking import store as mlflow_store
@@ -124,33 +121,5 @@ def runs_of(uri, experiment="nih"):
     return client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
 
 
-@contextmanager
-def served(uri, port, monkeypatch):
-    """A tracking server in front of a store."""
-    monkeypatch.setenv("_MLFLOW_SERVER_FILE_STORE", mlflow_store.absolute(uri))
-    monkeypatch.setenv("_MLFLOW_SERVER_ARTIFACT_ROOT", Path("served").absolute().as_uri())
-    from mlflow.server import app, handlers
-    from werkzeug.serving import make_server
-
-    for name in ("_tracking_store", "_artifact_repo"):
-        monkeypatch.setattr(handlers, name, None)  # a server that another test started
-    server = make_server("127.0.0.1", port, app, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 def warnings_in(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-def wait_until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)

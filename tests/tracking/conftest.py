@@ -1,8 +1,7 @@
 """Fixtures of the tests of MLflow: an empty database, and a sender that does not wait."""
 
-import socket
-
 import pytest
+from runs import free_port
 
 from fedlit.tracking import sender, store
 
@@ -24,6 +23,4 @@ def impatient(monkeypatch):
 
 @pytest.fixture
 def unused_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()

@@ -7,18 +7,9 @@ import threading
 import time
 
 import pytest
-from tracked_sessions import (
-    Flaky,
-    Session,
-    client_of,
-    flaky,
-    history,
-    runs_of,
-    served,
-    two_of_three,
-    wait_until,
-    warnings_in,
-)
+from mlflow_server import Server
+from runs import wait_until
+from tracked_sessions import Flaky, Session, client_of, flaky, history, runs_of, two_of_three, warnings_in
 
 from fedlit.tracking import store as mlflow_store
 from fedlit.tracking.mlflow import CHARTS
@@ -91,14 +82,14 @@ def test_a_server_that_never_answers_blocks_nothing(tmp_path, uri, caplog):
 
 
 @pytest.mark.slow
-def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkeypatch, caplog, unused_port):
+def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, caplog, unused_port):
     session = Session(tmp_path, f"http://127.0.0.1:{unused_port}", params={"lr": 0.1}, finish_seconds=120)
     for step in range(4):
         session.log({"loss": 1 / 3 + step, "nan": float("nan")}, step)
     wait_until(lambda: warnings_in(caplog))
 
     up_at = int(time.time() * 1000)
-    with served(uri, unused_port, monkeypatch):
+    with Server(tmp_path, unused_port):
         session.log({"loss": 9.0}, 4)
         session.tracker.finish("FINISHED")
     (run,) = runs_of(uri)
@@ -114,10 +105,8 @@ def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, monkey
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
-    uri, tmp_path, monkeypatch, caplog, unused_port
-):
-    with served(uri, unused_port, monkeypatch):
+def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(uri, tmp_path, caplog, unused_port):
+    with Server(tmp_path, unused_port):
         session = Session(tmp_path, f"http://127.0.0.1:{unused_port}")
         for step in range(3):
             session.log({"loss": step, "auroc": step / 10}, step)
@@ -126,7 +115,7 @@ def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(
         session.log({"loss": step, "auroc": step / 10}, step)
     wait_until(lambda: warnings_in(caplog))
     assert session.tracker._sender.unsent() == 6
-    with served(uri, unused_port, monkeypatch):
+    with Server(tmp_path, unused_port):
         session.tracker.finish("FINISHED")
     (run,) = runs_of(uri)
     assert run.info.status == "FINISHED"

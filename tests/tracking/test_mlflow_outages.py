@@ -2,12 +2,10 @@
 
 import json
 import math
-import time
-from collections.abc import Callable
 
 import pytest
 from mlflow_server import Server
-from runs import Command, Place, free_port
+from runs import Place, free_port, wait_until
 
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import is_count, shown_name
@@ -22,9 +20,8 @@ WORDS = (
 
 @pytest.fixture
 def server(tmp_path):
-    running = Server(tmp_path, free_port())
-    yield running
-    running.stop()
+    with Server(tmp_path, free_port()) as running:
+        yield running
 
 
 def logged(place: Place) -> list[tuple[int, str, float]]:
@@ -38,16 +35,17 @@ def test_everything_arrives_once(server, tmp_path, how):
     place = Place(tmp_path / "runs")
     command = place.start(f"fit --run_dir {place.path} {WORDS} --logger.tracking_uri {server.uri}",
                           {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3"})  # fmt: skip
-    wait_until(command, lambda: (place.run("run").path / "mlflow_run.json").exists() and last_round(place) > 5)
+    noted = place.run("run").path / "mlflow_run.json"
+    assert wait_until(lambda: noted.exists() and last_round(place) > 5, command, 0.02, 120), command.output
     server.break_down(how)
     broken_after = last_round(place)
-    wait_until(command, lambda: last_round(place) > broken_after + 20)
+    assert wait_until(lambda: last_round(place) > broken_after + 20, command, 0.02, 120), command.output
     server.mend()
     assert command.wait(180) == 0, command.output
     assert "did not reach" not in command.output
 
     client = connect(server.store)
-    run = client.get_run(json.loads((place.run("run").path / "mlflow_run.json").read_text())["run_id"])
+    run = client.get_run(json.loads(noted.read_text())["run_id"])
     assert run.info.status == "FINISHED"
     expected: dict[str, list[tuple[int, float]]] = {}
     for step, key, value in logged(place):
@@ -69,11 +67,3 @@ def same(one: float, other: float) -> bool:
 
 def last_round(place: Place) -> int:
     return max((step for step, _, _ in logged(place)), default=0)
-
-
-def wait_until(command: Command, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert command.process.is_alive(), command.output
-        assert time.monotonic() < deadline, command.output
-        time.sleep(0.02)

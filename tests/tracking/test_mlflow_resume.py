@@ -3,8 +3,8 @@
 import signal
 
 import pytest
-from runs import execute
-from tracked_sessions import Session, client_of, flaky, history, runs_of, two_of_three, wait_until, warnings_in
+from runs import execute, wait_until
+from tracked_sessions import Session, client_of, flaky, history, runs_of, two_of_three, warnings_in
 
 from fedlit.tracking.base import MetricsFile
 
