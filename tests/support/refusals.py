@@ -47,7 +47,7 @@ class Printed(_Streams):
         assert self.code == 0, self.err
         return self.out
 
-    def refused(self, key: str, *names: object, code: int = 1) -> None:
+    def refused(self, key: str | None, *names: object, code: int = 1) -> None:
         """Check that the command has refused a mistake; ``names`` as of the function ``refused``."""
         assert self.code == code, self.err
         _check(self.key, key, names, self.err)
@@ -57,6 +57,6 @@ Cli = Callable[[str], Printed]
 """The type of the fixture `fedlit_cli`."""
 
 
-def _check(key: str | None, expected: str, names: tuple[object, ...], text: str) -> None:
+def _check(key: str | None, expected: str | None, names: tuple[object, ...], text: str) -> None:
     missing = [name for name in map(str, names) if name not in text]
     assert (key, missing) == (expected, []), text

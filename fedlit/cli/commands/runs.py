@@ -50,7 +50,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             return 0
         return _remove(args.remove, console)
     except ConfigError as error:
-        complain(str(error))
+        complain(error)
         return 2
 
 

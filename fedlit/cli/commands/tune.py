@@ -42,7 +42,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             return 0
         tuned, finals = run_tuning(tuning, args.jobs, console)
     except ConfigError as error:  # its message already names the place
-        complain(str(error))
+        complain(error)
         return 2
     from fedlit.reports.tuning import write_tuning_report
 
