@@ -33,10 +33,7 @@ from fedlit.federation.settings import Settings
 from fedlit.schedules import ConstantSchedule
 from fedlit.tracking.base import Tracker
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 class TestWhatItGives:
@@ -114,10 +111,7 @@ class TestWhatItGives:
             def on_round_end(self, state):
                 torch.nn.init.zeros_(model.head.weight)
 
-        phases, model = (
-            [Phase("first", rounds=1, keep="body")],
-            net(),
-        )  # the head starts afresh, from its initial values
+        phases, model = [Phase("first", rounds=1, keep="body")], net()  # the head starts afresh
         plain, emptied = fit(phases=phases), fit(model, two(), phases=phases, callbacks=[Emptying()])
         assert not model.head.weight.any()
         assert torch.equal(plain.model.head.weight, emptied.model.head.weight)
@@ -282,12 +276,8 @@ class TestOneAfterTheOther:
         assert multiprocessing.active_children() == []
 
 
-def composition_told() -> dict:
-    return described(CODASCA(gamma=0.5))["init_args"]
-
-
 def test_a_composition_is_described_by_its_parts():
-    told = json.dumps(composition_told())
+    told = json.dumps(described(CODASCA(gamma=0.5))["init_args"])
     assert '"gamma": 0.5' in told
     assert "Scaffold" in told
 

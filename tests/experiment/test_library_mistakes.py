@@ -12,6 +12,8 @@ from toys import ToyData
 
 from fedlit.aggregators import Scaffold
 
+pytestmark = pytest.mark.usefixtures("folder")
+
 
 class Untrainable(LightningModule):
     pass
@@ -24,11 +26,6 @@ class Tied(Net):
         super().__init__()
         self.tail = torch.nn.Linear(64, 2)
         self.tail.weight.data = self.head.weight.data
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 class Stream(IterableDataset):
@@ -105,11 +102,6 @@ def test_a_model_that_cannot_predict_says_what_it_lacks():
     fitted = fit(Silent())
     with refused("model-without-predict", "Silent"):
         fitted.predict(part())
-
-
-def test_names_of_algorithms_are_for_yaml():
-    with refused("argument-type", "aggregators", "['FedBN']"):
-        fit(aggregators=["FedBN"])
 
 
 def test_a_misspelt_argument_is_reported_with_a_similar_name():

@@ -65,6 +65,10 @@ def phase(**keys) -> dict:
     return PRETRAIN | keys
 
 
+HEAD = phase(name="head", clients=None, trainable="head", keep="all")
+"""A phase that trains only the head on the body of the one before it, and keeps both."""
+
+
 def place(path: Path, config: dict) -> Place:
     path.mkdir(parents=True, exist_ok=True)
     (path / "config.yaml").write_text(yaml.safe_dump(config))
@@ -74,9 +78,7 @@ def place(path: Path, config: dict) -> Place:
 def finished(path: Path, config: dict, options: str = "") -> tuple[Kept, str]:
     """A successful run, and its output."""
     here = place(path, config)
-    command = here.fit(options)
-    assert command.wait() == 0, command.output
-    return here.run("run"), command.output
+    return here.run("run"), here.fit(options).succeeded()
 
 
 def less_totals(rows: list) -> list:
@@ -149,27 +151,18 @@ def test_killed_and_resumed(whole, tmp_path, step):
     here = place(tmp_path, CONFIG)
     command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
     assert command.wait() == -signal.SIGKILL, command.output
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
-    assert "resuming" in again.output
+    assert "resuming" in here.fit("--ckpt_path last").succeeded()
     assert_same_run(here.run("run"), whole[0])
 
 
 @pytest.mark.slow
-def test_killed_between_phase_and_main_part(whole, tmp_path):
-    """Rounds that the main part had logged after its last checkpoint are repeated."""
+@pytest.mark.parametrize("finished", [True, False])
+def test_resumed_at_the_end_of_a_part(whole, tmp_path, finished):
+    """A finished run adds and loses nothing; one without a checkpoint of the main part repeats its logged rounds."""
     here = copied(whole, tmp_path)
-    shutil.rmtree(here.path / "default/run/checkpoints")
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
-    assert_same_run(here.run("run"), whole[0])
-
-
-@pytest.mark.slow
-def test_resuming_a_finished_run_adds_and_loses_nothing(whole, tmp_path):
-    here = copied(whole, tmp_path)
-    again = here.fit("--ckpt_path last")
-    assert again.wait() == 0, again.output
+    if not finished:
+        shutil.rmtree(here.path / "default/run/checkpoints")
+    here.fit("--ckpt_path last").succeeded()
     assert_same_run(here.run("run"), whole[0])
 
 
@@ -187,14 +180,10 @@ def test_test_and_predict(fixture, request, tmp_path):
     run = request.getfixturevalue(fixture)
     trained = yaml.safe_load((run[0].path / "config.yaml").read_text())
     here = copied(run, tmp_path, {k: trained[k] for k in ("phases", "data", "model", "federation")})
-    tested = here.fit("--ckpt_path best", "test")
-    assert tested.wait() == 0, tested.output
-    table = re.findall(r"│.*│", tested.output)
+    table = re.findall(r"│.*│", here.fit("--ckpt_path best", "test").succeeded())
     assert len(table) >= 4
     assert table == re.findall(r"│.*│", run[1])
-    predicted = here.fit("--ckpt_path best", "predict")
-    assert predicted.wait() == 0, predicted.output
-    assert "images: " in predicted.output
+    assert "images: " in here.fit("--ckpt_path best", "predict").succeeded()
 
 
 @pytest.mark.slow
@@ -234,41 +223,30 @@ class TestHandOver:
     def fresh(self, tmp_path_factory) -> tuple[dict, dict]:
         return parts(start_of_main(tmp_path_factory.mktemp("fresh"), changed(phases=[])))
 
-    def best(self, path: Path, name: str = "pretrain") -> tuple[dict, dict]:
+    def best(self, path: Path, name: str) -> tuple[dict, dict]:
         return parts(checkpoint.tensors(path / f"runs/default/run/phases/{name}"))
 
-    def test_the_body_with_a_new_head(self, fresh, tmp_path):
-        body, head = parts(start_of_main(tmp_path, changed()))
-        assert_start(body, self.best(tmp_path)[0])
-        assert_start(head, fresh[1])
-        assert not torch.equal(body["body.conv1.weight"], fresh[0]["body.conv1.weight"])
-
-    @pytest.mark.slow
-    def test_all(self, fresh, tmp_path):
-        body, head = parts(start_of_main(tmp_path, changed(phases=[phase(keep="all")])))
-        assert_start(body, self.best(tmp_path)[0])
-        assert_start(head, self.best(tmp_path)[1])
-        assert not torch.equal(head["head.weight"], fresh[1]["head.weight"])
-
-    @pytest.mark.slow
-    def test_two_phases(self, fresh, tmp_path):
-        """The second phase trains only the head on the body of the first, and keeps both."""
-        second = phase(name="head", clients=None, trainable="head", keep="all", optimizer=None)
-        body, head = parts(start_of_main(tmp_path, changed(phases=[PRETRAIN, second])))
-        assert_start(body, self.best(tmp_path)[0])
-        assert_start(head, self.best(tmp_path, "head")[1])
-        steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
-        assert steps == list(range(1, 2 * PHASE + 2))
-
-    @pytest.mark.slow
-    def test_a_new_head_is_new_whatever_earlier_phases_kept(self, fresh, tmp_path):
-        phases = [phase(keep="all"), phase(name="second", keep="body")]
+    @pytest.mark.parametrize(
+        ("phases", "body_of", "head_of"),
+        [
+            ([PRETRAIN], "pretrain", None),
+            pytest.param([phase(keep="all")], "pretrain", "pretrain", marks=pytest.mark.slow),
+            pytest.param([PRETRAIN, HEAD], "pretrain", "head", marks=pytest.mark.slow),
+            pytest.param([phase(keep="all"), phase(name="second")], "second", None, marks=pytest.mark.slow),
+        ],
+        ids=["body", "all", "the head in a phase of its own", "body, whatever earlier phases kept"],
+    )
+    def test_the_main_part_starts_from(self, fresh, tmp_path, phases, body_of, head_of):
         body, head = parts(start_of_main(tmp_path, changed(phases=phases)))
-        assert_start(body, self.best(tmp_path, "second")[0])
-        assert_start(head, fresh[1])
+        assert_start(body, self.best(tmp_path, body_of)[0])
+        assert_start(head, self.best(tmp_path, head_of)[1] if head_of else fresh[1])
+        assert not torch.equal(body["body.conv1.weight"], fresh[0]["body.conv1.weight"])
+        assert not head_of or not torch.equal(head["head.weight"], fresh[1]["head.weight"])
+        steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
+        assert steps == list(range(1, len(phases) * PHASE + 2))
 
 
-REFUSED = {
+MISTAKES = {
     "client": (
         changed(phases=[phase(clients=["site-9"])]),
         "expected names among site-0, site-1, site-2, found 'site-9'",
@@ -292,19 +270,15 @@ REFUSED = {
         changed(model={"class_path": "toys.ToyNet"}),
         "phases, 'pretrain': expected a model with 'optimizer'",
     ),
-}
-NAMES = {
     "name that is a path": (changed(phases=[phase(name="a/b")]), "name"),
     "name that leads elsewhere": (changed(phases=[phase(name="..")]), "name"),
     "no name": (changed(phases=[phase(name="")]), "name"),
     "two of a name": (changed(phases=[PRETRAIN, PRETRAIN]), "name"),
+    "monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing"),
 }
 
 
-MONITOR = {"monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing")}
-
-
-@pytest.mark.parametrize("case", spread(REFUSED | NAMES | MONITOR, 2))
+@pytest.mark.parametrize("case", spread(MISTAKES, 2))
 def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path, fedlit_cli):
     config, words = case
     here = place(tmp_path, config)
@@ -320,18 +294,14 @@ def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path, fedlit_
 def test_fast_dev_run(tmp_path):
     """One round of one step of each part, and nothing is kept."""
     here = place(tmp_path, CONFIG)
-    command = here.fit("--fast_dev_run true")
-    assert command.wait() == 0, command.output
-    assert "phase 'pretrain'" in command.output
+    assert "phase 'pretrain'" in here.fit("--fast_dev_run true").succeeded()
     assert not list(here.path.glob("default/*"))
 
 
 @pytest.mark.slow
 def test_printed_config_is_the_same_run(whole, tmp_path):
-    here = place(tmp_path, CONFIG)
-    printed = here.fit("--print_config")
-    assert printed.wait() == 0, printed.output
-    config = {k: v for k, v in yaml.safe_load(printed.output).items() if k not in ("run_dir", "name")}
+    printed = place(tmp_path, CONFIG).fit("--print_config").succeeded()
+    config = {k: v for k, v in yaml.safe_load(printed).items() if k not in ("run_dir", "name")}
     kept, _ = finished(tmp_path / "again", config)
     assert_same_run(kept, whole[0])
 
@@ -348,13 +318,7 @@ class TestTakenOver:
         assert phase.training.gradient_clip == 0.5
 
     def test_what_a_phase_says_itself_counts(self):
-        own = {
-            "participation": 1.0,
-            "weights": "examples",
-            "gradient_clip": 2.0,
-            "eval_every": 1,
-            "checkpoint_every": 1,
-        }
+        own = dict(participation=1.0, weights="examples", gradient_clip=2.0, eval_every=1, checkpoint_every=1)
         phase = Phase("warm-up", **own).federation(Federation(**self.MAIN))
         assert {name: getattr(phase, name) for name in own} == own
 
@@ -375,7 +339,6 @@ class TestTakenOver:
         )
         kept, _ = finished(tmp_path, config)
         rows = kept.metrics()
-        assert {(step, float(value)) for step, key, value in rows if key == "round/clients"} == {
-            (step, 1.0) for step in range(1, PHASE + MAIN + 1)
-        }
+        cohorts = [(step, float(value)) for step, key, value in rows if key == "round/clients"]
+        assert cohorts == [(step, 1.0) for step in range(1, PHASE + MAIN + 1)]
         assert {step for step, key, _ in rows if key == "val/auroc_macro"} == {PHASE, PHASE + MAIN}

@@ -162,11 +162,8 @@ class TestPlan:
 
     def test_an_unknown_key_of_a_range_has_its_line_and_similar_names(self, folder: Path, fedlit_cli):
         write(folder, TUNE | {"ranges": {"model.lrr": [0.1, 0.2]}, "tries": 2})
-        code, _, err = fedlit_cli("tune --config sweep.yaml --dry_run true")
-        assert code == 2
-        assert "sweep.yaml, line" in err
-        assert "lrr" in err
-        assert "did you mean" in err
+        ended = fedlit_cli("tune --config sweep.yaml --dry_run true")
+        ended.refused("sweep-run-invalid", "sweep.yaml, line", "lrr", "did you mean", code=2)
 
     def test_a_dry_run_lists_the_tries(self, folder: Path, fedlit_cli):
         write(folder, TUNE)
@@ -333,8 +330,7 @@ def test_a_killed_and_continued_tuning_equals_an_uninterrupted_one(tmp_path: Pat
     ranges = {"federation.gradient_clip": {"low": 0.01, "high": 1, "scale": "log"}}
     file = write(tmp_path, TUNE | {"ranges": ranges, "tries": 2, "seeds": [0]}, base)
     line = f"tune --config {file} --output {tmp_path}"
-    whole = Place(tmp_path / "a").start(f"{line}/whole --run_dir {tmp_path}/whole-runs --jobs 2")
-    assert whole.wait(240) == 0, whole.output
+    Place(tmp_path / "a").start(f"{line}/whole --run_dir {tmp_path}/whole-runs --jobs 2").succeeded(240)
     for stage, signum in (("seed=100", signal.SIGKILL), ("seed=0", signal.SIGINT)):
         part = Place(tmp_path / stage).start(f"{line}/parts --run_dir {tmp_path}/parts-runs")
         assert wait_until(
@@ -347,8 +343,7 @@ def test_a_killed_and_continued_tuning_equals_an_uninterrupted_one(tmp_path: Pat
         )
         os.kill(part.process.pid, signum)
         assert part.wait(240) != 0
-    rest = Place(tmp_path / "rest").start(f"{line}/parts --run_dir {tmp_path}/parts-runs")
-    assert rest.wait(240) == 0, rest.output
+    Place(tmp_path / "rest").start(f"{line}/parts --run_dir {tmp_path}/parts-runs").succeeded(240)
     names = sorted(path.parent.name for path in (tmp_path / "whole-runs/tuned").glob("*/result.json"))
     assert len(names) == 6
     for name in names:

@@ -94,8 +94,7 @@ def test_a_phantom_classifier_as_one_types_it(tmp_path):
     """Commands run in their own processes; the file contains dual variables and constants of the objective."""
     place = Place(tmp_path, f"{PHANTOM} --data.cache_dir {tmp_path}/cache")
     for command, options in {"fit": "--name run", "export": "--ckpt_path last"}.items():
-        done = place.fit(options, command)
-        assert done.wait(120) == 0, done.output
+        place.fit(options, command).succeeded(120)
     file = tmp_path / RUN.relative_to("runs") / "model.safetensors"
     told = metadata(file)
     classes = json.loads(told["classes"])

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from refusals import refused
 from runs import Place
 from sklearn.metrics import roc_auc_score
-from toys import CLASSES
+from toys import CLASSES, TOYS
 
 import fedlit
 from fedlit.cli.main import main
@@ -96,21 +96,12 @@ WARDS = (
     "--data test_predictions.Wards --model toys.ToyNet --logger test_predictions.Listed --federation.workers 1"
     " --federation.rounds 2 --federation.checkpoint_every 1"
 )
-TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 
 
 @pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture):
+def fedlit_cli(fedlit_cli):
     """A function that runs a command line in this process, which must succeed; returns its output."""
-
-    def run(line: str) -> str:
-        with pytest.raises(SystemExit) as stopped:
-            main(shlex.split(line))
-        printed = capsys.readouterr()
-        assert not stopped.value.code, printed.err
-        return printed.out
-
-    return run
+    return lambda line: fedlit_cli(line).succeeded()
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +227,7 @@ class TestFit:
     def test_ranks_write_one_file_of_all_their_clients(self, tmp_path):
         place = Place(tmp_path / "runs", f"{TOYS} --federation.aggregators+=FedBN")
         for command in [*place.ranks("--name two"), place.fit("--name one")]:
-            assert command.wait() == 0, command.output
+            command.succeeded()
         one, two = (kept(place.run(name).path / "predictions")["federation"] for name in ("one", "two"))
         torch.testing.assert_close(two.scores, one.scores)
         np.testing.assert_array_equal(two.models, one.models)

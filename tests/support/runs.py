@@ -58,6 +58,11 @@ class Command:
             raise TimeoutError(f"did not end within {seconds} s:\n{self.output}")
         return self.process.exitcode
 
+    def succeeded(self, seconds: float = 60) -> str:
+        """Check that the command ends without an error; return its output."""
+        assert self.wait(seconds) == 0, self.output
+        return self.output
+
     @property
     def output(self) -> str:
         return self.log.read_text() if self.log.exists() else ""

@@ -3,7 +3,6 @@
 import csv
 import importlib.util
 import json
-import logging
 import math
 import shlex
 import threading
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from lightning.pytorch.loggers import CSVLogger, Logger
+from tracked_sessions import warnings_in
 
 from fedlit.tracking import loggers
 from fedlit.tracking.base import MetricsFile, RunInfo, Tracker
@@ -102,10 +102,6 @@ class Session:
     def finish(self, status: str = "FINISHED") -> None:
         self.metrics.close()
         self.tracker.finish(status)
-
-
-def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # What the key ``logger`` says.
