@@ -1,13 +1,13 @@
 """``fedlit export``."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from jsonargparse import Namespace
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.checkpoints import checkpoint
-from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.resumption import required_checkpoint
@@ -28,26 +28,22 @@ def parser(argv: Sequence[str]) -> Parser:
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Export a model; return the exit code."""
+    """Write the model of a checkpoint, or a client's own model, to a file; return the exit code."""
     with composed(args, parser) as experiment:
-        return run_export(experiment, args.client, args.output)
-
-
-def run_export(experiment: Experiment, client: str | None, output: Path | None) -> int:
-    """Write the model of a checkpoint, or a client's own model, to a file."""
-    path, console = required_checkpoint(experiment), experiment.console
-    directory = run_of(path)
-    check_described(directory, experiment.config)
-    experiment.federation.workers = 1  # nothing is computed
-    session = experiment.session(directory)
-    try:
-        holder = owner(session, client)
-        file = output or directory / ("model.safetensors" if holder is None else f"model-{slug(holder)}.safetensors")
-        if experiment.fabric.is_global_zero:
-            names = [type(a).__name__ for a in experiment.federation.aggregators]
-            export(session, checkpoint.load(path, session.layout, names), directory, holder, file)
-        if client and holder is None:
-            console.print(f"clients keep no part of the model: {client!r} has the federation's model")
+        path, console = required_checkpoint(experiment), experiment.console
+        directory = run_of(path)
+        check_described(directory, experiment.config)
+        experiment.federation.workers = 1  # nothing is computed
+        session = experiment.session(directory)
+        with closing(session.engine):
+            holder = owner(session, args.client)
+            default = "model.safetensors" if holder is None else f"model-{slug(holder)}.safetensors"
+            file = args.output or directory / default
+            if experiment.fabric.is_global_zero:
+                names = [type(a).__name__ for a in experiment.federation.aggregators]
+                export(session, checkpoint.load(path, session.layout, names), directory, holder, file)
+        if args.client and holder is None:
+            console.print(f"clients keep no part of the model: {args.client!r} has the federation's model")
         if unlearned := [name for name in session.classes if name not in session.learned(holder)]:
             console.print(f"ignore the scores of classes that the model has not learned: {', '.join(unlearned)}")
         if foreign := foreign_code(experiment.settings["model"]):
@@ -57,5 +53,3 @@ def run_export(experiment: Experiment, client: str | None, output: Path | None) 
             )
         console.print(f"model after {checkpoint.rounds(path)} rounds: {file}")
         return 0
-    finally:
-        session.engine.close()

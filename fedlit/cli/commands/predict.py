@@ -1,6 +1,7 @@
 """``fedlit predict``."""
 
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,7 +11,6 @@ from rich.progress import Progress
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.resumption import required_checkpoint
@@ -59,56 +59,52 @@ def _folder_parser() -> Parser:
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Predict, and return the exit code."""
+    """Write the probabilities of a checkpoint for a part of the data, one file per set of images; return the exit code.
+
+    With a trained model, score the images of a folder.
+    """
     if "folder" in args:
-        return run_folder(args.model, args.folder, args.output, args.tracking_uri, args.accelerator, args.trust)
+        return _score_folder(args)
     with composed(args, parser) as experiment:
-        return run_predict(experiment, args.part, args.output, args.format)
+        path, console = required_checkpoint(experiment), experiment.console
+        session = experiment.session(run_of(path))
+        with closing(session.engine):
+            server, rounds, _ = session.restore(path)
+            folder = args.output or run_of(path) / "probabilities"
+            for name, scores in evaluate_sets(session, server, args.part, "predict_step").items():
+                table = collected(session, name, scores, rounds)
+                if table is None:
+                    raise ConfigError(
+                        f"predict: expected classes and a predict_step that returns a tensor [B, C], found a "
+                        f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have "
+                        "them",
+                        key="predict-without-predict-step",
+                    )
+                if session.fabric.is_global_zero:
+                    file = write(table, folder / f"{slug(name)}_{args.part}.{args.format}")
+                    console.print(f"{len(table)} images: {file}")
+        return 0
 
 
-def run_folder(model: str, folder: Path, output: Path, tracking_uri: str, accelerator: str, trust: bool = False) -> int:
+def _score_folder(args: Namespace) -> int:
     """Score the images of a folder; return 1 if some cannot be read, whose rows stay empty."""
-    if output.is_dir():
+    if args.output.is_dir():
         raise ConfigError(
-            f"--output: expected a file such as {output / 'scores.csv'}, found the folder {output}",
+            f"--output: expected a file such as {args.output / 'scores.csv'}, found the folder {args.output}",
             key="predictions-output-is-a-folder",
         )
-    files = image_files(folder)
-    scorer = load_scorer(model, tracking_uri, accelerator, trust)
+    files = image_files(args.folder)
+    scorer = load_scorer(args.model, args.tracking_uri, args.accelerator, args.trust)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Scoring {len(files):,} images", total=len(files))
         scores, unreadable = score_files(scorer, files, lambda done: bar.advance(task, done))
-    write_scores(output, folder, files, scores, scorer.classes)
+    write_scores(args.output, args.folder, files, scores, scorer.classes)
     if unlearned := scorer.unlearned:
         console.print(f"no scores for classes that the model has not learned: {', '.join(unlearned)}")
-    console.print(f"{len(files)} images: {output}")
+    console.print(f"{len(files)} images: {args.output}")
     if not unreadable:
         return 0
     shown = "".join(f"\n  {file}: {reason}" for file, reason in sorted(unreadable.items())[:5])
     complain(f"{len(unreadable)} of {len(files)} images cannot be read; their rows have no scores:{shown}")
     return 1
-
-
-def run_predict(experiment: Experiment, part: str, output: Path | None, format: str) -> int:
-    """Write the probabilities that a checkpoint gives to a part of the data, one file per set of images."""
-    path, console = required_checkpoint(experiment), experiment.console
-    session = experiment.session(run_of(path))
-    try:
-        server, rounds, _ = session.restore(path)
-        folder = output or run_of(path) / "probabilities"
-        for name, scores in evaluate_sets(session, server, part, "predict_step").items():
-            table = collected(session, name, scores, rounds)
-            if table is None:
-                raise ConfigError(
-                    f"predict: expected classes and a predict_step that returns a tensor [B, C], found a "
-                    f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have "
-                    "them",
-                    key="predict-without-predict-step",
-                )
-            if session.fabric.is_global_zero:
-                file = write(table, folder / f"{slug(name)}_{part}.{format}")
-                console.print(f"{len(table)} images: {file}")
-        return 0
-    finally:
-        session.engine.close()

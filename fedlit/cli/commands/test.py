@@ -36,18 +36,13 @@ def parser(argv: Sequence[str]) -> Parser:
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Test; return the exit code."""
-    with composed(args, parser) as experiment:
-        return run_test(experiment, args.output)
-
-
-def run_test(experiment: Experiment, output: Path | None) -> int:
-    """Evaluate a checkpoint on the test sets, and write the predictions."""
-    path, console = required_checkpoint(experiment), experiment.console
-    if (run_of(path) / "config.yaml").exists() and (rows := config_difference(run_of(path), experiment.config)):
-        console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(rows[:5])}")
-    folder = output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
+    """Evaluate a checkpoint on the test sets, and write the predictions; return the exit code."""
     with ExitStack() as open_things:
+        experiment = open_things.enter_context(composed(args, parser))
+        path, console = required_checkpoint(experiment), experiment.console
+        if (run_of(path) / "config.yaml").exists() and (rows := config_difference(run_of(path), experiment.config)):
+            console.print(f"note: {run_of(path)} was trained with other settings: {'; '.join(rows[:5])}")
+        folder = args.output or (run_of(path) / FOLDER if _tested_by_fit(experiment, path) else None)
         if folder == run_of(path) / FOLDER:  # to which a run writes when it ends
             open_things.enter_context(locked(experiment, run_of(path)))
         session = experiment.session(run_of(path))
