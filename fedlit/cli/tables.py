@@ -10,7 +10,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
+from rich.table import Column, Table
 
 from fedlit.data.labels import harmonised
 from fedlit.data.pictures.cached import CacheEntry
@@ -59,9 +59,7 @@ def cache_table(folder: Path, entries: Sequence[CacheEntry], console: Console) -
 
 def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> Table:
     """Make a table of the AUROC of each class with its support, from metrics whose names begin with ``prefix``."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("class", no_wrap=True)
-    _number_columns(table, ("AUROC", "positives", "negatives"))
+    table = _titled(title, ["class"], ["AUROC", "positives", "negatives"])
     start = f"{prefix}/auroc/"
     for key, value in metrics.items():
         if key.startswith(start):
@@ -94,9 +92,7 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
     if len(set(shown.values())) < len(sets):
         shown = dict(zip(sets, sets, strict=True))
     for part in _abreast(first, [max(6, len(shown[name])) for name in sets], width):
-        table = Table(title=title, title_justify="left")
-        table.add_column("class", no_wrap=True)
-        _number_columns(table, [shown[name] for name in sets[part]])
+        table = _titled(title, ["class"], [shown[name] for name in sets[part]])
         for keys in (rows, means):
             for key, name in keys.items():
                 values = (metrics.get(f"test/{each}/{key}", float("nan")) for each in sets[part])
@@ -108,23 +104,16 @@ def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, w
 def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
     """Make a table of the metric's mean and standard deviation over the seeds, by case and point of the grid.
 
-    Args:
-        sweep: The sweep.
-        table: Its runs, one per row.
-        draws: Which draws of the data the seeds have, for the title.
-        width: Columns of the console.
+    ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.
     """
     by = [*(["case"] if sweep.cases else []), *sweep.grid]
-    shown = Table(title=f"{sweep.metric}, mean over seeds {draws}", title_justify="left")
     room = max(8, (width - 34) // max(1, len(by)) - 3)
-    for name in by:
-        shown.add_column(shortened(name, room), no_wrap=True)
-    _number_columns(shown, ("mean", "SD", "runs"))
+    title, names = f"{sweep.metric}, mean over seeds {draws}", [shortened(name, room) for name in by]
+    shown = _titled(title, names, ["mean", "SD", "runs"])
     groups = table.groupby(by, sort=False, dropna=False) if by else [((), table)]
     for point, rows in groups:
-        values = rows[sweep.metric].dropna()
-        numbers = (_number(number, "-") for number in (values.mean(), values.std()))
-        shown.add_row(*(shortened(str(each), room) for each in point), *numbers, f"{len(values)}/{len(rows)}")
+        values, cells = rows[sweep.metric].dropna(), [shortened(str(each), room) for each in point]
+        shown.add_row(*cells, *_mean_and_sd(values), f"{len(values)}/{len(rows)}")
     return shown
 
 
@@ -132,13 +121,10 @@ def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Tab
     """Make a table of the mean AUROC over seeds of each test set, or of each class if there is one test set."""
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
     macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
-    shown = Table(title=f"over {len(results)} seeds {draws}", title_justify="left")
-    shown.add_column("metric", no_wrap=True)
-    _number_columns(shown, ("mean", "SD"))
+    shown = _titled(f"over {len(results)} seeds {draws}", ["metric"], ["mean", "SD"])
     for key in keys if len(macro) == 1 else macro:
         values = pd.Series([result.metrics[key] for result in results])
-        numbers = (_number(number, "-") for number in (values.mean(), values.std()))
-        shown.add_row(shortened(key, max(20, width - 28)), *numbers)
+        shown.add_row(shortened(key, max(20, width - 28)), *_mean_and_sd(values))
     return shown
 
 
@@ -161,9 +147,11 @@ def _abreast(first: int, widths: Sequence[int], total: int) -> Iterator[slice]:
     yield slice(start, len(widths))
 
 
-def _number_columns(table: Table, names: Sequence[str]) -> None:
-    for name in names:
-        table.add_column(name, justify="right", no_wrap=True)
+def _titled(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
+    """Make a table with columns of names and of numbers."""
+    columns = [Column(name, no_wrap=True) for name in names]
+    columns += [Column(name, no_wrap=True, justify="right") for name in numbers]
+    return Table(*columns, title=title, title_justify="left")
 
 
 def list_shipped(console: Console) -> None:
@@ -210,6 +198,10 @@ def _called(label: str | dict[str, list[str]]) -> str:
         return label
     ((rule, several),) = label.items()
     return f"{rule} of {', '.join(several)}"
+
+
+def _mean_and_sd(values: pd.Series) -> tuple[str, str]:
+    return _number(values.mean(), "-"), _number(values.std(), "-")
 
 
 def _number(value: float, undefined: str = "undefined") -> str:
