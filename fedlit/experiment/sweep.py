@@ -153,7 +153,7 @@ def run_all(
                 console.print(f"last lines of {job.log}:\n{_last_lines(job.log)}", style="red")
             _write(_table(runs, metric, statuses), file)
 
-        with progress:
+        with progress.bar:
             signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
         table = _table(runs, metric, statuses)
         _write(table, file)

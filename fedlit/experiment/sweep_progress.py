@@ -4,14 +4,13 @@ import shlex
 import time
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 
 class SweepProgress:
-    """The display of a sweep: how many runs are done, which are running and for how long, and the time left."""
+    """The display of a sweep, inside of its ``bar``: how many runs are done, which are running, and the time left."""
 
     def __init__(self, runs: int, done: int, jobs: int, console: Console) -> None:
         self.console, self._runs, self._done, self._jobs = console, runs, done, jobs
@@ -21,20 +20,13 @@ class SweepProgress:
         self._stopping = False
         name, left = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[left]}", style="cyan")
         columns = (name, BarColumn(), TimeElapsedColumn(), left)
-        self._bar = Progress(*columns, console=console, disable=not console.is_terminal)
-        self._all = self._bar.add_task(f"runs {done}/{runs}", total=runs, completed=done, left="")
-
-    def __enter__(self) -> "SweepProgress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bar.stop()
+        self.bar = Progress(*columns, console=console, disable=not console.is_terminal)
+        self._all = self.bar.add_task(f"runs {done}/{runs}", total=runs, completed=done, left="")
 
     def started(self, name: str, log: Path) -> None:
         """Show a run; without a terminal, print the command that follows its output."""
         self._began[name] = time.monotonic()
-        self._tasks[name] = self._bar.add_task(name, total=None, left="")
+        self._tasks[name] = self.bar.add_task(name, total=None, left="")
         if not self.console.is_terminal:
             self._say(f"started {name}: tail -F {shlex.quote(str(log))}")
 
@@ -55,7 +47,7 @@ class SweepProgress:
 
     def _clear(self, name: str) -> float:
         """Remove a run from the display; return its duration in seconds."""
-        self._bar.remove_task(self._tasks.pop(name))
+        self.bar.remove_task(self._tasks.pop(name))
         return time.monotonic() - self._began.pop(name)
 
     def _say(self, line: str) -> None:
@@ -65,7 +57,7 @@ class SweepProgress:
         """Update the time left."""
         left = self._left()
         shown = f"runs {self._done}/{self._runs}"
-        self._bar.update(self._all, completed=self._done, description=shown, left=left and f"{left} left")
+        self.bar.update(self._all, completed=self._done, description=shown, left=left and f"{left} left")
 
     def _left(self) -> str:
         """Return the estimated time left, from the runs that ended here; "" before the first one and after a stop."""
