@@ -6,7 +6,7 @@ from typing import Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.schedule import Plan, Schedule, Unit
-from fedlit.core.system.argument_types import checked
+from fedlit.core.system.argument_types import check_number, checked
 
 
 @checked
@@ -113,12 +113,8 @@ class PracticeSchedule(Schedule):
 
     def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
         for name, value in (("window", window), ("iterations", iterations), ("decay_every", decay_every)):
-            if value < 1:
-                raise ConfigError(
-                    f"PracticeSchedule.{name}: expected at least 1, found {value}", key="practice-number-below-one"
-                )
-        if not decay >= 1:
-            raise ConfigError(f"PracticeSchedule.decay: expected at least 1, found {decay}", key="decay-below-one")
+            check_number(f"PracticeSchedule.{name}", value, "[1, inf)", key="practice-number-below-one")
+        check_number("PracticeSchedule.decay", decay, "[1, inf)", key="decay-below-one")
         self.window, self.decay_every, self.decay = window, decay_every, decay
         self.rounds = math.ceil(iterations / window)
         if self.rounds * window > iterations:
@@ -207,8 +203,7 @@ class TheorySchedule(StageSchedule):
         growth: float = 4.0,
         window_growth: Literal["linear", "sqrt", "none"] = "linear",
     ) -> None:
-        if not growth >= 1:
-            raise ConfigError(f"TheorySchedule.growth: expected at least 1, found {growth}", key="growth-below-one")
+        check_number("TheorySchedule.growth", growth, "[1, inf)", key="growth-below-one")
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
         windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.system import documents
+from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.files import whole
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
@@ -119,8 +120,7 @@ def run_all(
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
-    if jobs < 1:
-        raise ConfigError(f"--jobs: expected at least 1, found {jobs}", key="jobs-below-one")
+    check_number("--jobs", jobs, "[1, inf)", key="jobs-below-one")
     with locked(file):
         for run in runs:
             refuse_held(run.directory)

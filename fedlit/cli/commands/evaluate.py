@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.argument_types import check_number
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
 
@@ -70,11 +71,9 @@ def execute(args: Namespace, parser: Parser) -> int:
                 f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it",
                 key="evaluate-share-out-of-range",
             )
-    if args.draws < 100:
-        raise ConfigError(
-            f"--draws: expected at least 100, found {args.draws}; the default is {DRAWS}",
-            key="evaluate-draws-below-100",
-        )
+    check_number(
+        "--draws", args.draws, "[100, inf)", key="evaluate-draws-below-100", advice=f"; the default is {DRAWS}"
+    )
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = EvaluationOptions(
         by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),
