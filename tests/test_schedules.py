@@ -52,7 +52,9 @@ def test_stage_list():
         (lambda: PracticeSchedule(iterations=0), ("practice-number-below-one", "iterations")),
         (lambda: PracticeSchedule(decay_every=0), ("practice-number-below-one", "decay_every")),
         (lambda: PracticeSchedule(decay=0.5), ("decay-below-one",)),
+        (lambda: PracticeSchedule(decay=float("inf")), ("decay-below-one", "finite")),
         (lambda: TheorySchedule(growth=0.5), ("growth-below-one",)),
+        (lambda: TheorySchedule(growth=float("inf")), ("growth-below-one", "finite")),
         (lambda: TheorySchedule(window=8, iterations=81), ("stage-not-of-whole-windows", "81 iterations", "window 8")),
         (lambda: TheorySchedule(stages=0), ("schedule-without-stages",)),
         (

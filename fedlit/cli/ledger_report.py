@@ -36,13 +36,7 @@ class Asked:
 
 
 def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:
-    """Print who asked for what, when, how often, over how many examples, and how many bytes have left.
-
-    Args:
-        lines: Hash and entry of each line of the ledger.
-        folder: The site's folder of states.
-        console: The console.
-    """
+    """Print who asked for what, when, how often, over how many examples, and how many bytes have left."""
     if not lines:
         console.print(f"{folder / LINES}: no message was answered yet, and nothing has left")
         return

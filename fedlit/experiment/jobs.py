@@ -43,20 +43,13 @@ def run_jobs(
     ended: Callable[[CommandLine, int, bool], None],
     tick: Callable[[], None],
 ) -> int:
-    """Run jobs in order, ``at_once`` at a time.
+    """Run jobs in order, ``at_once`` at a time; return the number of the signal that this process got, or 0.
 
     The jobs share the cores of the machine: each uses its part of them for ``federation.workers`` and for decoding. The
     first signal is passed on to them, and no further job starts. A second signal ends this process and the jobs.
 
-    Args:
-        jobs: Jobs to run.
-        at_once: Largest number of processes at a time.
-        started: Called before a job starts.
-        ended: Called with a job, its exit code (negative after a signal), and whether this process had got a signal.
-        tick: Called several times per second.
-
-    Returns:
-        The number of the signal that this process got, or 0.
+    ``started`` is called before a job starts, ``tick`` several times per second, and ``ended`` with a job, its exit
+    code (negative after a signal), and whether this process had got a signal.
     """
     waiting, running, passed_on = deque(jobs), {}, False
     with Interrupts() as interrupts:

@@ -56,11 +56,10 @@ class Sources:
                 yield Path(value if equals else self.argv[i + 1])
 
     def where(self, key: str, words: Sequence[str] = ()) -> str:
-        """Return the place of a key as ``FILE, line N`` or ``command line``, or "" if it is unknown.
+        """Return the place of a dotted key as ``FILE, line N`` or ``command line``, or "" if it is unknown.
 
-        Args:
-            key: Dotted key without ``init_args``.
-            words: Words that may be at the key or below it; the place of the first such word is returned instead.
+        With ``words``, return the place of the first of them that is at the key or below it. The key has no
+        ``init_args``.
         """
         path = key.split(".")
         paths = [path[:length] for length in range(len(path), 0, -1)] if words else [path]
@@ -123,14 +122,10 @@ class SweepSources(Sources):
 def explain(
     error: Exception | None, sources: Sources, options: Iterable[str] = (), classes: Iterable[str] = (), text: str = ""
 ) -> str:
-    """Return the reason of an error with the key, its place and similar names.
+    """Return the reason of an error, or of a ``text`` without one, with the key, its place and similar names.
 
-    Args:
-        error: Error of jsonargparse or of fedlit. Its causes describe the same mistake in more detail.
-        sources: Sources of the configuration.
-        options: Existing keys, for similar names.
-        classes: Existing short names, for similar names.
-        text: Text of the error if there is no exception.
+    The causes of an error describe the same mistake in more detail. Similar names are existing keys (``options``) or
+    short names (``classes``).
     """
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):

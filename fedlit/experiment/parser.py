@@ -104,12 +104,7 @@ def is_mistake(error: Exception) -> bool:
 
 
 def complain(message: str | Exception, error: Exception | None = None) -> None:
-    """Print an error, without the credentials of addresses, and log its key.
-
-    Args:
-        message: The error, or a text about it.
-        error: The error, if the message is a text.
-    """
+    """Print an error, or a text about an ``error``, without the credentials of addresses, and log its key."""
     LOG.debug("%s", key_of(error if isinstance(message, str) else message))
     line = f"fedlit: error: {without_credentials(str(message))}"
     Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)

@@ -49,11 +49,9 @@ def check_ranking(metric: str) -> None:
 
 
 def list_runs(folders: Sequence[Path], metric: str | None = None) -> list[RunState]:
-    """Return the runs in folders, by name, or ranked by a metric with the best first.
+    """Return the runs in folders, ranked by a metric with the best first, or by name with the mean validation AUROC.
 
-    Args:
-        folders: Run directories, folders of an experiment, or folders of experiments.
-        metric: Metric by which they are ranked; None sorts them by name, with the mean validation AUROC as value.
+    The folders are run directories, folders of an experiment, or folders of experiments.
 
     Raises:
         ConfigError: A folder does not exist or has no run, the metric is not one to rank by, or no run has it.
@@ -122,9 +120,7 @@ def removable(runs: Sequence[Path]) -> list[RunState]:
 def remove_run(run: Path, tracking_uri: str | None = None) -> str:
     """Remove a run's directory and its MLflow run with its artifacts; return a line on what was removed.
 
-    Args:
-        run: The run's directory.
-        tracking_uri: MLflow's store, if its address has credentials, which the run's directory does not keep.
+    ``tracking_uri`` is MLflow's store, if its address has credentials, which the run's directory does not keep.
 
     Raises:
         ConfigError: A process is using the run, or MLflow cannot be reached; the directory is kept.

@@ -47,14 +47,10 @@ Range = Span | list[Any]
 
 
 def read_range(value: Any, where: str) -> Range:
-    """Return the range that a YAML describes.
-
-    Args:
-        value: A list, or a mapping with ``low`` and ``high``.
-        where: File, line and key, for messages.
+    """Return the range that a YAML describes by a list, or by a mapping with ``low`` and ``high``.
 
     Raises:
-        ConfigError: The range is empty, has one value, or is not a range.
+        ConfigError: The range is empty, has one value, or is not a range; begins with ``where``.
     """
     if isinstance(value, list):
         texts = [as_option(each) for each in value]

@@ -38,14 +38,9 @@ def suggested_point(
 ) -> dict[str, Any]:
     """Return the next settings to try, by Optuna's tree-structured Parzen estimator (TPE).
 
-    They depend only on the arguments, so a tuning that is repeated or continued has the same tries.
-
-    Args:
-        ranges: Ranges by key.
-        points: Settings of the earlier tries, in order.
-        scores: Their results, of which the highest is the best; NaN for a failed try, from which nothing is learned.
-        seed: Seed of the draws.
-        drawn: More random tries than ``points``; the first new one replaces a suggestion that is not new.
+    They depend only on the arguments, so a tuning that is repeated or continued has the same tries. The highest of the
+    ``scores`` of earlier tries, ``points``, is the best; nothing is learned from a failed try, NaN. Of ``drawn``, more
+    random tries than ``points``, the first new one replaces a suggestion that is not new.
     """
     import optuna
 

@@ -46,14 +46,10 @@ def load_sweep(path: str | Path) -> Sweep:
 
 
 def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str], skip: set[str]) -> T:
-    """Read the YAML of a command that plans many runs.
+    """Read the YAML of a command that plans many runs into ``kind``, a dataclass of its keys.
 
-    Args:
-        path: The file.
-        kind: Dataclass of its keys, which has ``config``, files relative to this one, and ``file``.
-        command: Name of the command, for messages.
-        sections: Keys whose values stay as in the file, because they contain keys of `fedlit fit`.
-        skip: Fields that are not keys of the file.
+    Two of its fields are ``config``, files relative to the YAML, and ``file``, the YAML; those to ``skip`` are not keys
+    of the file. The values of some ``sections`` stay as in the file, because they contain keys of `fedlit fit`.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
@@ -100,21 +96,12 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
 def run_all(
     runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, console: Console, tried: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Run the unfinished runs; write and return a table with one row per run.
+    """Run the unfinished runs, ``jobs`` at a time; write a table with one row per run to a file, and return it.
 
-    A signal stops the runs at a checkpoint, and then this process by ``SystemExit``.
-
-    Args:
-        runs: The runs in order.
-        file: File of the table, in the folder of the runs. A lock next to it excludes other processes.
-        metric: A test metric, or another metric in ``metrics.csv``.
-        jobs: Number of runs at a time.
-        console: Console to print to.
-        tried: Names of runs that this command has tried before; those that have failed are not run again.
-
-    Returns:
-        A table with the columns name, case, one per key of the grid, seed, data_seed, status (``finished``, ``failed``,
-        ``stopped`` or ``waiting``), the metric, best_round, and directory.
+    A signal stops the runs at a checkpoint, and then this process by ``SystemExit``. A lock next to the file excludes
+    other processes. Runs whose names are among ``tried`` are not run again if they have failed. The columns are name,
+    case, one per key of the grid, seed, data_seed, status (``finished``, ``failed``, ``stopped`` or ``waiting``), the
+    metric, best_round, and directory.
 
     Raises:
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.

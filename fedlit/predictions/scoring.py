@@ -30,14 +30,10 @@ def names_a_model(word: str) -> bool:
 
 
 def load_scorer(model: str, tracking_uri: str, accelerator: str = "auto", trust: bool = False) -> ImageScorer:
-    """Load a trained model by its name.
+    """Load a trained model for an accelerator; `ImageScorer` describes ``trust``.
 
-    Args:
-        model: ``runs:/ID`` (a run's best model), ``models:/NAME/VERSION``, the folder of an MLflow model, or a file of
-            ``fedlit export``.
-        tracking_uri: Address of the MLflow store, for a model in it.
-        accelerator: ``auto``, ``cpu``, ``cuda`` or ``mps``.
-        trust: Whether to run other code that the model names, see `ImageScorer`.
+    A model is ``runs:/ID`` (a run's best model), ``models:/NAME/VERSION``, both in the MLflow store at
+    ``tracking_uri``, the folder of an MLflow model, or a file of ``fedlit export``.
 
     Raises:
         ConfigError: There is no such model, MLflow does not answer, fedlit did not write the model, or it names code

@@ -12,9 +12,7 @@ from fedlit.tracking.store import cause, connect
 def noted_run(directory: Path, tracking_uri: str | None = None) -> tuple[str, str] | None:
     """Return the store and the id of a directory's run in MLflow, or None if it has none.
 
-    Args:
-        directory: The run directory.
-        tracking_uri: The store with its credentials, which the directory does not contain.
+    ``tracking_uri`` replaces the same store without credentials, as which the directory contains it.
     """
     try:
         note = json.loads((directory / "mlflow_run.json").read_text())

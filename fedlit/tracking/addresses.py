@@ -38,11 +38,7 @@ def without_credentials(text: str, mark: str = "") -> str:
     """Remove user, password and secret options from every address in a text.
 
     A password may contain ``@``, ``/``, ``?`` and ``#``: if an address has one, everything up to its last ``@`` is
-    removed.
-
-    Args:
-        text: An address, or any text.
-        mark: Replacement of each credential; with "" options are removed together with their names.
+    removed. With a ``mark``, it replaces each credential; without one, options are removed with their names.
     """
     return _ADDRESS.sub(lambda match: _bare(*match.groups(), mark), text)
 

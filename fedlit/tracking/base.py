@@ -106,13 +106,9 @@ class MetricsFile:
             yield row
 
     def since(self, position: int) -> Iterator[tuple[int, tuple[int, str, float]]]:
-        """Yield the rows after a position, without an incomplete last line.
+        """Yield the rows after a position, each with the position at its end, without an incomplete last line.
 
-        Args:
-            position: 0, a value of `size`, or a position that this method has yielded.
-
-        Yields:
-            The position at the end of a row, and the row.
+        A position is 0, a value of `size`, or one that this method has yielded.
 
         Raises:
             ValueError: The file contains an invalid line.

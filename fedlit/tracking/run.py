@@ -252,14 +252,7 @@ def check_writable(root: Path, experiment: str) -> None:
 def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = None) -> Path | None:
     """Find the checkpoint that ``--ckpt_path`` names: ``last``, ``best``, a run directory or a checkpoint.
 
-    Args:
-        root: Folder of all runs.
-        experiment: Name of the experiment.
-        which: Value of ``--ckpt_path``.
-        name: Name of the runs, with or without a number, to which ``last`` and ``best`` refer; None for all runs.
-
-    Returns:
-        The checkpoint; None for ``last`` and ``best`` if no run has one.
+    With a name, ``last`` and ``best`` refer to runs of that name, with or without a number. None if no run has one.
 
     Raises:
         CheckpointError: The checkpoint does not exist.
