@@ -110,19 +110,22 @@ class Experiment:
         """Make the session of a part, by default the main part, with the model of the run's earlier parts."""
         part = part or self.parts[-1]
         model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
-        tags = self._tags | ({"fedlit.phases": str(len(self.phases))} if part.phase else {})
+        names = self.names
+        tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.algorithm": names.aggregator}
+        tags |= {"fedlit.seed": str(self.seed)} | self.tags
+        tags |= {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
+        tags |= {"fedlit.phases": str(len(self.phases))} if part.phase else {}
         return assemble(
             part.federation, part.model(model), self.data, self.fabric, part.seed, tags=tags, away=self.away,
             limit_eval_batches=self.eval_batches, personal_state=personal_state, phase=part.name,
         )  # fmt: skip
 
-    def pending(self, run: Path | None) -> list[RunPart]:
-        """Return the unfinished parts; the main part is always among them, because it ends with the test."""
-        return [part for part in self.parts[:-1] if not part.finished(run)] + self.parts[-1:]
-
     def first_session(self, run: Path | None) -> tuple[Session, list[RunPart]]:
-        """Make the session of the first pending part, once the main part has been checked; return the pending parts."""
-        first, *others = self.pending(run)
+        """Make the session of the first unfinished part, once the main part has been checked; return the unfinished.
+
+        The main part is always among them, because it ends with the test.
+        """
+        first, *others = [part for part in self.parts[:-1] if not part.finished(run)] + self.parts[-1:]
         # Not for a frozen body, whose features would be computed in vain if a phase changes it.
         if first.phase is not None and Parts.of(self.model).fixed_features is None:
             main = self.session()
@@ -140,13 +143,6 @@ class Experiment:
             personal_state = part.personal_state(run, model, self.fabric)
             part.carry_over(run, model, fresh)
         return model, personal_state
-
-    @property
-    def _tags(self) -> dict[str, str]:
-        names = self.names
-        tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.algorithm": names.aggregator}
-        tags |= {"fedlit.seed": str(self.seed)} | self.tags
-        return tags | {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
 
 
 @contextmanager

@@ -77,7 +77,8 @@ class Fitted:
             ConfigError: Clients keep a part of the model; use :meth:`model_of`.
         """
         if self._session.personal:
-            reasons = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in self._kept.items())
+            kept = kept_parts(self._session)
+            reasons = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in kept.items())
             raise ConfigError(
                 f"there is no single global model: {reasons}. Use model_of(client) or predict(data, client=NAME); "
                 f"clients are {', '.join(self._session.clients)}",
@@ -142,10 +143,6 @@ class Fitted:
             rows.append(output.float().cpu())
         model.cpu()
         return torch.cat(rows)
-
-    @cached_property
-    def _kept(self) -> dict[str, list[str]]:
-        return kept_parts(self._session)
 
     def _model(self, client: str | None) -> LightningModule:
         trained = self._session.model(self._loaded.server, client, self._loaded.clients.get(client))
