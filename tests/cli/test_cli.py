@@ -93,16 +93,10 @@ class TestHabits:
         assert "run directory" not in out
         assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["tmp"]
 
-    def test_test_and_predict_evaluate_a_checkpoint(self, fedlit_cli):
+    def test_test_evaluates_a_checkpoint(self, fedlit_cli):
         assert fedlit_cli(f"fit {TOYS}")[0] == 0
         out = fedlit_cli(f"test {TOYS} --ckpt_path last").succeeded()
         assert "(after 2 rounds)" in out
-        out = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here").succeeded()
-        assert out == "42 images: here/federation_test.parquet\n"
-        out = fedlit_cli(f"predict {TOYS} --ckpt_path last --output here --part val --format csv").succeeded()
-        assert out == "42 images: here/federation_val.csv\n"
-        header = Path("here/federation_val.csv").read_text().partition("\n")[0].replace('"', "")
-        assert header.startswith("image,patient,site,client,model,score/Edema,score/Effusion,score/Nodule,label/Edema,")
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
         fedlit_cli(f"test {TOYS}").refused("ckpt-path-not-given", "--ckpt_path")

@@ -9,28 +9,18 @@ import pytest
 import yaml
 from refusals import refused
 from runs import Kept, assert_same_run
+from sweeps import BASE, recorded
 
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
-
-BASE = {
-    "data": {"class_path": "toys.ToyData"},
-    "model": {"class_path": "toys.ToyNet"},
-    "federation": {"rounds": 2, "workers": 1, "participation": 0.7},
-    "logger": "sweeps.Recorder",
-}
 
 
 @pytest.fixture(autouse=True)
 def base(folder: Path) -> None:
-    (folder / "base.yaml").write_text(yaml.safe_dump(BASE))
+    (folder / "base.yaml").write_text(yaml.safe_dump(BASE | {"logger": "sweeps.Recorder"}))
 
 
 def runs(experiment: str = "default") -> dict[str, Path]:
     return {path.name: path for path in sorted(Path("runs", experiment).glob("*/"))}
-
-
-def recorded(path: Path) -> dict[str, str]:
-    return json.loads((path / "recorded.json").read_text())["tags"]
 
 
 @pytest.mark.slow
@@ -49,7 +39,7 @@ def test_each_seed_is_the_run_that_it_is_alone(fedlit_cli, folder: Path):
 
     assert fedlit_cli("fit -c base.yaml --seed 1 --name alone")[0] == 0
     assert_same_run(Kept(folder / "runs/default/alone"), Kept(second))
-    tags = [recorded(path) for path in (first, second, folder / "runs/default/alone")]
+    tags = [recorded(path)["tags"] for path in (first, second, folder / "runs/default/alone")]
     assert {tag["fedlit.group"] for tag in tags} == {first.name.partition(",")[0]}
     assert [tag["fedlit.seed"] for tag in tags] == ["0", "1", "1"]
 
@@ -66,8 +56,8 @@ def test_a_sweep_has_the_same_groups(fedlit_cli, folder: Path):
     assert fedlit_cli("sweep --config sweep.yaml --jobs 2")[0] == 0
     assert fedlit_cli("fit -c base.yaml --seed 4 --name a --model.lr 0.2 --federation.workers 2")[0] == 0
     assert fedlit_cli("fit -c base.yaml --seed 4 --name b --model.lr 0.2 --federation.rounds 3")[0] == 0
-    one, two = (recorded(path)["fedlit.group"] for path in runs("rates").values())
-    a, b = (recorded(path)["fedlit.group"] for path in runs().values())
+    one, two = (recorded(path)["tags"]["fedlit.group"] for path in runs("rates").values())
+    a, b = (recorded(path)["tags"]["fedlit.group"] for path in runs().values())
     assert (one != two, two == a, a != b) == (True, True, True)
 
 

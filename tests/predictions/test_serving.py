@@ -183,11 +183,8 @@ def test_the_page_of_the_run_lists_it_as_a_model(run_id):
 
     run = MlflowClient(f"sqlite:///{Path('mlflow.db').resolve()}").get_run(run_id)
     (listed,) = json.loads(run.data.tags["mlflow.log-model.history"])
-    assert (listed["artifact_path"], listed["run_id"], list(listed["flavors"])) == (
-        "model",
-        run_id,
-        ["python_function"],
-    )
+    assert (listed["artifact_path"], listed["run_id"]) == ("model", run_id)
+    assert list(listed["flavors"]) == ["python_function"]
 
 
 def test_a_server_on_loopback_answers_with_the_same_probabilities(served, expected):
@@ -239,9 +236,8 @@ class TestPredictOfAFolder:
         assert "no scores for classes that the model has not learned: Nodule" in out
         table = pd.read_csv(f"out/{how}.csv")
         assert list(table.columns) == ["image", *CLASSES]
-        assert sorted(table["image"]) == sorted(
-            p.relative_to("images").as_posix() for p in Path("images").rglob("*.png")
-        )
+        images = (path.relative_to("images").as_posix() for path in Path("images").rglob("*.png"))
+        assert sorted(table["image"]) == sorted(images)
         found = table.set_index("image").loc[expected.index]
         np.testing.assert_allclose(found.to_numpy(), expected.to_numpy(), atol=1e-6)
 
@@ -301,34 +297,32 @@ class TestPredictOfAFolder:
 
 
 class TestWhatIsNotLogged:
+    @pytest.fixture
+    def fit(self, tmp_path, monkeypatch) -> str:
+        """The beginning of a command that trains elsewhere on the images."""
+        words = FIT.replace("root images", f"root {Path('images').absolute()}")
+        monkeypatch.chdir(tmp_path)
+        return words
+
     @pytest.mark.parametrize(
         ("options", "reason"),
         [
-            (
-                "--federation.aggregators=[FedBN]",
-                "there is no single global model to export: FedBN keeps norm and statistics",
-            ),
+            ("--federation.aggregators=[FedBN]", "there is no single global model to export: FedBN keeps norm and"),
             ("--model toys.ToyNet --data toys.ToyData", "expected a model with classes of images"),
         ],
     )
-    def test_is_said_and_ends_no_run(self, options, reason, tmp_path, monkeypatch, fedlit_cli):
-        images = Path("images").absolute()
-        monkeypatch.chdir(tmp_path)
-        fit = FIT if "ToyData" not in options else "fit --federation.workers 1 --federation.rounds 1 --name"
-        out = fedlit_cli(f"{fit.replace('root images', f'root {images}')} other {DEAD} {options}").succeeded()
+    def test_is_said_and_ends_no_run(self, options, reason, fit, fedlit_cli):
+        fit = fit if "ToyData" not in options else "fit --federation.workers 1 --federation.rounds 1 --name"
+        out = fedlit_cli(f"{fit} other {DEAD} {options}").succeeded()
         assert f"the best model is not logged as an MLflow model: {reason}" in out
         assert not Path("runs/default/other/model").exists()
 
-    def test_a_dead_server_keeps_it_from_nothing_but_the_server(self, tmp_path, monkeypatch, fedlit_cli):
-        images = Path("images").absolute()
-        monkeypatch.chdir(tmp_path)
-        code, out, _ = fedlit_cli(f"{FIT.replace('root images', f'root {images}')} alone {DEAD}")
-        assert (code, "not logged as an MLflow model" in out) == (0, False)
+    def test_a_dead_server_keeps_it_from_nothing_but_the_server(self, fit, fedlit_cli):
+        assert "not logged as an MLflow model" not in fedlit_cli(f"{fit} alone {DEAD}").succeeded()
         assert ImageScorer(Path("runs/default/alone/model/model.safetensors"), trust=True).classes == CLASSES
 
     def test_on_demand(self, fedlit_cli):
-        code, out, err = fedlit_cli(f"{FIT} quiet {DEAD} --logger.log_model false")
-        assert (code, "MLflow model" in out) == (0, False), err
+        assert "MLflow model" not in fedlit_cli(f"{FIT} quiet {DEAD} --logger.log_model false").succeeded()
         assert not Path("runs/default/quiet/model").exists()
 
     def test_a_model_that_cannot_score_leaves_nothing_behind(self, tmp_path, monkeypatch):

@@ -39,6 +39,11 @@ class Recorder(Tracker):
         (run.directory / "recorded.json").write_text(json.dumps(recorded))
 
 
+def recorded(run: Path) -> dict:
+    """Return what `Recorder` has written into a run's directory."""
+    return json.loads((run / "recorded.json").read_text())
+
+
 def write(folder: Path, sweep: dict, base: dict | None = None) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "base.yaml").write_text(yaml.safe_dump(base or BASE))

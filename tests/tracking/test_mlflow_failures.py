@@ -105,26 +105,6 @@ def test_a_server_that_comes_up_later_gets_everything_once(uri, tmp_path, caplog
 
 
 @pytest.mark.slow
-def test_a_server_that_dies_in_the_middle_and_comes_back_gets_everything_once(uri, tmp_path, caplog, unused_port):
-    with Server(tmp_path, unused_port):
-        session = Session(tmp_path, f"http://127.0.0.1:{unused_port}")
-        for step in range(3):
-            session.log({"loss": step, "auroc": step / 10}, step)
-        wait_until(lambda: session.tracker.summary() and session.tracker._sender.unsent() == 0)
-    for step in range(3, 6):
-        session.log({"loss": step, "auroc": step / 10}, step)
-    wait_until(lambda: warnings_in(caplog))
-    assert session.tracker._sender.unsent() == 6
-    with Server(tmp_path, unused_port):
-        session.tracker.finish("FINISHED")
-    (run,) = runs_of(uri)
-    assert run.info.status == "FINISHED"
-    expected = {"loss": [(s, s) for s in range(6)], "auroc": [(s, s / 10) for s in range(6)]}
-    assert history(uri, run.info.run_id) == expected
-    assert len(warnings_in(caplog)) == 1
-
-
-@pytest.mark.slow
 def test_a_server_that_acknowledges_late_is_not_told_twice(uri, tmp_path, monkeypatch, caplog):
     arrived, acknowledge = threading.Event(), threading.Event()
 
