@@ -1,8 +1,8 @@
 """The start of a run: its directory, its checkpoint, and the lock that excludes other processes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
@@ -84,17 +84,14 @@ class Resumption:
 
     directory: Path | None  # The run's directory, or None for a new run that does not have one yet.
     checkpoint: Path | None  # Checkpoint to resume from, or None to start with the first round.
-    messages: tuple[str, ...]
 
-    def in_directory(self, experiment: Experiment, open_things: ExitStack) -> "Resumption":
-        """Return the start of the run with its directory, which is created if needed and locked by ``open_things``.
-
-        The message names the directory of a new run whose name is taken.
+    def open(self, experiment: Experiment, open_things: ExitStack) -> Path:
+        """Return the run's directory, which is created if needed, named if its name is taken, and locked.
 
         Raises:
             ConfigError: Another process is using the directory.
         """
-        directory, messages = self.directory, ()
+        directory = self.directory
         if directory is None:
             created = experiment.fabric.is_global_zero and new_directory(
                 experiment.run_dir, experiment.experiment, experiment.name or experiment.names.run
@@ -102,18 +99,18 @@ class Resumption:
             directory = experiment.fabric.broadcast(created)
             if experiment.name not in (None, directory.name):
                 taken = directory.with_name(experiment.name)
-                messages = (
-                    f"{taken} already exists: this run is {directory.name}; --ckpt_path {taken} would resume that one",
+                experiment.console.print(
+                    f"{taken} already exists: this run is {directory.name}; --ckpt_path {taken} would resume that one"
                 )
             if created and experiment.fingerprints:
                 write_fingerprints(directory, experiment.fingerprints)
         if self.checkpoint is None:
             open_things.enter_context(locked(experiment, directory))
-        return replace(self, directory=directory, messages=messages)
+        return directory
 
 
 def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
-    """Return the start of a run; a run that is resumed is locked until ``open_things`` is closed.
+    """Return and print the start of a run; a run that is resumed is locked until ``open_things`` is closed.
 
     Raises:
         ConfigError: Another process is using the run, its configuration differs, or its directory cannot be written.
@@ -130,31 +127,25 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
             )
         check_same_config(run, experiment.config)
         check_same(run, experiment.fingerprints)
-    messages, folder = _passed_over(experiment, path), experiment.run_dir / experiment.experiment
+    folder, say = experiment.run_dir / experiment.experiment, experiment.console.print
     runs = [run for run in runs_in(folder) if is_called(run, experiment.name)]
+    for run in _passed_over(experiment, path, runs):
+        say(f"passed over {run}: it ended before its first checkpoint and cannot be resumed; you can remove it")
     if path is not None:
-        messages.append(f"resuming {run_of(path)} after {checkpoint.rounds(path)} rounds")
+        say(f"resuming {run_of(path)} after {checkpoint.rounds(path)} rounds")
     elif experiment.ckpt_path:
         named = f" of the name {experiment.name}" if experiment.name else ""
-        messages.append(f"no run{named} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
+        say(f"no run{named} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
     directory = run_of(path) if path else experiment.begun
     if directory is None:
         check_writable(experiment.run_dir, experiment.experiment)
-    return Resumption(directory, path, tuple(messages))
+    return Resumption(directory, path)
 
 
-def _passed_over(experiment: Experiment, path: Path | None) -> list[str]:
-    """Return a line for each newer run that ``last`` and ``best`` pass over because it has no checkpoint."""
+def _passed_over(experiment: Experiment, path: Path | None, runs: Sequence[Path]) -> list[Path]:
+    """Return the newer runs that ``last`` and ``best`` pass over because they have no checkpoint."""
     if experiment.ckpt_path not in ("last", "best") or not experiment.fabric.is_global_zero:
         return []
-    chosen = run_of(path) if path else None
-    began = (chosen / "config.yaml").stat().st_mtime if chosen else 0.0
-    ended = [run for run in runs_in(experiment.run_dir / experiment.experiment) if not last_checkpoint(run)]
-    return [
-        f"passed over {run}: it ended before its first checkpoint and cannot be resumed; you can remove it"
-        for run in ended
-        if run != chosen
-        and is_called(run, experiment.name)
-        and (run / "config.yaml").stat().st_mtime >= began
-        and not is_held(run)
-    ]
+    began = (run_of(path) / "config.yaml").stat().st_mtime if path else 0.0
+    newer = [run for run in runs if (run / "config.yaml").stat().st_mtime >= began]
+    return [run for run in newer if not last_checkpoint(run) and not is_held(run)]

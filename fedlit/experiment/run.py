@@ -44,21 +44,17 @@ def fit(experiment: Experiment) -> Outcome:
         TrainingError: Training cannot continue; all ranks stop.
     """
     with ExitStack() as open_things:
-        start, say = resumption(experiment, open_things), experiment.console.print
-        for line in start.messages:
-            say(line)
+        start = resumption(experiment, open_things)
         resumed = start.directory is not None
         if resumed and experiment.away is not None:
             experiment.away.open(start.directory)
         first, pending = experiment.first_session(start.directory)  # mistakes are found before there is a directory
         open_things.callback(first.engine.close)
-        start = start.in_directory(experiment, open_things)
-        for line in start.messages:
-            say(line)
+        directory = start.open(experiment, open_things)
         if experiment.away is not None:
-            experiment.away.open(start.directory)
-        run = Run(start.directory, experiment.tracker, resumed, experiment.fabric.is_global_zero)
-        with full_disk_explained(start.directory):
+            experiment.away.open(directory)
+        run = Run(directory, experiment.tracker, resumed, experiment.fabric.is_global_zero)
+        with full_disk_explained(directory):
             return _fit(experiment, first, pending, run, start.checkpoint)
 
 
