@@ -1,6 +1,7 @@
 """The errors that fedlit raises on purpose; each has a stable key, and names what was found and the fix."""
 
 import re
+from collections.abc import Iterator
 
 KEY = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 """Form of a key."""
@@ -76,3 +77,10 @@ def key_of(error: BaseException | None, otherwise: str | None = None) -> str | N
     while error is not None and getattr(error, "key", None) is None:
         error = error.__cause__
     return otherwise if error is None else error.key
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and what it was raised from, or while handling."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

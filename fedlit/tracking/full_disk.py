@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import TrainingError, causes
 from fedlit.tracking.run import last_checkpoint
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -23,7 +23,8 @@ def full_disk_explained(run: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = _reason(error)
+        # The system's error is among the causes, because torch.save reports only its incomplete file.
+        reason = next((each for each in causes(error) if isinstance(each, OSError) and each.errno in FULL), None)
         if reason is None:
             raise
         for draft in [*run.glob("checkpoints/.writing-*"), *run.glob("phases/*/checkpoints/.writing-*")]:
@@ -38,12 +39,3 @@ def full_disk_explained(run: Path) -> Iterator[None]:
             f"{onward}",
             key="disk-full",
         ) from error
-
-
-def _reason(error: BaseException | None) -> OSError | None:
-    """Return the system error that caused an error, because torch.save reports only its incomplete file."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in FULL:
-            return error
-        error = error.__cause__ or error.__context__
-    return None

@@ -17,6 +17,7 @@ from urllib.request import url2pathname
 import yaml
 from filelock import FileLock
 
+from fedlit.core.errors import causes
 from fedlit.core.system.files import link, whole
 from fedlit.tracking.addresses import absolute, hidden, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
@@ -328,12 +329,8 @@ def first_line(error: Exception, uri: str = "") -> str:
 
 def cause(error: Exception, uri: str = "") -> str:
     """Return the system's reason for a failed request, such as ``connection refused``, or the error's first line."""
-    reason, link = "", error
-    while link is not None:
-        if isinstance(link, OSError) and link.strerror:
-            reason = link.strerror.lower()
-        link = link.__cause__ or link.__context__
-    return reason or first_line(error, uri)
+    reasons = [each.strerror.lower() for each in causes(error) if isinstance(each, OSError) and each.strerror]
+    return reasons[-1] if reasons else first_line(error, uri)
 
 
 def cut(value: Any, length: int) -> str:
