@@ -131,17 +131,6 @@ class TestSeveralFolders:
         assert "problem: 1 patients are in one and other: " in out
         assert "  patient 4\n" in out
 
-    def test_pictures_are_compared_where_they_are_decoded(self, check):
-        one, other = write_nih("one"), write_nih("other", range(5, 9))
-        copy = (one / "images" / "00000002_001.png").read_bytes()
-        (other / "images" / "00000007_000.png").write_bytes(copy)
-        check("one other")
-        out = check("one other --decode", 1)
-        assert (
-            "problem: 1 images are equal in one and other: a patient in two splits or at two sites leaks; RSNA" in out
-        )
-        assert "  one/images/00000002_001.png is other/images/00000007_000.png\n" in out
-
 
 MISTAKES = {
     "no folder": ("data check nowhere", "nowhere: no such folder\n"),
