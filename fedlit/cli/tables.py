@@ -106,7 +106,7 @@ def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80
 
     ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.
     """
-    by = [*(["case"] if sweep.cases else []), *sweep.grid]
+    by = [*(["case"] if (table["case"] != "").any() else []), *sweep.grid]  # baselines are cases too
     room = max(8, (width - 34) // max(1, len(by)) - 3)
     title, names = f"{sweep.metric}, mean over seeds {draws}", [shortened(name, room) for name in by]
     shown = _titled(title, names, ["mean", "SD", "runs"])

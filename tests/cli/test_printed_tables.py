@@ -85,6 +85,17 @@ def test_sets_that_do_not_fit_are_one_table_under_the_other(sets):
     assert [name for name in sets if shortened(name, 16) not in shown and name not in shown] == []
 
 
+def test_the_baselines_of_a_sweep_have_a_row_each():
+    sweep = Sweep("x", baselines=["individual", "pooled"])
+    cases = ["federated", "federated", "individual-north", "pooled"]
+    runs = pd.DataFrame({"case": cases, sweep.metric: [0.7, 0.8, 0.5, 0.9]})
+    assert rows(sweep_table(sweep, runs, "on one draw of the data")) == [
+        ["federated", "0.7500", "0.0707", "2/2"],
+        ["individual-north", "0.5000", "-", "1/1"],
+        ["pooled", "0.9000", "-", "1/1"],
+    ]
+
+
 def test_no_table_breaks_a_number_or_a_name_at_80_columns():
     sweep = Sweep("x", [], {}, {"fedavg-with-a-long-name": {}}, {"model.optimizer.init_args.lr": [0.1]}, [0])
     runs = pd.DataFrame({"case": ["fedavg-with-a-long-name"] * 2, "model.optimizer.init_args.lr": [0.1, 0.1],
