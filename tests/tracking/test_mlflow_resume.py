@@ -14,49 +14,6 @@ pytestmark = pytest.mark.usefixtures("impatient")
 KILLED = """
 import os, signal, sys, time
 from pathlib import Path
-from fedlit.tracking import MetricsFile, MLflowTracker, RunInfo
-
-directory = Path(sys.argv[1])
-metrics = MetricsFile(directory / "metrics.csv")
-tracker = MLflowTracker("sqlite:///mlflow.db", flush_seconds=0.05)
-tracker.start(RunInfo(directory, "nih", "fedavg", {"rounds": 8, "lr": 0.1}, {}, False), metrics)
-for step in range(9):
-    values = {"loss": 1 / (3 + step), "nan": float("nan")}
-    metrics.append(values, step)
-    tracker.log_metrics(values, step)
-while not (directory / "mlflow_run.json").exists():
-    time.sleep(0.05)
-time.sleep(0.4)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.slow
-def test_killed_and_resumed_each_key_and_step_is_there_once(uri, tmp_path):
-    directory = tmp_path / "runs" / "nih" / "fedavg"
-    assert execute(KILLED, tmp_path, directory).wait() == -signal.SIGKILL
-    MetricsFile(directory / "metrics.csv").truncate(5)
-    session = Session(tmp_path, uri, resumed=True, params={"rounds": 12, "lr": 0.1})
-    for step in range(6, 12):
-        session.log({"loss": 1 / (3 + step), "nan": float("nan")}, step)
-    wait_until(lambda: client_of(uri).get_run(session.run_id).data.metrics.get("5-loss") == 1 / 14)
-    assert client_of(uri).get_run(session.run_id).info.status == "RUNNING"
-    session.tracker.finish("FINISHED")
-
-    (run,) = runs_of(uri)
-    assert run.info.run_id == session.run_id
-    assert run.info.status == "FINISHED"
-    found = history(uri, session.run_id)
-    assert found["loss"] == [(step, 1 / (3 + step)) for step in range(12)]
-    assert [step for step, _ in found["nan"]] == list(range(12))
-    assert run.data.params["lr"] == "0.1"
-    # On a machine so slow that the parameters had not been sent, the resumed run's are the first.
-    assert run.data.params["rounds"] == "12" or run.data.tags["resumed.rounds"] == "12"
-
-
-KILLED_BEFORE_THE_ACKNOWLEDGEMENT = """
-import os, signal, sys, time
-from pathlib import Path
 from fedlit.tracking import MetricsFile, MLflowTracker, RunInfo, store
 
 connect = store.connect
@@ -91,7 +48,7 @@ time.sleep(60)
 @pytest.mark.parametrize("back_to", [1, 3])
 def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
     directory = tmp_path / "runs" / "nih" / "fedavg"
-    assert execute(KILLED_BEFORE_THE_ACKNOWLEDGEMENT, tmp_path, directory).wait() == -signal.SIGKILL
+    assert execute(KILLED, tmp_path, directory).wait() == -signal.SIGKILL
     metrics = MetricsFile(directory / "metrics.csv")
     assert metrics.path.read_text().endswith("\n4,loss,0.")
     metrics.truncate(back_to)
@@ -106,7 +63,7 @@ def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, 
 
 
 def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resumed(uri, tmp_path, monkeypatch):
-    first = Session(tmp_path, uri)
+    first = Session(tmp_path, uri, params={"rounds": 4, "lr": 0.1})
     for step in range(4):
         first.log({"loss": step}, step)
     first.log({"test/auroc": 0.75}, 3)
@@ -115,9 +72,14 @@ def test_rows_that_never_left_are_sent_on_resume_and_a_finished_run_can_be_resum
     first.metrics.append({"loss": 4, "late": 1}, 4)
     first.metrics.append({"loss": 5}, 5)
 
-    resumed = Session(tmp_path, uri, resumed=True)
+    resumed = Session(tmp_path, uri, resumed=True, params={"rounds": 7, "lr": 0.1})
     resumed.log({"loss": 6}, 6)
+    wait_until(lambda: client_of(uri).get_run(first.run_id).data.metrics["5-loss"] == 6)
+    assert client_of(uri).get_run(first.run_id).info.status == "RUNNING"
     resumed.tracker.finish("FINISHED")
+    (run,) = runs_of(uri)
+    assert (run.info.run_id, run.info.status) == (first.run_id, "FINISHED")
+    assert (run.data.params, run.data.tags["resumed.rounds"]) == ({"rounds": "4", "lr": "0.1"}, "7")
     expected = {"loss": [(s, s) for s in range(7)], "test/auroc": [(3, 0.75)], "late": [(4, 1)]}
     assert history(uri, first.run_id) == expected
 
