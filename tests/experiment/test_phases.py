@@ -131,19 +131,6 @@ class TestOneConfig:
         assert "FedAvg over 1 client" in whole[1]
         assert "CODASCA over 3 clients" in whole[1]
 
-    @pytest.mark.slow
-    def test_it_equals_two_configs(self, whole, tmp_path):
-        """The second starts from the first's best body with a new head: the same rounds, bit for bit."""
-        second = changed(phases=[], model__init_args__weights=str(whole[0].path / "phases/pretrain"))
-        kept, _ = finished(tmp_path, second)
-        assert less_totals(kept.metrics()) == less_totals(of_main(whole[0]))
-        assert_same_tensors(kept.tensors(), whole[0].tensors())
-
-    @pytest.mark.slow
-    def test_the_phase_makes_a_difference(self, whole, tmp_path):
-        kept, _ = finished(tmp_path, changed(phases=[]))
-        assert less_totals(kept.metrics()) != less_totals(of_main(whole[0]))
-
 
 @pytest.mark.parametrize("step", [PHASE + 1, pytest.param(PHASE, marks=pytest.mark.slow)])
 def test_killed_and_resumed(whole, tmp_path, step):
@@ -187,17 +174,17 @@ def test_test_and_predict(fixture, request, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_main_part_may_train_a_head_on_the_phases_body(head_only, tmp_path):
-    """Its frozen body is the phase's best: the same as with that body as weights."""
-    names = checkpoint.tensors(head_only[0].path)
-    assert not [n for n in names if n.startswith("body.") and "running" not in n]
-    second = changed(
-        phases=[],
-        model__init_args__trainable="head",
-        model__init_args__weights=str(head_only[0].path / "phases/pretrain"),
-    )
+@pytest.mark.parametrize("fixture", ["whole", "head_only"])
+def test_it_equals_two_configs(fixture, request, tmp_path):
+    """The second starts from the first's best body with a new head: the same rounds, bit for bit."""
+    run, _ = request.getfixturevalue(fixture)
+    second = changed(phases=[], model__init_args__weights=str(run.path / "phases/pretrain"))
+    if fixture == "head_only":
+        second["model"]["init_args"]["trainable"] = "head"
+        assert not [n for n in checkpoint.tensors(run.path) if n.startswith("body.") and "running" not in n]
     kept, _ = finished(tmp_path, second)
-    assert less_totals(kept.metrics()) == less_totals(of_main(head_only[0]))
+    assert less_totals(kept.metrics()) == less_totals(of_main(run))
+    assert_same_tensors(kept.tensors(), run.tensors())
 
 
 def start_of_main(path: Path, config: dict) -> dict[str, torch.Tensor]:
