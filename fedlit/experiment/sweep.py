@@ -49,7 +49,8 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
     """Read the YAML of a command that plans many runs into ``kind``, a dataclass of its keys.
 
     Two of its fields are ``config``, files relative to the YAML, and ``file``, the YAML; those to ``skip`` are not keys
-    of the file. The values of some ``sections`` stay as in the file, because they contain keys of `fedlit fit`.
+    of the file. The values of some ``sections`` stay as in the file, because they contain keys of `fedlit fit`. A key
+    without a value counts as left out.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
@@ -58,7 +59,7 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(kind, skip=skip)
     try:
-        content = documents.load_mapping(path)
+        content = {key: value for key, value in documents.load_mapping(path).items() if value is not None}
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
     try:

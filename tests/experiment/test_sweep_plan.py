@@ -98,6 +98,12 @@ def test_no_file_and_no_yaml(folder: Path):
         load_sweep(folder / "list.yaml")
 
 
+@pytest.mark.parametrize("key", ["config", "set", "cases", "grid", "baselines", "seeds", "metric", "run_dir"])
+def test_a_key_without_a_value_counts_as_left_out(key: str, folder: Path):
+    without = load_sweep(write(folder, {name: value for name, value in GRID.items() if name != key}))
+    assert load_sweep(write(folder, GRID | {key: None})) == without
+
+
 def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path):
     base = BASE | {"data": {"class_path": "PhantomCXR", "init_args": {"hospitals": 2, "images": 60, "image_size": 16}}}
     base |= {"model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}}}

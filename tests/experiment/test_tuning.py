@@ -144,6 +144,7 @@ class TestPlan:
             ({"ranges": {LR: []}}, ("range-of-one-value", "ranges.model.lr (", "line ", "found none")),
             ({"ranges": {LR: [0.1]}}, ("range-of-one-value", "ranges.model.lr (", "line ", "found only 0.1")),
             ({"ranges": {}}, ("tune-case-without-range", "cases.fedavg")),
+            ({"ranges": None}, ("tune-case-without-range", "cases.fedavg")),
             ({"ranges": {"seed": [1, 2]}}, ("tune-range-of-fixed-key", "ranges.seed")),
             ({"sampler": "tpe"}, ("sweep-file-invalid", "tpe")),
             ({"sampler": "grid"}, ("tune-grid-of-bounds", "sampler (fedavg)")),
