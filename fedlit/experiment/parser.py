@@ -68,6 +68,9 @@ class Parser(ArgumentParser):
             if not isinstance(value, Namespace):  # jsonargparse accepts a list and null
                 found = "nothing" if value is None else f"a {type(value).__name__}"
                 self.error(f'Parser key "{section}": expected keys with values, found {found}')
+        for key in ("logger", "phases", "run_dir", "tags"):
+            if key in parsed and parsed[key] is None and self.get_default(key) is not None:
+                self.error(f'Parser key "{key}": expected a value, found nothing')
         return parsed
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:

@@ -80,6 +80,7 @@ MISTAKES_IN_YAML = {
         "Subcommand 'fit' does not accept option 'federation.accumulate_grad_batches'; "
         "did you mean federation.measure_batches? (mine.yaml, line 3)",
     ),
+    "no value": ("seed: 1\nphases:\n", "phases (mine.yaml, line 2): expected a value, found nothing"),
     "wrong type in a phase, which is one of a list": (
         "phases:\n- name: first\n  rounds: 3\n- name: second\n  rounds: many\n",
         "phases.rounds (mine.yaml, line 5): Expected a int. Got value: many",
