@@ -163,7 +163,7 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
             f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}",
             key="devices-invalid",
         )
-    check_number("fabric.num_nodes", num_nodes, "[1, inf)", key="num-nodes-below-one")
+    check_number("fabric.num_nodes", num_nodes, "[1, inf)", key="num-nodes-below-one", optional=False)
 
 
 def launch(fabric: FederationFabric) -> None:

@@ -113,7 +113,7 @@ def resolved(args: Namespace, parser: Parser) -> str:
     # Resolved, so that a default and the same value from the user give the same configuration.
     for part in (settled.federation, *settled.phases):
         if part.monitor_mode == "auto":
-            part.monitor_mode = better(part.monitor) or "auto"
+            part.monitor_mode = better(part.monitor or "auto") or "auto"  # an empty monitor is refused later
     kept = Namespace({key: value for key, value in settled.items() if key not in others})
     return parser.dump(kept, skip_none=False, skip_check=True)
 

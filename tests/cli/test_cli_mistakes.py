@@ -142,8 +142,16 @@ class TestMistakes:
         assert "Traceback" not in err
         assert list(Path("runs").glob("*/*")) == []
 
-    def test_the_line_of_a_value_that_parses_but_is_refused(self, fedlit_cli):
-        Path("mine.yaml").write_text("seed: 1\nfederation:\n  participation: 3\n")
-        fedlit_cli("fit -c mine.yaml").refused(
-            "participation-out-of-range", "fedlit: error: federation.participation (mine.yaml, line 3): expected"
-        )
+    @pytest.mark.parametrize(
+        ("text", "key", "said"),
+        [
+            ("seed: 1\nfederation:\n  participation: 3\n", "participation-out-of-range",
+             "federation.participation (mine.yaml, line 3): expected"),
+            ("federation: {monitor: null}\n", "argument-type", "Federation.monitor: expected a text"),
+            ("fabric: {num_nodes: null}\n", "num-nodes-below-one", "fabric.num_nodes (mine.yaml, line 1): expected"),
+        ],
+        ids=["out of range", "no monitor", "no number of nodes"],
+    )  # fmt: skip
+    def test_of_a_value_that_parses(self, text: str, key: str, said: str, fedlit_cli):
+        Path("mine.yaml").write_text(text)
+        fedlit_cli("fit -c mine.yaml").refused(key, f"fedlit: error: {said}")
