@@ -41,7 +41,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def alive(pid: int) -> bool:
     try:
         return "Z" not in Path(f"/proc/{pid}/stat").read_text().split()[2]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
