@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from engine_rounds import everything, opened, play_round
-from simulation import simulate
+from simulation import federated, simulate
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import (
@@ -24,10 +24,8 @@ from fedlit.aggregators import (
     Scaffold,
     ServerOptimizer,
 )
-from fedlit.federation.federation import Federation
 from fedlit.federation.participation import Cyclic
 from fedlit.objectives import FedLC
-from fedlit.schedules import ConstantSchedule
 
 DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1))
 
@@ -41,14 +39,9 @@ DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=
     ids=lambda listed: "+".join(type(a).__name__ for a in listed),
 )  # fmt: skip
 def test_parts_that_clients_keep_stay_as_they_are_at_the_server(aggregators):
-    federation = Federation(
-        [*aggregators, FedBN(), PersonalHeads()],
-        rounds=3,
-        participation=Cyclic(2),
-        schedule=ConstantSchedule(2, "steps"),
-    )
+    listed = [*aggregators, FedBN(), PersonalHeads()]
     torch.manual_seed(0)
-    done = simulate(ToyNet(), ToyData(4, labelled=2), federation, "32-true")
+    done = simulate(ToyNet(), ToyData(4, labelled=2), federated(listed, participation=Cyclic(2)), "32-true")
     torch.manual_seed(0)
     module = ToyNet()
     for name in ("head.weight", "head.bias", "body.1.weight", "body.1.bias"):
@@ -59,8 +52,8 @@ def test_parts_that_clients_keep_stay_as_they_are_at_the_server(aggregators):
 
 @pytest.mark.parametrize("first", [FedRep(1), FedPer()], ids=lambda a: type(a).__name__)
 def test_personal_heads_go_with_corrections_and_server_steps(first):
-    federation = Federation([first, FedDyn(), FedAdam(), FedBN()], rounds=2, schedule=ConstantSchedule(2, "steps"))
-    assert simulate(ToyNet(), ToyData(3), federation, "32-true").server.w.isfinite().all()
+    listed = [first, FedDyn(), FedAdam(), FedBN()]
+    assert simulate(ToyNet(), ToyData(3), federated(listed, rounds=2), "32-true").server.w.isfinite().all()
 
 
 def with_own_constants() -> ToyNet:
@@ -74,8 +67,7 @@ def with_own_constants() -> ToyNet:
 def test_worker_processes_give_the_same_states_of_objectives_and_personal_models():
     found = []
     for workers in (1, 2):
-        listed = [MOON(), Ditto(), FedYogi()]
-        federation = Federation(listed, rounds=3, participation=Cyclic(2), schedule=ConstantSchedule(2, "steps"))
+        federation = federated([MOON(), Ditto(), FedYogi()], participation=Cyclic(2))
         torch.manual_seed(0)
         with opened(federation, with_own_constants(), ToyData(4, labelled=2), workers) as (session, server):
             for index in range(3):

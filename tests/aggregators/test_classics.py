@@ -9,15 +9,14 @@ from operator import attrgetter
 import pytest
 import torch
 from oracle import Oracle
-from quadratics import Problems, Saddle
+from quadratics import Problems, SaddleModule
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.messages import Mask
 from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 
 NORM = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
 
@@ -35,10 +34,6 @@ class Hidden(Aggregator):
     def scope(self, layout, client):
         lacking = tuple(c for c in layout.classes if c not in client.classes)
         return Mask.everything(layout).lacking(layout.groups(("head", "dual"), lacking))
-
-
-def federation(aggregators, rounds=4, window=3, **options) -> Federation:
-    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
 
 
 CASES = {
@@ -62,7 +57,7 @@ def test_trajectory_equals_the_loop_written_by_hand(case, participation):
         assert not options.get("uniform")
     torch.manual_seed(3)
     module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
-    done = simulate(module, data, federation(aggregators, participation=participation))
+    done = simulate(module, data, federated(aggregators, 4, 3, participation=participation))
     clients = done.session.clients
     uniform = options.pop("uniform", False)
     weights = {n: 1 / len(clients) if uniform else c.weight for n, c in clients.items()}
@@ -97,7 +92,7 @@ def test_trajectories_of_the_cases_differ():
     """Check that no two algorithms give the same weights in the tests above."""
     torch.manual_seed(3)
     module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
-    ends = [simulate(module, data, federation(a)).server.w for a, _ in CASES.values()]
+    ends = [simulate(module, data, federated(a, 4, 3)).server.w for a, _ in CASES.values()]
     for one, other in itertools.combinations(ends, 2):
         assert (one - other).abs().max() > 1e-6
 
@@ -106,8 +101,8 @@ def test_fixed_point_scaffold_reaches_the_optimum_and_fedavg_does_not():
     # f_1 = (x - 0)^2 / 2, f_2 = 4 (x - 1)^2 / 2: the mean of both is least at 0.8
     data = Problems(one=(1.0, 0.0), two=(4.0, 1.0))
     many = {"rounds": 40, "window": 10}
-    plain = simulate(Quadratic(), data, federation([FedAvg("uniform")], **many)).server.w
-    corrected = simulate(Quadratic(), data, federation([FedAvg("uniform"), Scaffold()], **many)).server.w
+    plain = simulate(Quadratic(), data, federated([FedAvg("uniform")], **many)).server.w
+    corrected = simulate(Quadratic(), data, federated([FedAvg("uniform"), Scaffold()], **many)).server.w
     torch.testing.assert_close(corrected, torch.tensor([0.8], dtype=torch.float64), rtol=0, atol=1e-9)
     # FedAvg's own fixed point: x = mean of b_k + (1 - lr a_k)^10 (x - b_k)
     kept = [(1 - 0.1 * a) ** 10 for a in (1.0, 4.0)]
@@ -133,7 +128,7 @@ def test_what_nobody_in_the_cohort_owns_does_not_move():
 
     module = ToyNet().double()
     initial = module.head.weight.detach().clone()
-    simulate(module, ToyData(clients=3, labelled=1), federation([Hidden()], participation=0.3), after_round=check)
+    simulate(module, ToyData(clients=3, labelled=1), federated([Hidden()], 4, participation=0.3), after_round=check)
     assert True in seen
     assert False in seen
 
@@ -141,7 +136,7 @@ def test_what_nobody_in_the_cohort_owns_does_not_move():
 def test_mu_zero_is_fedavg():
     torch.manual_seed(0)
     module, data = ToyNet(), ToyData()
-    ends = [simulate(module, data, federation(a), "32-true").server.w for a in ([FedAvg()], [FedProx(0.0)])]
+    ends = [simulate(module, data, federated(a), "32-true").server.w for a in ([FedAvg()], [FedProx(0.0)])]
     torch.testing.assert_close(*ends, rtol=0, atol=0)
 
 
@@ -150,7 +145,7 @@ def test_one_client_is_plain_sgd(aggregators):
     """With one client, 4 rounds of 3 steps are 12 steps of SGD."""
     torch.manual_seed(0)
     module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=1)
-    done = simulate(module, data, federation(aggregators))
+    done = simulate(module, data, federated(aggregators, 4, 3))
     images, labels = (t.double() for t in done.session.data.clients["site-0"].train.tensors)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
     module.train()
@@ -167,7 +162,7 @@ def test_order_of_the_list_is_free():
     module, data = ToyNet().double(), ToyData(clients=3)
     ends = []
     for aggregators in itertools.permutations([FedAvg(), FedProx(0.3), Scaffold(), FedBN()]):
-        ends.append(simulate(module, data, federation(list(aggregators), rounds=2, window=2)).server.w)
+        ends.append(simulate(module, data, federated(list(aggregators), rounds=2)).server.w)
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=1e-13, atol=1e-14)
 
@@ -175,7 +170,7 @@ def test_order_of_the_list_is_free():
 def test_momentum_is_kept_or_reset():
     torch.manual_seed(0)
     module, data = ToyNet(momentum=0.9), ToyData()
-    kept, reset = (simulate(module, data, federation([], optimizer_state=s), "32-true") for s in ("keep", "reset"))
+    kept, reset = (simulate(module, data, federated([], optimizer_state=s), "32-true") for s in ("keep", "reset"))
     assert (kept.server.w - reset.server.w).abs().max() > 1e-4
     assert all(not s.optimizer for s in reset.session.engine.client_states().values())
     state = kept.session.engine.client_states()["site-0"].optimizer
@@ -186,27 +181,17 @@ def test_momentum_is_kept_or_reset():
 def test_gradient_clipping_bounds_each_step_before_the_correction():
     torch.manual_seed(0)
     module, data = ToyNet(lr=1.0).double(), WholeSets(clients=1)
-    one = simulate(module, data, federation([], rounds=1, window=1, gradient_clip=1e-3))
+    one = simulate(module, data, federated([], rounds=1, window=1, gradient_clip=1e-3))
     start = torch.cat([p.detach().flatten() for _, p in sorted(module.named_parameters())])
     end = torch.cat([one.tensor(n).flatten() for n, _ in sorted(module.named_parameters())])
     torch.testing.assert_close((end - start).norm(), torch.tensor(1e-3, dtype=torch.float64), rtol=1e-2, atol=0)
-
-
-class SaddleModule(Quadratic):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.x
-        self.objective = Saddle()
-
-    def training_step(self, batch, batch_idx):
-        return self.objective(*batch)
 
 
 @pytest.mark.parametrize("aggregators", [[], [FedProx(0.5)], [FedAvg("uniform"), Scaffold()]])
 def test_dual_parameters_ascend_and_are_not_pulled(aggregators):
     """Two explicit steps: x descends (pulled by FedProx), y ascends (never pulled)."""
     data = Problems(one=(2.0, 1.0))
-    done = simulate(SaddleModule().double(), data, federation(aggregators, rounds=1, window=2))
+    done = simulate(SaddleModule().double(), data, federated(aggregators, rounds=1))
     mu = 0.5 if any(isinstance(a, FedProx) for a in aggregators) else 0.0
     x, y = 1.0, 1.0
     for _ in range(2):
@@ -221,15 +206,14 @@ def test_scaffold_corrects_duals_too():
     data = Problems(one=(1.0, 3.0), two=(5.0, 0.5))
     many = {"rounds": 100, "window": 8}
     for aggregators, reached in (([FedAvg("uniform"), Scaffold()], True),):
-        end = simulate(SaddleModule().double(), data, federation(aggregators, **many)).server.w
+        end = simulate(SaddleModule().double(), data, federated(aggregators, **many)).server.w
         assert bool((end.abs() < 1e-8).all()) == reached
 
 
 def test_a_window_in_epochs_gives_each_client_its_own_number_of_steps():
     data, steps = ToyData(clients=3, size=9, batch_size=4), {}
-    fed = Federation([], rounds=1, schedule=ConstantSchedule(2, "epochs"), workers=1)
-    fed_session = simulate(ToyNet(), data, fed, "32-true").session
-    for name, state in fed_session.engine.client_states().items():
+    done = simulate(ToyNet(), data, federated([], rounds=1, unit="epochs"), "32-true")
+    for name, state in done.session.engine.client_states().items():
         steps[name] = state.batches
     # 9, 11, 13 images in batches of 4; the single left-over image of 9 and 13 is dropped
     assert steps == {"site-0": 4, "site-1": 6, "site-2": 6}
@@ -266,7 +250,7 @@ def test_states_given_to_a_round_are_left_as_they_are():
     simulate(
         ToyNet(momentum=0.5),
         ToyData(),
-        federation([Scaffold(), FedBN()], optimizer_state="keep"),
+        federated([Scaffold(), FedBN()], optimizer_state="keep"),
         "32-true",
         after_round=check,
     )

@@ -6,14 +6,13 @@ import pytest
 import torch
 from refusals import refused
 from saddle_toys import Scorer, Sites
-from simulation import Simulation, simulate
+from simulation import Simulation, federated, simulate
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
-from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -22,8 +21,7 @@ Named = dict[str, Tensor]
 
 
 def run(aggregators, module, data, rounds=3, window=2, precision="64-true", **options) -> Simulation:
-    federation = Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
-    return simulate(module, data, federation, precision)
+    return simulate(module, data, federated(aggregators, rounds, window, **options), precision)
 
 
 def seeded(*body: nn.Module, **options) -> Scorer:

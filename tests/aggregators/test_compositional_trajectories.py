@@ -13,7 +13,7 @@ from compositional_oracle import LocalSGDAM as WrittenSGDAM
 from compositional_oracle import LocalSGDM as WrittenSGDM
 from fdam_oracle import prior
 from fdam_toys import Scorer, Sites, batches
-from simulation import Simulation, simulate
+from simulation import Simulation, federated, simulate
 from torch import Tensor
 
 from fedlit.aggregators import Aggregator, LocalSCGDAM, LocalSGDAM, LocalSGDM
@@ -241,8 +241,7 @@ def test_where_h_is_deployed_x_goes_on_as_it_would(sites, participation):
 
 def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
     module, data = Trained().double(), Sites(TWO, batch_size=64)
-    federation = Federation([LocalSCGDAM(0.4, 0.3, deploy="h")], rounds=2, schedule=ConstantSchedule(3, "steps"))
-    done = simulate(module, data, federation, "64-true")
+    done = simulate(module, data, federated([LocalSCGDAM(0.4, 0.3, deploy="h")], rounds=2, window=3))
     data.setup()
     named = by_name(done, done.server.w)
     inner = [
@@ -284,8 +283,7 @@ def test_a_client_alone_has_nobody_to_exchange_gradients_with():
     ends = []
     for outer in ("local", "exchanged"):
         aggregator = LocalSCGDAM(0.4, 0.3, 0.4, 0.2, outer=outer)
-        federation = Federation([aggregator], rounds=3, schedule=ConstantSchedule(2, "steps"))
-        server = simulate(Trained().double(), Sites({"south": THREE["south"]}), federation).server
+        server = simulate(Trained().double(), Sites({"south": THREE["south"]}), federated([aggregator])).server
         ends.append(torch.cat([server.w, server.stats, server.aggregators[0]["u"], server.aggregators[0]["h"]]))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-13)
 
@@ -294,8 +292,7 @@ def test_the_cases_differ():
     """Check that no two methods, and no two periods, end at the same weights."""
     ends = {}
     for (name, case), p in itertools.product(SADDLES.items(), (1, 2)):
-        federation = Federation([case.aggregator], rounds=4 // p, schedule=ConstantSchedule(p, "steps"))
-        done = simulate(Trained().double(), Sites(THREE), federation)
+        done = simulate(Trained().double(), Sites(THREE), federated([case.aggregator], 4 // p, p))
         ends[name, p] = done.tensor("body.0.weight")
         assert (ends[name, p] - Trained().body[0].weight).abs().max() > 1e-2
     for (n, one), (m, other) in itertools.combinations(ends.items(), 2):

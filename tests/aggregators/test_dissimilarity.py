@@ -1,26 +1,23 @@
 """Client drift D^2 of FDAM's Assumption 2: ``1/K sum_k |grad f_k - grad f|^2`` at a common point."""
 
+from functools import partial
+
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from quadratics import Problems, Saddle
+from quadratics import Problems, SaddleModule
 from refusals import refused
 from runs import Place, assert_same_tensors
 from saddle_toys import Scorer, Sites
-from simulation import simulate
+from simulation import federated, simulate
 from torch import nn
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
 from fedlit.data import ClientData
-from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 
-
-def federation(aggregators, rounds=1, window=2, **options) -> Federation:
-    options = {"weights": "uniform"} | options
-    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+federation = partial(federated, rounds=1, weights="uniform")
 
 
 def measured(done, position: int = 0) -> list[float]:
@@ -47,21 +44,9 @@ def test_on_quadratics_it_is_eq_4_at_the_start_of_each_round():
         assert drift == pytest.approx(sum((g - mean) ** 2 for g in gradients) / 3, rel=1e-9)
 
 
-class SaddleOfEach(Quadratic):
-    """``a/2 x^2 + x y - b/2 y^2`` with a and b per client: minimised over x, maximised over y."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        del self.x
-        self.loss = Saddle()
-
-    def training_step(self, batch, batch_idx):
-        return self.loss(*batch)
-
-
 def test_the_dual_is_measured_apart():
     done = simulate(
-        SaddleOfEach().double(), Problems(one=(1.0, 2.0), two=(3.0, 6.0)), federation([GradientDissimilarity()])
+        SaddleModule().double(), Problems(one=(1.0, 2.0), two=(3.0, 6.0)), federation([GradientDissimilarity()])
     )
     # at x = y = 1 the gradients in x are a + 1 = 2 and 4, in y 1 - b = -1 and -5
     assert measured(done) == pytest.approx([1.0, 4.0], rel=1e-9)

@@ -3,16 +3,14 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
-from quadratics import Problems, Saddle
+from quadratics import Problems, SaddleModule
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Ditto, FedAvg, FedBN, Scaffold
 from fedlit.federation.evaluation import client_views
-from fedlit.federation.federation import Federation
 from fedlit.predictions.export import kept_parts, owner
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import OwnRows, check_aggregator
 
 LAM = 0.3
@@ -49,7 +47,7 @@ def test_two_clients_and_two_steps_computed_by_hand():
     # (x - b)^2 / 2 from 0 at rate 0.1, lam = 0.5, b = 1: v = 0.1, then 0.1 - 0.1 (-0.9 + 0.05) = 0.185
     # b = 3: v = 0.3, then 0.3 - 0.1 (-2.7 + 0.15) = 0.555; w = (0.19 + 0.57) / 2
     data = Problems(one=(1.0, 1.0), two=(1.0, 3.0))
-    done = simulate(Quadratic(), data, Federation([Ditto(0.5)], rounds=1, schedule=ConstantSchedule(2, "steps")))
+    done = simulate(Quadratic(), data, federated([Ditto(0.5)], rounds=1))
     states = done.session.engine.client_states()
     found = [done.server.w, *(states[name].aggregators[0]["v"] for name in ("one", "two"))]
     expected = torch.tensor([0.38, 0.185, 0.555], dtype=torch.float64)
@@ -60,8 +58,8 @@ def test_two_clients_and_two_steps_computed_by_hand():
 def test_lambda_leads_from_local_training_to_the_global_model(lam, expected):
     """The fixed point is (f_k + lam/2 |v - w|^2)'s: (a b + lam w) / (a + lam); lam = 0 is each client alone."""
     data = Problems(one=(1.0, 0.0), two=(2.0, 1.0))
-    federation = Federation([Ditto(lam, lr=min(0.1, 1 / (2 + lam)))], rounds=25, schedule=ConstantSchedule(5, "steps"))
-    done = simulate(Quadratic(), data, federation)
+    ditto = Ditto(lam, lr=min(0.1, 1 / (2 + lam)))
+    done = simulate(Quadratic(), data, federated([ditto], rounds=25, window=5))
     w, states = float(done.server.w), done.session.engine.client_states()
     for i, (name, (a, b)) in enumerate(data.problems.items()):
         v = float(states[name].aggregators[0]["v"])
@@ -70,19 +68,8 @@ def test_lambda_leads_from_local_training_to_the_global_model(lam, expected):
             assert v == pytest.approx(expected[i], abs=1e-4)
 
 
-class SaddleModule(Quadratic):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.x
-        self.objective = Saddle()
-
-    def training_step(self, batch, batch_idx):
-        return self.objective(*batch)
-
-
 def test_dual_variables_ascend_and_are_not_pulled():
-    federation = Federation([Ditto(0.5)], rounds=1, schedule=ConstantSchedule(2, "steps"))
-    done = simulate(SaddleModule().double(), Problems(one=(2.0, 1.0)), federation)
+    done = simulate(SaddleModule().double(), Problems(one=(2.0, 1.0)), federated([Ditto(0.5)], rounds=1))
     x, y = 1.0, 1.0
     for _ in range(2):
         x, y = x - 0.1 * (2 * x + y + 0.5 * (x - 1.0)), y + 0.1 * (x - y)
@@ -90,10 +77,9 @@ def test_dual_variables_ascend_and_are_not_pulled():
     torch.testing.assert_close(v, torch.tensor([x, y], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def run(aggregators, **options):
+def run(aggregators):
     torch.manual_seed(0)
-    settings = {"rounds": 2, "schedule": ConstantSchedule(3, "steps")} | options
-    return simulate(ToyNet(drop=0.0), ToyData(3, labelled=2), Federation([*aggregators, OwnRows()], **settings))
+    return simulate(ToyNet(drop=0.0), ToyData(3, labelled=2), federated([*aggregators, OwnRows()], 2, 3))
 
 
 @pytest.mark.parametrize("others", [[], [Scaffold()], [FedBN()]], ids=["FedAvg", "Scaffold", "FedBN"])
@@ -140,7 +126,6 @@ def test_bad_values_are_refused():
         Ditto(-1.0)
     with refused("ditto-lr-not-positive", "found 0"):
         Ditto(lr=0.0)
-    one = {"rounds": 1, "schedule": ConstantSchedule(1, "steps")}
     with refused("ditto-lr-missing", "has 2"):
-        simulate(TwoRates(), ToyData(2), Federation([Ditto()], **one))
-    simulate(TwoRates(), ToyData(2), Federation([Ditto(lr=0.1)], **one))
+        simulate(TwoRates(), ToyData(2), federated([Ditto()], rounds=1))
+    simulate(TwoRates(), ToyData(2), federated([Ditto(lr=0.1)], rounds=1))

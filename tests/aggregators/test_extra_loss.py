@@ -4,14 +4,12 @@ import pytest
 import torch
 from refusals import refused
 from saddle_toys import Scorer, Sites
-from simulation import simulate
+from simulation import federated, simulate
 from torch import nn
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedProx, LocalSGDM
-from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 
@@ -32,11 +30,9 @@ class Distilled(Aggregator):
         return (ctx.model.module(batch[0]) - before).square().mean()
 
 
-def run(aggregators, **options):
+def run(aggregators):
     torch.manual_seed(0)
-    module = Scorer(objective=BCE())
-    schedule = ConstantSchedule(3, "steps")
-    return simulate(module, Sites(3), Federation(aggregators, rounds=3, schedule=schedule, **options)).server.w
+    return simulate(Scorer(objective=BCE()), Sites(3), federated(aggregators, window=3)).server.w
 
 
 @pytest.mark.parametrize("others", [[], [LocalSGDM(0.9)]], ids=["alone", "beside who computes the gradient"])
@@ -53,7 +49,7 @@ def test_a_model_may_be_asked_at_the_start_of_the_round():
     vectors, labels = (part.double() for part in data.clients["site-0"].train[:])
     torch.manual_seed(0)
     module = Scorer(objective=BCE())
-    done = simulate(module, data, Federation([Distilled()], rounds=1, schedule=ConstantSchedule(4, "steps")))
+    done = simulate(module, data, federated([Distilled()], rounds=1, window=4))
     net = nn.Linear(4, 1).double()
     net.load_state_dict({k: v.double() for k, v in module.head.state_dict().items()})
     before = net(vectors).detach()
@@ -77,9 +73,8 @@ def test_what_is_no_term_is_refused():
         def extra_loss(self, ctx, batch):
             return 1.0
 
-    federation = Federation([Vague()], rounds=1, schedule=ConstantSchedule(1, "steps"))
     with refused("hook-result-invalid", "Vague.extra_loss", "float"):
-        simulate(ToyNet(), ToyData(), federation)
+        simulate(ToyNet(), ToyData(), federated([Vague()]))
 
 
 def test_a_misspelt_hook_is_named():

@@ -7,14 +7,14 @@ from fdam_oracle import margin_form, pairwise
 from fdam_toys import Scorer, Sites
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from simulation import simulate
+from simulation import federated, simulate
 from torch import nn
 
 from fedlit.aggregators import CODASCA, NPA, CODAPlus
 from fedlit.data import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
-from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+from fedlit.schedules import Stage, StageSchedule
 
 HETEROGENEOUS = {"north": (24, 0.25, ()), "south": (40, 0.6, ())}
 pytestmark = pytest.mark.filterwarnings("ignore:Scaffold or CODASCA. the schedule has a stage")
@@ -114,7 +114,7 @@ def test_one_round_a_stage_with_reset_is_coda_plus():
     """Federation refuses it as useless, so its check gets a schedule of longer stages."""
     data, ends = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ())}), []
     for aggregator in (CODASCA(0.3, reset="always"), CODAPlus(0.3), CODASCA(0.3, reset="never")):
-        federation = Federation([aggregator], rounds=5, schedule=ConstantSchedule(4, "steps"))
+        federation = federated([aggregator], rounds=5, window=4)
         federation.schedule = StageSchedule([Stage(1, 4, "steps")] * 5)
         ends.append(simulate(perceptron(), data, federation).server.w)
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)

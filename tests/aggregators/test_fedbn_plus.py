@@ -7,7 +7,7 @@ import pytest
 import torch
 from fdam_toys import Scorer, Sites
 from refusals import refused
-from simulation import Simulation, simulate
+from simulation import Simulation, federated, simulate
 from surgical_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 from toys import ToyData
@@ -16,8 +16,6 @@ from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.federation.assembly import assemble
-from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import ToyNet
 
 
@@ -128,14 +126,13 @@ def test_fedbn_plus_keeps_normalisation_in_evaluation_mode(copied):
 def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
     torch.manual_seed(0)
     module, data = ToyNet(), ToyData()
-    once = {"rounds": 2, "schedule": ConstantSchedule(1, "steps")}
     with pytest.warns(UserWarning, match=r"never trained.*model\.pretrained") as warned:
-        simulate(module, data, Federation([FedBNPlus()], **once), precision="32-true")
+        simulate(module, data, federated([FedBNPlus()]), precision="32-true")
     assert len([w for w in warned if "never trained" in str(w.message)]) == 1
     module.body[1].running_mean.fill_(0.1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        simulate(module, data, Federation([FedBNPlus()], **once), precision="32-true")
+        simulate(module, data, federated([FedBNPlus()]), precision="32-true")
 
 
 def test_fedbn_plus_refuses_a_model_without_normalisation():

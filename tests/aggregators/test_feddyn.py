@@ -3,15 +3,14 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
-from quadratics import Problems, Saddle
+from quadratics import Problems, SaddleModule
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import Quadratic
 
 from fedlit.aggregators import FedAvg, FedDyn, FedProx, Scaffold
 from fedlit.core.messages import ServerState
 from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 ALPHA = 0.4
@@ -59,14 +58,8 @@ def test_two_clients_and_two_steps_computed_by_hand():
     two -= 0.1 * (two - 3 + 0.5 * (two - 0.74) + 0.2775)
     h = -0.185 - 0.5 * ((one - 0.74) + (two - 0.74)) / 2
     expected = (one + two) / 2 - h / 0.5
-    ends = [
-        simulate(
-            Quadratic(),
-            Problems(one=(1.0, 1.0), two=(1.0, 3.0)),
-            Federation([FedDyn(0.5)], rounds=rounds, schedule=ConstantSchedule(2, "steps")),
-        ).server.w
-        for rounds in (1, 2)
-    ]
+    data = Problems(one=(1.0, 1.0), two=(1.0, 3.0))
+    ends = [simulate(Quadratic(), data, federated([FedDyn(0.5)], rounds)).server.w for rounds in (1, 2)]
     torch.testing.assert_close(torch.cat(ends), torch.tensor([0.74, expected], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -74,28 +67,17 @@ def test_two_clients_and_two_steps_computed_by_hand():
 def test_its_fixed_point_is_the_optimum_of_the_mean_and_fedavgs_is_not(participation):
     # f_1 = x^2 / 2, f_2 = 4 (x - 1)^2 / 2: the mean is least at 0.8
     data = Problems(one=(1.0, 0.0), two=(4.0, 1.0))
-    many = {"rounds": 40, "schedule": ConstantSchedule(10, "steps"), "participation": participation}
-    reached = simulate(Quadratic(), data, Federation([FedDyn(2.0)], **many)).server.w
+    many = {"rounds": 40, "window": 10, "participation": participation}
+    reached = simulate(Quadratic(), data, federated([FedDyn(2.0)], **many)).server.w
     torch.testing.assert_close(reached, torch.tensor([0.8], dtype=torch.float64), rtol=0, atol=1e-6)
     if participation == 1:
-        plain = simulate(Quadratic(), data, Federation([FedAvg()], **many)).server.w
+        plain = simulate(Quadratic(), data, federated([FedAvg()], **many)).server.w
         assert abs(float(plain) - 0.8) > 0.1
-
-
-class SaddleModule(Quadratic):
-    def __init__(self) -> None:
-        super().__init__()
-        del self.x
-        self.objective = Saddle()
-
-    def training_step(self, batch, batch_idx):
-        return self.objective(*batch)
 
 
 def test_dual_variables_are_averaged():
     """Two rounds of one step: x descends with the regulariser, y ascends without."""
-    federation = Federation([FedDyn(0.5)], rounds=2, schedule=ConstantSchedule(1, "steps"))
-    done = simulate(SaddleModule().double(), Problems(one=(2.0, 1.0)), federation)
+    done = simulate(SaddleModule().double(), Problems(one=(2.0, 1.0)), federated([FedDyn(0.5)], rounds=2, window=1))
     x, y, h = 1.0, 1.0, 0.0
     for _ in range(2):
         step_x, step_y = -0.1 * (2 * x + y - h), 0.1 * (x - y)

@@ -5,7 +5,7 @@ import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from quadratics import Problems
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
@@ -67,7 +67,7 @@ def test_three_rounds_equal_the_equations_by_hand(rho, mu):
 def test_two_clients_with_one_and_two_steps_computed_by_hand():
     # (x - b)^2 / 2 from x = 0 at rate 0.1: b = 1, one step, moves by 0.1; b = 3, two steps, by 0.3 + 0.27 = 0.57
     # d = 0.1 / 1 and 0.57 / 2, tau_eff = 1.5: x = 1.5 (0.1 + 0.285) / 2 = 0.28875
-    federation = Federation([FedNova()], rounds=1, schedule=EPOCH, weights="uniform")
+    federation = federated([FedNova()], 1, 1, "epochs", weights="uniform")
     done = simulate(Quadratic(), Unequal(one=(1.0, 1.0), two=(1.0, 3.0)), federation)
     torch.testing.assert_close(done.server.w, torch.tensor([0.28875], dtype=torch.float64), rtol=0, atol=1e-12)
 
@@ -92,9 +92,7 @@ def test_it_is_consistent_where_fedavg_is_not(rho, mu):
     data = Unequal(one=(1.0, 0.0), two=(1.0, 1.0))
     ends = []
     for first in (FedAvg("uniform"), FedNova(rho)):
-        federation = Federation(
-            [first, FedProx(mu)], rounds=50, schedule=ConstantSchedule(3, "epochs"), weights="uniform"
-        )
+        federation = federated([first, FedProx(mu)], 50, 3, "epochs", weights="uniform")
         ends.append(float(simulate(WithMomentum(lr=0.02), data, federation).server.w))
     averaged, consistent = ends
     lengths = [closed_form(steps, rho, 0.02 * mu) for steps in (3, 6)]
@@ -105,11 +103,10 @@ def test_it_is_consistent_where_fedavg_is_not(rho, mu):
 
 def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
     data = Problems(one=(1.0, 0.0), two=(1.0, 1.0))
-    many = {"rounds": 5, "schedule": ConstantSchedule(4, "steps")}
-    ends = [simulate(Quadratic(), data, Federation([a], **many)).server.w for a in (FedNova(), FedAvg())]
+    ends = [simulate(Quadratic(), data, federated([a], 5, 4)).server.w for a in (FedNova(), FedAvg())]
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
-    slow = {"rounds": 40, "schedule": ConstantSchedule(4, "steps"), "lr_factors": {"two": 0.2}}
-    ends = [float(simulate(Quadratic(lr=0.05), data, Federation([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
+    slow = {"rounds": 40, "window": 4, "lr_factors": {"two": 0.2}}
+    ends = [float(simulate(Quadratic(lr=0.05), data, federated([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
     assert ends[0] == pytest.approx(0.5, abs=0.03)
     assert ends[1] == pytest.approx(1 / 6, abs=0.03)
 
@@ -124,8 +121,7 @@ def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
 
 
 def test_it_goes_with_server_momentum():
-    federation = Federation([FedNova(), FedAvgM()], rounds=1, schedule=ConstantSchedule(2, "steps"))
-    simulate(ToyNet(), ToyData(2), federation, "32-true")
+    simulate(ToyNet(), ToyData(2), federated([FedNova(), FedAvgM()], rounds=1), "32-true")
 
 
 class TwoRates(ToyNet):
@@ -150,7 +146,7 @@ class WithAdam(ToyNet):
 )
 def test_optimizers_that_do_not_fit_are_refused(module, aggregators, mistake):
     with refused(*mistake):
-        simulate(module, ToyData(2), Federation(aggregators, rounds=1, schedule=ConstantSchedule(1, "steps")))
+        simulate(module, ToyData(2), federated(aggregators, rounds=1, window=1))
 
 
 def test_bad_values_are_refused():

@@ -3,7 +3,7 @@
 import torch
 from quadratics import Problems
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import CLASSES, Quadratic, ToyData
 
 from fedlit.aggregators import FedProx
@@ -11,18 +11,13 @@ from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
-from fedlit.schedules import ConstantSchedule
-
-
-def federation(window: int, **options) -> Federation:
-    return Federation(schedule=ConstantSchedule(window, "steps"), rounds=1, **options)
 
 
 def test_each_element_is_bounded_before_the_correction_is_added():
     mu, lr, optimum, x = 0.5, 0.1, 10.0, 0.0
     for _ in range(4):
         x -= lr * (max(-1.0, min(1.0, x - optimum)) + mu * (x - 0.0))
-    given = federation(4, aggregators=[FedProx(mu)], gradient_clamp=1.0)
+    given = federated([FedProx(mu)], rounds=1, window=4, gradient_clamp=1.0)
     done = simulate(Quadratic(0.0, lr).double(), Problems(one=(1.0, optimum)), given)
     torch.testing.assert_close(done.server.w, torch.tensor([x], dtype=torch.float64), rtol=1e-12, atol=0)
 
@@ -34,7 +29,7 @@ def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
     )
     data, bound, ends = ToyData(clients=1, batch_size=1000), 1e-3, []
     for options in ({}, {"gradient_clamp": bound}):
-        done = simulate(module.double(), data, federation(1, **options))
+        done = simulate(module.double(), data, federated([], rounds=1, window=1, **options))
         ends.append({entry.name: done.tensor(entry.name).clone() for entry in done.session.layout.parameters})
     first = {name: parameter.detach() for name, parameter in module.named_parameters()}
     for name, free in ends[0].items():

@@ -5,29 +5,27 @@ import inspect
 import pytest
 import torch
 from saddle_toys import Scorer, Sites
-from simulation import simulate
+from simulation import federated, simulate
 
 from fedlit import aggregators, objectives
 from fedlit.aggregators import CODASCA, Aggregator, FedBN, LocalSCGDAM, LocalSGDAM, PersonalHeads, Scaffold
 from fedlit.core.objective import Objective
 from fedlit.federation.evaluation import objective_metrics
-from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle, RatioLoss
-from fedlit.schedules import ConstantSchedule
 
 
 @pytest.mark.parametrize(
     "aggregator", [Scaffold(), CODASCA(), LocalSCGDAM(), LocalSGDAM()], ids=lambda a: type(a).__name__
 )
 def test_every_diagnostic_has_a_sentence(aggregator):
-    done = simulate(Scorer(), Sites(), Federation([aggregator], rounds=1, schedule=ConstantSchedule(2, "steps")))
+    done = simulate(Scorer(), Sites(), federated([aggregator], rounds=1))
     logged = aggregator.diagnostics(done.server.aggregators[0], done.session.layout)
     assert set(aggregator.metrics_help) == set(logged)
 
 
 @pytest.mark.parametrize("objective", [AUCSaddle(), RatioLoss()], ids=lambda o: type(o).__name__)
 def test_every_metric_of_an_objective_has_a_sentence(objective):
-    done = simulate(Scorer(objective=objective), Sites(), Federation([], rounds=1))
+    done = simulate(Scorer(objective=objective), Sites(), federated([], rounds=1))
     logged = {key.rpartition("/")[0] for key in objective_metrics(done.session, done.server, 1)}
     own = done.session.objective
     logged |= {f"val/{name}" for name in own.pooled(torch.randn(6, 1), torch.tensor([[0.0], [1.0]] * 3))}

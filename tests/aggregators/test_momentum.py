@@ -6,22 +6,20 @@ import pytest
 import torch
 from refusals import refused
 from saddle_toys import Scorer, Sites
-from simulation import Simulation, simulate
+from simulation import Simulation, federated, simulate
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 LR = 0.2
 
 
 def run(aggregators, module, data, rounds=3, window=2, **options) -> Simulation:
-    schedule = ConstantSchedule(window, "steps")
-    return simulate(module, data, Federation(aggregators, rounds=rounds, schedule=schedule, **options))
+    return simulate(module, data, federated(aggregators, rounds, window, **options))
 
 
 def cross_entropy() -> Scorer:

@@ -6,14 +6,13 @@ import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import MOON, FedAvg
 from fedlit.data import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import OwnRows, check_aggregator
 
 
@@ -80,7 +79,7 @@ class Points(ToyData):
 
 def test_two_clients_and_two_rounds_computed_by_hand():
     """Rounds of one step: features by the weights now equal those of the round's start, so their similarity is 1."""
-    done = simulate(Line(), Points(), Federation([MOON(3.0, 0.5)], rounds=2, schedule=ConstantSchedule(1, "steps")))
+    done = simulate(Line(), Points(), federated([MOON(3.0, 0.5)], rounds=2, window=1))
     body, head, last = torch.eye(2).double(), torch.ones(2).double(), {}
     images = {"one": torch.tensor([1.0, 0.0]).double(), "two": torch.tensor([0.0, 2.0]).double()}
     for _ in range(2):
@@ -101,10 +100,9 @@ def test_two_clients_and_two_rounds_computed_by_hand():
     torch.testing.assert_close(done.tensor("head.weight")[0], head, rtol=0, atol=1e-12)
 
 
-def run(aggregators, rounds, **options):
+def run(aggregators, rounds):
     torch.manual_seed(0)
-    settings = {"schedule": ConstantSchedule(3, "steps")} | options
-    return simulate(ToyNet(), ToyData(3, labelled=2), Federation(aggregators, rounds=rounds, **settings), "32-true")
+    return simulate(ToyNet(), ToyData(3, labelled=2), federated(aggregators, rounds, 3), "32-true")
 
 
 def test_the_first_round_and_mu_zero_are_fedavg_and_later_rounds_are_not():

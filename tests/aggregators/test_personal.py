@@ -5,13 +5,11 @@ import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
 from quadratics import Problems
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from torch import nn
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, PersonalHeads, Scaffold
-from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 HEAD = ("head.weight", "head.bias")
@@ -72,7 +70,7 @@ def test_two_clients_and_two_steps_computed_by_hand():
     # a = h = 1, rate 0.1. b = 2: the head's step is h = 1 + 0.1 = 1.1, then a = 1 + 0.1 * 1.1 * (2 - 1.1) = 1.099
     # b = 4: h = 1 + 0.1 * 3 = 1.3, then a = 1 + 0.1 * 1.3 * (4 - 1.3) = 1.351; the body is (1.099 + 1.351) / 2 = 1.225
     data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
-    done = simulate(Product(), data, Federation([FedRep(1)], rounds=1, schedule=ConstantSchedule(2, "steps")))
+    done = simulate(Product(), data, federated([FedRep(1)], rounds=1))
     heads = [state.w for state in done.session.engine.client_states().values()]
     found = torch.cat([done.tensor("body.weight").flatten(), *heads])
     torch.testing.assert_close(found, torch.tensor([1.225, 1.1, 1.3], dtype=torch.float64), rtol=0, atol=1e-12)
@@ -82,8 +80,7 @@ def test_heads_fit_each_client_where_one_model_cannot():
     """The published property of both: the product of one body and own heads fits all clients."""
     data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
     for aggregator in (FedRep(2), FedPer()):
-        federation = Federation([aggregator], rounds=25, schedule=ConstantSchedule(4, "steps"))
-        done = simulate(Product(), data, federation)
+        done = simulate(Product(), data, federated([aggregator], rounds=25, window=4))
         body = float(done.tensor("body.weight"))
         heads = [float(state.w) for state in done.session.engine.client_states().values()]
         assert [body * head for head in heads] == pytest.approx([2.0, 4.0], abs=1e-3)
@@ -109,16 +106,14 @@ class Decaying(ToyNet):
 
 def test_one_part_steps_at_a_time_also_with_momentum_weight_decay_and_epochs():
     Watched.moved.clear()
-    federation = Federation([Watched(2), FedProx(0.1), FedBN()], rounds=1, schedule=ConstantSchedule(3, "epochs"))
-    simulate(Decaying(), ToyData(1), federation, "32-true")
+    simulate(Decaying(), ToyData(1), federated([Watched(2), FedProx(0.1), FedBN()], 1, 3, "epochs"), "32-true")
     assert Watched.moved == [(False, True)] * 6 + [(True, False)] * 3
 
 
 def test_local_training_alone_is_plain_sgd_of_each_client():
     torch.manual_seed(0)
     module, data = ToyNet(drop=0.0).double(), ToyData(3)
-    federation = Federation([LocalOnly()], rounds=2, schedule=ConstantSchedule(3, "steps"))
-    done = simulate(module, data, federation)
+    done = simulate(module, data, federated([LocalOnly()], rounds=2, window=3))
     assert torch.equal(done.server.w, done.session.initial.w)
     assert done.session.personal == list(done.session.clients)
     for name, kept in done.session.engine.client_states().items():
@@ -147,8 +142,7 @@ def test_they_keep_to_the_rules_in_worker_processes(aggregator):
 
 
 def test_control_variates_act_on_the_part_that_steps():
-    federation = Federation([FedRep(1), Scaffold()], rounds=3, schedule=ConstantSchedule(2, "steps"))
-    assert simulate(ToyNet(), ToyData(3), federation, "32-true").server.w.isfinite().all()
+    assert simulate(ToyNet(), ToyData(3), federated([FedRep(1), Scaffold()]), "32-true").server.w.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -162,4 +156,4 @@ def test_control_variates_act_on_the_part_that_steps():
 )
 def test_bad_values_are_refused(aggregators, mistake):
     with refused(*mistake):
-        Federation(aggregators(), schedule=ConstantSchedule(3, "steps"))
+        federated(aggregators(), window=3)

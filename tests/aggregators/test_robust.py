@@ -4,6 +4,7 @@ import math
 import statistics
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 from quadratics import Problems
 from refusals import refused
 from saddle_toys import Scorer, Sites
-from simulation import Simulation, simulate
+from simulation import Simulation, federated, simulate
 from torch import Tensor
 from toys import Quadratic, ToyData, ToyNet, program
 
@@ -32,7 +33,6 @@ from fedlit.core.messages import Mask
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 EACH = [CoordinateMedian(), TrimmedMean(0.2), NormBound(), NormBound(12.5)]
@@ -44,8 +44,7 @@ def named(aggregator: Aggregator | bool) -> str:
     return type(aggregator).__name__ + "".join(f"-{value}" for value in vars(aggregator).values())
 
 
-def federation(aggregators, rounds=1, window=1, **options) -> Federation:
-    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+federation = partial(federated, rounds=1, window=1)
 
 
 def vector(name: str, what: str, size: int) -> Tensor:

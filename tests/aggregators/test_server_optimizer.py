@@ -7,13 +7,12 @@ import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from quadratics import Problems
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
 from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import OwnRows, check_aggregator
 
 
@@ -60,8 +59,8 @@ def test_two_clients_and_two_rounds_computed_by_hand():
     # One step of rate 0.1 from x on a (x - b)^2 / 2; rounds of both clients. From x = 0:
     # changes 0.1 * 1 * 1 = 0.1 and 0.1 * 2 * 3 = 0.6; delta = 0.35.
     data = Problems(one=(1.0, 1.0), two=(2.0, 3.0))
-    settings = {"rounds": 2, "schedule": ConstantSchedule(1, "steps"), "weights": "uniform"}
-    done = simulate(Quadratic(), data, Federation([FedAdam(0.5, 0.9, 0.99, 0.1)], **settings))
+    settings = {"rounds": 2, "window": 1, "weights": "uniform"}
+    done = simulate(Quadratic(), data, federated([FedAdam(0.5, 0.9, 0.99, 0.1)], **settings))
     m, v = 0.1 * 0.35, 0.99 * 0.01 + 0.01 * 0.35**2
     x = 0.5 * m / (v**0.5 + 0.1)
     delta = (0.1 * (1 - x) + 0.2 * (3 - x)) / 2
@@ -69,14 +68,14 @@ def test_two_clients_and_two_rounds_computed_by_hand():
     x += 0.5 * m / (v**0.5 + 0.1)
     torch.testing.assert_close(done.server.w, torch.tensor([x], dtype=torch.float64), rtol=0, atol=1e-12)
     # FedAvgM: v = 0.35, x = 0.35; delta = 0.05 (1 - 0.35) + 0.1 (3 - 0.35) = 0.2975; v = 0.5 * 0.35 + 0.2975
-    done = simulate(Quadratic(), data, Federation([FedAvgM(0.5)], **settings))
+    done = simulate(Quadratic(), data, federated([FedAvgM(0.5)], **settings))
     torch.testing.assert_close(done.server.w, torch.tensor([0.8225], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
-def run(aggregators, precision="32-true", rounds=4, **options):
+def run(aggregators, precision="32-true", rounds=4, participation=0.5):
     torch.manual_seed(0)
-    settings = {"participation": 0.5, "schedule": ConstantSchedule(3, "steps")} | options
-    return simulate(ToyNet(), ToyData(4, labelled=2), Federation(aggregators, rounds=rounds, **settings), precision)
+    federation = federated(aggregators, rounds, 3, participation=participation)
+    return simulate(ToyNet(), ToyData(4, labelled=2), federation, precision)
 
 
 @pytest.mark.parametrize("aggregator", [ServerOptimizer(), FedAvgM(0.0)], ids=["SGD with rate 1", "FedAvgM(0)"])
@@ -117,14 +116,9 @@ def test_a_row_that_nobody_owns_stays_with_its_moments(optimizer):
 
     torch.manual_seed(0)
     module = ToyNet()
-    federation = Federation(
-        [ServerOptimizer(lambda p: optimizer(p, lr=0.1)), OwnRows(), FedBN()],
-        rounds=2,
-        schedule=ConstantSchedule(2, "steps"),
-    )
-    done = simulate(module, TwoClasses(3), federation, "32-true")
-    layout = done.session.layout
-    fresh = federation.aggregators[0].server_state(layout, done.session.initial.w)
+    server = ServerOptimizer(lambda p: optimizer(p, lr=0.1))
+    done = simulate(module, TwoClasses(3), federated([server, OwnRows(), FedBN()], rounds=2), "32-true")
+    fresh = server.server_state(done.session.layout, done.session.initial.w)
     for name in ("head.weight", "head.bias", "body.1.weight"):
         still = slice(2, 3) if name.startswith("head") else slice(None)
         assert torch.equal(done.tensor(name)[still], module.get_parameter(name)[still])

@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 import refusals
 import torch
-from simulation import simulate
+from simulation import federated, simulate
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
 from fedlit.aggregators.composition import Composition
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import Mask, Payload
-from fedlit.federation.federation import Federation
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 
@@ -128,8 +126,7 @@ NAMES = [f"{number}-{hook}" for number, (hook, *_) in enumerate(HOOKS)]
 
 
 def run(aggregator: Aggregator) -> None:
-    federation = Federation([aggregator], rounds=1, schedule=ConstantSchedule(1, "steps"))
-    simulate(ToyNet(), ToyData(2, size=4), federation)
+    simulate(ToyNet(), ToyData(2, size=4), federated([aggregator], rounds=1, window=1))
 
 
 @pytest.mark.parametrize(("hook", "returned", "error", "words"), HOOKS, ids=NAMES)
@@ -179,10 +176,8 @@ class Assigned(Aggregator):
 @pytest.mark.parametrize("aggregator", [Summed(), Assigned()])
 def test_vectors_of_a_context_may_be_assigned_to(aggregator):
     torch.manual_seed(0)
-    net, schedule = ToyNet(drop=0.0), ConstantSchedule(2, "steps")
-    plain, own = (
-        simulate(net, ToyData(), Federation([each], rounds=2, schedule=schedule)) for each in (Aggregator(), aggregator)
-    )
+    net = ToyNet(drop=0.0)
+    plain, own = (simulate(net, ToyData(), federated([each], rounds=2)) for each in (Aggregator(), aggregator))
     torch.testing.assert_close(own.server.w, plain.server.w, rtol=0, atol=1e-12)
 
 

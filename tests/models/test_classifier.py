@@ -7,7 +7,7 @@ import pytest
 import timm
 import torch
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import FedProx
@@ -15,10 +15,8 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.federation.assembly import assemble
-from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
-from fedlit.schedules import ConstantSchedule
 
 
 @pytest.mark.parametrize("in_chans", [1, 3])
@@ -100,8 +98,7 @@ class TestTrainableHead:
         model = ImageClassifier(CLASSES, backbone="resnet10t", trainable="head", objective=objective)
         assert model.fixed_features is model.body
         before = copy.deepcopy(model)
-        federation = Federation([FedProx(0.1)], rounds=2, schedule=ConstantSchedule(2, "steps"))
-        end = simulate(model, ToyData(2), federation, "32-true")
+        end = simulate(model, ToyData(2), federated([FedProx(0.1)], rounds=2), "32-true")
         for name, buffer in before.body.named_buffers():
             if buffer.is_floating_point():
                 torch.testing.assert_close(end.buffer(f"body.{name}"), buffer, rtol=0, atol=0)
@@ -119,9 +116,9 @@ class TestTrainableHead:
 def run(tmp_path_factory) -> Path:
     """A run's checkpoint, whose best model is not the last."""
     folder, fabric = tmp_path_factory.mktemp("run"), make_fabric("cpu")
-    federation = Federation(rounds=1, schedule=ConstantSchedule(1, "steps"), workers=1)
     torch.manual_seed(1)
-    session = assemble(federation, ImageClassifier(CLASSES, backbone="resnet10t"), ToyData(2), fabric)
+    model = ImageClassifier(CLASSES, backbone="resnet10t")
+    session = assemble(federated([], workers=1), model, ToyData(2), fabric)
     server, _, _ = session.restore(None)
     saver = checkpoint.Checkpoints(folder / "checkpoints", fabric)
     session.save(saver, 1, server, checkpoint.Best(0.8, 1))

@@ -4,17 +4,15 @@ import pytest
 import timm
 import torch
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from torch import nn
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import CODAPlus
 from fedlit.core.flat import Layout
-from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.models.resnet20 import Block
 from fedlit.objectives import BCE, AUCSaddle
-from fedlit.schedules import ConstantSchedule
 
 BACKBONES = {"resnet20_cifar": (3, 32, 64), "small_cnn": (1, 28, 128)}
 EVERY = pytest.mark.parametrize("backbone", BACKBONES)
@@ -114,9 +112,7 @@ def test_it_trains_in_rounds(backbone):
     torch.manual_seed(0)
     model = ImageClassifier(CLASSES, backbone, objective=AUCSaddle())
     before = model.body.conv1.weight.detach().clone()
-    end = simulate(
-        model, ToyData(2), Federation([CODAPlus()], rounds=2, schedule=ConstantSchedule(2, "steps")), "32-true"
-    )
+    end = simulate(model, ToyData(2), federated([CODAPlus()], rounds=2), "32-true")
     assert end.server.w.isfinite().all()
     assert not torch.equal(end.tensor("body.conv1.weight"), before)
 

@@ -7,13 +7,11 @@ import torch
 import torch.nn.functional as F
 from canon_oracle import assert_equal, trained_by_fedlit
 from refusals import refused
-from simulation import simulate
+from simulation import federated, simulate
 from toys import ToyData, ToyNet
 
 from fedlit.core.objective import Objective
-from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, FedLC, FedRS
-from fedlit.schedules import ConstantSchedule
 
 LOGITS = torch.randn(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 OF = [0, 1, 1, 2, 1]
@@ -113,8 +111,7 @@ def test_three_rounds_equal_a_loop_with_each_clients_own_counts():
 
 
 def test_counts_stay_with_their_client_and_survive_its_rounds():
-    federation = Federation([], rounds=2, schedule=ConstantSchedule(1, "steps"))
-    done = simulate(with_objective(FedLC()), ToyData(3), federation, "32-true")
+    done = simulate(with_objective(FedLC()), ToyData(3), federated([], rounds=2, window=1), "32-true")
     for name, state in done.session.engine.client_states().items():
         labels = done.session.data.clients[name].train.tensors[1]
         found = state.buffers["objective.counts"]

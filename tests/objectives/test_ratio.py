@@ -4,13 +4,12 @@ import pytest
 import torch
 from refusals import refused
 from saddle_toys import Scorer, Sites
-from simulation import simulate
+from simulation import federated, simulate
 
 from fedlit.aggregators import LocalSGDM
 from fedlit.federation.evaluation import objective_metrics
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle, RatioLoss
-from fedlit.schedules import ConstantSchedule
 
 
 def built(classes: int = 1, **options) -> RatioLoss:
@@ -20,8 +19,7 @@ def built(classes: int = 1, **options) -> RatioLoss:
 
 
 def federation(weights: str) -> Federation:
-    schedule = ConstantSchedule(2, "steps")
-    return Federation([LocalSGDM()], rounds=2, schedule=schedule, weights=weights, measure_batches=1)
+    return federated([LocalSGDM()], rounds=2, weights=weights, measure_batches=1)
 
 
 @pytest.mark.parametrize(("weigh", "negatives"), [("positives", (1, 1)), ("both", (0.5 + 0.2 * 4, 0.5 + 0.2 / 9))])

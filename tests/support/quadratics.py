@@ -1,8 +1,9 @@
-"""Federations of quadratics: one optimum per client, and a saddle."""
+"""Federations of quadratics: one optimum per client, and saddles."""
 
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
+from toys import Quadratic
 
 from fedlit.data import ClientData, FederatedDataModule
 
@@ -25,7 +26,7 @@ class Problems(FederatedDataModule):
 
 
 class Saddle(nn.Module):
-    """``x y - x^2/2 + x^2`` style saddle: minimised over x, maximised over y."""
+    """``a/2 x^2 + x y - b/2 y^2`` with a and b of a client: minimised over x, maximised over y."""
 
     dual_parameters = ("y",)
 
@@ -36,3 +37,15 @@ class Saddle(nn.Module):
 
     def forward(self, a, b):
         return (a / 2 * self.x**2 + self.x * self.y - b / 2 * self.y**2).mean()
+
+
+class SaddleModule(Quadratic):
+    """Trains a saddle from x = y = 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.x
+        self.objective = Saddle()
+
+    def training_step(self, batch, batch_idx):
+        return self.objective(*batch)

@@ -7,12 +7,21 @@ import torch
 from engine_rounds import play_round
 from lightning.pytorch import LightningModule
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
+from fedlit.schedules import ConstantSchedule
+
+
+def federated(
+    aggregators: list[Aggregator], rounds: int = 3, window: int = 2, unit: str = "steps", **options
+) -> Federation:
+    """A federation of rounds with equal windows."""
+    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, unit), **options)
 
 
 @dataclass

@@ -2,10 +2,10 @@
 
 import torch
 from fdam_toys import Scorer
+from simulation import federated
 
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE
-from fedlit.schedules import ConstantSchedule
 
 LR, WINDOW, ROUNDS = 0.3, 3, 4
 FINDINGS = ("Cardiomegaly", "Effusion", "Nodule", "Pneumonia")
@@ -40,4 +40,4 @@ def classifier(*arguments, **options) -> Classifier:
 
 
 def federation(aggregators, rounds=ROUNDS, window=WINDOW, **options) -> Federation:
-    return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, "steps"), **options)
+    return federated(aggregators, rounds, window, **options)
