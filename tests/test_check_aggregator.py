@@ -8,18 +8,9 @@ import pytest
 import torch
 from refusals import refused
 
-from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
+from fedlit.aggregators import Aggregator
 from fedlit.core.errors import WorkerError
 from fedlit.testing import check_aggregator
-
-
-@pytest.mark.parametrize("aggregator", [FedAvg(), FedProx(0.5), FedBN(), Scaffold(0.7)], ids=lambda a: type(a).__name__)
-def test_what_ships_passes(aggregator):
-    check_aggregator(aggregator, workers=1)
-
-
-def test_what_ships_passes_over_worker_processes():
-    check_aggregator(Scaffold())
 
 
 class StateOnSelf(Aggregator):

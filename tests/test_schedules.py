@@ -46,6 +46,7 @@ def test_stage_list():
         (lambda: Stage(window=4), ("stage-rounds-and-iterations",)),
         (lambda: Stage(0), ("stage-rounds-below-one",)),
         (lambda: Stage(1, 0), ("window-below-one",)),
+        (lambda: ConstantSchedule(-4, "steps"), ("window-below-one", "-4")),
         (lambda: Stage(1, lr_factor=0.0), ("stage-lr-factor-not-positive",)),
         (lambda: StageSchedule([]), ("schedule-without-stages",)),
         (lambda: PracticeSchedule(window=0), ("practice-number-below-one", "window", "found 0")),

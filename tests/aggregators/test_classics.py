@@ -10,13 +10,11 @@ import pytest
 import torch
 from oracle import Oracle
 from quadratics import Problems, SaddleModule
-from refusals import refused
 from simulation import federated, simulate
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.messages import Mask
-from fedlit.federation.federation import Federation
 
 NORM = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
 
@@ -217,22 +215,6 @@ def test_a_window_in_epochs_gives_each_client_its_own_number_of_steps():
         steps[name] = state.batches
     # 9, 11, 13 images in batches of 4; the single left-over image of 9 and 13 is dropped
     assert steps == {"site-0": 4, "site-1": 6, "site-2": 6}
-
-
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: FedProx(-1.0), ("fedprox-mu-negative",)),
-        (lambda: Scaffold(0.0), ("scaffold-eta-g-not-positive",)),
-        (lambda: Federation([FedAvg("examples"), FedAvg("uniform")]), ("aggregator-weights-differ",)),
-        (lambda: Federation(participation=0.0), ("participation-out-of-range",)),
-        (lambda: Federation(gradient_clip=0.0), ("federation-number-not-positive", "gradient_clip")),
-        (lambda: Federation(rounds=0), ("federation-number-below-one", "rounds")),
-    ],
-)
-def test_bad_values_are_refused(make, mistake):
-    with refused(*mistake):
-        make()
 
 
 def test_states_given_to_a_round_are_left_as_they_are():

@@ -14,7 +14,6 @@ from torch.func import functional_call
 
 from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
 from fedlit.objectives import BCE, AUCSaddle
-from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
 Named = dict[str, Tensor]
@@ -313,12 +312,6 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
 def test_products_outside_of_their_range_are_refused(options, mistake):
     with refused(*mistake):
         LocalSCGDAM(**options)
-
-
-@pytest.mark.parametrize("window", [0, -4])
-def test_a_period_below_one_is_refused(window):
-    with refused("window-below-one", window):
-        ConstantSchedule(window, "steps")
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from fedlit.core.messages import Round, ServerState
 from fedlit.data import FederatedDataModule
 from fedlit.federation.federation import Federation
 from fedlit.schedules import Stage, StageSchedule
-from fedlit.testing import check_aggregator
 
 SAMPLED = 2
 VARIABLES = ("a", "b", "alpha")
@@ -267,11 +266,6 @@ def test_order_of_the_list_is_free(algorithm):
         ends.append(trajectory(module, Sites(THREE), list(aggregators), STAGES[:2])[1].server.w)
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-13)
-
-
-@pytest.mark.parametrize(("algorithm", "output"), [(CODA, "last"), (CODAPlus, "average"), (CODASCA, "random")])
-def test_check_aggregator_finds_nothing(algorithm, output):
-    check_aggregator(algorithm(0.1, output=output), workers=1)
 
 
 def test_the_random_output_is_one_of_the_stages_rounds_each_as_likely():

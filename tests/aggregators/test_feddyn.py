@@ -4,14 +4,11 @@ import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from quadratics import Problems, SaddleModule
-from refusals import refused
 from simulation import federated, simulate
 from toys import Quadratic
 
-from fedlit.aggregators import FedAvg, FedDyn, FedProx, Scaffold
+from fedlit.aggregators import FedAvg, FedDyn
 from fedlit.core.messages import ServerState
-from fedlit.federation.federation import Federation
-from fedlit.testing import check_aggregator
 
 ALPHA = 0.4
 
@@ -90,21 +87,3 @@ def test_other_clients_start_from_zero():
     state = {"h": torch.ones(3)}
     assert FedDyn().on_clients_change(state, ServerState)
     assert not state["h"].any()
-
-
-def test_it_keeps_to_the_rules():
-    check_aggregator(FedDyn(), workers=1)
-
-
-@pytest.mark.slow
-def test_it_keeps_to_the_rules_in_worker_processes():
-    check_aggregator(FedDyn(1.0))
-
-
-def test_bad_values_are_refused():
-    with refused("feddyn-alpha-not-positive", "found 0"):
-        FedDyn(0.0)
-    with refused("aggregators-govern-twice", "FedDyn", "FedProx"):
-        Federation([FedDyn(), FedProx()])
-    with refused("aggregators-govern-twice", "FedDyn"):
-        Federation([FedDyn(), Scaffold()])

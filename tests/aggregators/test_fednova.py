@@ -9,10 +9,9 @@ from simulation import federated, simulate
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
-from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx, LocalSGDM
+from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx
 from fedlit.aggregators.fednova import length
 from fedlit.data import ClientData
-from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
@@ -111,10 +110,6 @@ def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
     assert ends[1] == pytest.approx(1 / 6, abs=0.03)
 
 
-def test_it_keeps_to_the_rules():
-    check_aggregator(FedNova(), workers=1)
-
-
 @pytest.mark.slow
 def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
     check_aggregator(FedNova(0.9), module=ToyNet(momentum=0.9))
@@ -147,10 +142,3 @@ class WithAdam(ToyNet):
 def test_optimizers_that_do_not_fit_are_refused(module, aggregators, mistake):
     with refused(*mistake):
         simulate(module, ToyData(2), federated(aggregators, rounds=1, window=1))
-
-
-def test_bad_values_are_refused():
-    with refused("fednova-momentum-out-of-range", "found 1"):
-        FedNova(1.0)
-    with refused("aggregators-govern-twice", "FedNova", "LocalSGDM"):
-        Federation([FedNova(), LocalSGDM()])

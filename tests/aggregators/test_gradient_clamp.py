@@ -47,4 +47,6 @@ def test_one_bound_at_a_time_and_a_phase_takes_it_over():
         Federation(gradient_clip=1.0, gradient_clamp=1.0)
     with refused("federation-number-not-positive", "gradient_clamp", "found -1"):
         Federation(gradient_clamp=-1.0)
+    with refused("federation-number-not-positive", "gradient_clip", "found 0"):
+        Federation(gradient_clip=0.0)
     assert Phase("warm-up").federation(Federation(gradient_clamp=0.5)).training.gradient_clamp == 0.5

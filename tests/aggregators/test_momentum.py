@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
-from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.testing import check_aggregator
 
@@ -189,35 +188,6 @@ def test_late_clients_go_on_along_the_servers_momentum():
 def test_another_momentum_is_refused(aggregator, options, mistake):
     with refused(*mistake):
         run([aggregator], Scorer(objective=BCE(), **options), Sites())
-
-
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: LocalSGDM(1.0), ("sgdm-momentum-out-of-range", "found 1")),
-        (lambda: LocalSGDM(-0.1), ("sgdm-momentum-out-of-range", "found -0.1")),
-        (lambda: LocalSGDAM(beta_x=1.0), ("moving-average-weight-out-of-range", "beta_x", "beta", "found 1")),
-        (lambda: LocalSGDAM(beta_y=0.0), ("moving-average-weight-out-of-range", "beta_y", "found 0")),
-        (lambda: LocalSGDAM(beta_x=float("nan")), ("moving-average-weight-out-of-range", "beta_x", "nan")),
-    ],
-)
-def test_weights_outside_of_their_range_are_refused(make, mistake):
-    with refused(*mistake):
-        make()
-
-
-def test_two_that_compute_the_gradient_are_refused():
-    with refused("aggregators-govern-twice", "LocalSGDM", "LocalSGDAM"):
-        Federation([LocalSGDM(), LocalSGDAM()])
-
-
-@pytest.mark.parametrize(
-    "aggregator",
-    [LocalSGDM(), LocalSGDM(state="local"), LocalSGDM(state="reset"), LocalSGDAM()],
-    ids=["averaged", "local", "reset", "LocalSGDAM"],
-)
-def test_they_keep_to_the_rules(aggregator):
-    check_aggregator(aggregator, workers=1)
 
 
 def test_localsgdam_trains_a_saddle_objective_in_worker_processes():

@@ -12,8 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
-from fedlit.federation.federation import Federation
-from fedlit.testing import OwnRows, check_aggregator
+from fedlit.testing import OwnRows
 
 
 def second_moment(method: str, v: torch.Tensor, delta: torch.Tensor, beta_2: float) -> torch.Tensor:
@@ -133,33 +132,6 @@ def test_a_large_tau_makes_all_elements_step_alike():
     adam = run([FedAdam(2e6, 0.0, 1 - 1e-12, 1e6), OwnRows()], "64-true")
     averaged = run([FedAvg(), OwnRows()], "64-true")
     torch.testing.assert_close(adam.server.w, averaged.server.w, rtol=0, atol=1e-6)
-
-
-def test_it_keeps_to_the_rules():
-    check_aggregator(ServerOptimizer(lambda p: Adam(p, lr=0.01)), workers=1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("aggregator", [ServerOptimizer(), FedAvgM(), FedAdagrad(), FedAdam(), FedYogi()])
-def test_all_keep_to_the_rules_in_worker_processes(aggregator):
-    check_aggregator(aggregator)
-
-
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: FedAvgM(1.0), ("server-optimizer-share", "FedAvgM.momentum", "found 1")),
-        (lambda: FedAdam(tau=0.0), ("server-optimizer-not-positive", "FedAdam.tau")),
-        (lambda: FedYogi(lr=-1.0), ("server-optimizer-not-positive", "FedYogi.lr")),
-        (lambda: FedAdam(beta_2=1.0), ("server-optimizer-share", "FedAdam.beta_2")),
-        (lambda: ServerOptimizer(torch.optim.LBFGS), ("server-optimizer-unsupported", "LBFGS")),
-        (lambda: ServerOptimizer(lambda p: p), ("server-optimizer-missing", "ServerOptimizer.optimizer", "list")),
-        (lambda: Federation([FedAvgM(), FedAdam()]), ("aggregators-govern-twice", "FedAvgM", "FedAdam")),
-    ],
-)
-def test_bad_values_are_refused(make, mistake):
-    with refused(*mistake):
-        make()
 
 
 def test_an_optimizer_whose_state_no_checkpoint_holds_is_refused():

@@ -16,7 +16,6 @@ from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedBNPlus, Pe
 from fedlit.core.messages import ClientState
 from fedlit.federation.federation import Federation
 from fedlit.schedules import Stage, StageSchedule
-from fedlit.testing import check_aggregator
 
 
 class Negatives(Sites):
@@ -228,9 +227,3 @@ def test_order_of_the_list_is_free():
     ]
     for end in ends[1:]:
         torch.testing.assert_close(end, ends[0], rtol=1e-13, atol=1e-14)
-
-
-@pytest.mark.parametrize(("aggregator", "workers"), [(SurgicalHeads(), 2), (FedBNPlus(), 1), (PersonalHeads(), 2)])
-@pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
-def test_check_aggregator_finds_nothing(aggregator, workers):
-    check_aggregator(aggregator, workers)
