@@ -159,7 +159,7 @@ def test_normalisation_sees_the_inner_pass_and_then_the_outer():
     truth = Truth(done, module, data, 2.0)
     passes = []
     for vector in (done.server.w, done.server.aggregators[0]["h"]):
-        named = {e.name: e.view(vector) for e in done.session.layout.parameters}
+        named = done.parameters(vector)
         hidden = functional_call(
             by_hand.body[0], {n[7:]: v for n, v in named.items() if n[:7] == "body.0."}, truth.sets[0][0]
         )
@@ -186,7 +186,7 @@ def test_the_exchange_of_gradients_removes_the_bias_between_clients():
 
 def test_exchanged_gradients_are_the_clients_means():
     done = run([LocalSCGDAM(0.5, outer="exchanged")], seeded(), Sites(4), rounds=6, participation=0.5)
-    states = [s.aggregators[0] for s in dict(done.session.engine.client_states()).values()]
+    states = [s.aggregators[0] for s in done.states.values()]
     for name in ("inner", "outer"):
         mean = sum(state[name] for state in states) / 4
         torch.testing.assert_close(mean, done.server.aggregators[0][name], rtol=0, atol=1e-12)
@@ -229,13 +229,13 @@ def test_what_a_client_keeps_to_itself_it_keeps_of_every_vector(outer):
     if outer == "local":
         alone, keeping = (run(a, module, Sites(1)) for a in ([aggregator], [FedBN(), aggregator]))
         norm = keeping.session.layout.slices["norm"]
-        own = dict(keeping.session.engine.client_states())["site-0"]
+        own = keeping.states["site-0"]
         torch.testing.assert_close(own.w, alone.server.w[norm], rtol=0, atol=1e-12)
         for name in ("u", "h"):
             expected = alone.server.aggregators[0][name][norm]
             torch.testing.assert_close(own.aggregators[1][name], expected, rtol=0, atol=1e-12)
     several = run([FedBN(), aggregator], module, Sites(3))
-    start, norm = several.session.initial, several.session.layout.slices["norm"]
+    start, norm = several.start, several.session.layout.slices["norm"]
     sent = {
         name: vector[norm] for name, vector in several.server.aggregators[1].items() if vector.ndim and len(vector) > 2
     }

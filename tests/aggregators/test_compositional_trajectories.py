@@ -92,10 +92,6 @@ def flat(net: Net, named: dict[str, Tensor], variables: tuple[str, ...] = ("obje
     return torch.cat([named[name].detach().double().flatten() for name in (*net.shapes, *variables)])
 
 
-def by_name(done: Simulation, vector: Tensor) -> dict[str, Tensor]:
-    return {entry.name: entry.view(vector) for entry in done.session.layout.parameters}
-
-
 def supply(data: Sites, name: str):
     return ((vectors, labels[:, 0]) for vectors, labels in batches(data, name))
 
@@ -159,24 +155,24 @@ def compare(
         w, state = done.server.w, dict(done.server.aggregators[0])
         if getattr(case.aggregator, "deploy", "x") == "h":
             w, state["h"] = state["h"], w
-        named = by_name(done, w)
+        named = done.parameters(w)
         ours, theirs = {"x": flat(net, named, variables)}, {"x": device.x}
         if "u" in hand.averaged:
-            ours["u"], theirs["u"] = flat(net, by_name(done, state["u"]), variables), device.u
+            ours["u"], theirs["u"] = flat(net, done.parameters(state["u"]), variables), device.u
         if variables:
             # one vector holds u and v, the dual's part with the dual's own rate in it
-            ours |= {"y": named["objective.alpha"], "v": by_name(done, state["u"])["objective.alpha"] / scale}
+            ours |= {"y": named["objective.alpha"], "v": done.parameters(state["u"])["objective.alpha"] / scale}
             theirs |= {"y": device.y + (1.0 if form == "margin" else 0.0), "v": device.v}
         if device.h is not None:
-            ours["h"], theirs["h"] = flat(net, by_name(done, state["h"]), variables), device.h
+            ours["h"], theirs["h"] = flat(net, done.parameters(state["h"]), variables), device.h
         running = {} if getattr(case.aggregator, "deploy", "x") == "h" else device.statistics
         for name, tensor in running.items():
             ours[name], theirs[name] = done.buffer(f"body.1.{name}"), tensor
-        for name, client in done.session.engine.client_states().items():
+        for name, client in done.states.items():
             kept = [tensor for tensor in client.aggregators[0].values() if tensor.numel()]
             assert len(kept) == (case.options.get("state") == "local")
             for tensor in kept:
-                ours[f"u of {name}"] = flat(net, by_name(done, tensor), variables)
+                ours[f"u of {name}"] = flat(net, done.parameters(tensor), variables)
                 theirs[f"u of {name}"] = hand.devices[name].u
         for letter, tensor in theirs.items():
             torch.testing.assert_close(
@@ -243,7 +239,7 @@ def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
     module, data = Trained().double(), Sites(TWO, batch_size=64)
     done = simulate(module, data, federated([LocalSCGDAM(0.4, 0.3, deploy="h")], rounds=2, window=3))
     data.setup()
-    named = by_name(done, done.server.w)
+    named = done.parameters(done.server.w)
     inner = [
         c.train.tensors[0].double() @ named["body.0.weight"].T + named["body.0.bias"] for c in data.clients.values()
     ]

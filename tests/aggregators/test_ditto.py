@@ -30,15 +30,11 @@ def test_three_rounds_equal_algorithm_1_by_hand():
                 return g + LAM * (v - start[name])
 
             personal[k] = hand.local(k, personal.get(k, start), pulled)
-        for name in hand.trained:
-            owned = sum(hand.owns[k][name] for k in cohort) > 0
-            hand.x[name] = torch.where(owned, hand.mean(cohort, ends, name), hand.x[name])
-        hand.average_statistics(cohort, ends)
+        hand.average(cohort, ends)
     assert_equal(done, hand)
     assert 2 <= len(personal) <= 4
-    states = done.session.engine.client_states()
     for k in hand.pi:  # the client's model, or the federation's where the client has not trained
-        model = state(done.session.model(done.server, k, states.get(k)))
+        model = state(done.session.model(done.server, k, done.states.get(k)))
         for name, expected in personal.get(k, hand.x).items():
             torch.testing.assert_close(model[name], expected, rtol=0, atol=1e-9)
 
@@ -48,8 +44,7 @@ def test_two_clients_and_two_steps_computed_by_hand():
     # b = 3: v = 0.3, then 0.3 - 0.1 (-2.7 + 0.15) = 0.555; w = (0.19 + 0.57) / 2
     data = Problems(one=(1.0, 1.0), two=(1.0, 3.0))
     done = simulate(Quadratic(), data, federated([Ditto(0.5)], rounds=1))
-    states = done.session.engine.client_states()
-    found = [done.server.w, *(states[name].aggregators[0]["v"] for name in ("one", "two"))]
+    found = [done.server.w, *(done.states[name].aggregators[0]["v"] for name in ("one", "two"))]
     expected = torch.tensor([0.38, 0.185, 0.555], dtype=torch.float64)
     torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)
 
@@ -60,9 +55,9 @@ def test_lambda_leads_from_local_training_to_the_global_model(lam, expected):
     data = Problems(one=(1.0, 0.0), two=(2.0, 1.0))
     ditto = Ditto(lam, lr=min(0.1, 1 / (2 + lam)))
     done = simulate(Quadratic(), data, federated([ditto], rounds=25, window=5))
-    w, states = float(done.server.w), done.session.engine.client_states()
+    w = float(done.server.w)
     for i, (name, (a, b)) in enumerate(data.problems.items()):
-        v = float(states[name].aggregators[0]["v"])
+        v = float(done.states[name].aggregators[0]["v"])
         assert v == pytest.approx((a * b + lam * w) / (a + lam), abs=1e-4)
         if expected:
             assert v == pytest.approx(expected[i], abs=1e-4)
@@ -73,7 +68,7 @@ def test_dual_variables_ascend_and_are_not_pulled():
     x, y = 1.0, 1.0
     for _ in range(2):
         x, y = x - 0.1 * (2 * x + y + 0.5 * (x - 1.0)), y + 0.1 * (x - y)
-    v = done.session.engine.client_states()["one"].aggregators[0]["v"]
+    v = done.states["one"].aggregators[0]["v"]
     torch.testing.assert_close(v, torch.tensor([x, y], dtype=torch.float64), rtol=0, atol=1e-12)
 
 
@@ -91,7 +86,7 @@ def test_the_federations_model_is_trained_as_without_ditto(others):
 
 def test_evaluations_score_each_client_with_its_personal_model():
     done = run([Ditto()])
-    session, states = done.session, done.session.engine.client_states()
+    session, states = done.session, done.states
     assert session.personal == list(session.clients)
     views = client_views(session.data, "val")
     for scored in session.engine.evaluate(views, session.broadcast(done.server, session.round(0))):

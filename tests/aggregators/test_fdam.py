@@ -59,21 +59,15 @@ def trajectory(module, data, aggregators, stages, precision="64-true") -> tuple[
     record = []
 
     def keep(done: Simulation) -> None:
-        layout, found = done.session.layout, {}
-        for entry in layout.parameters:
-            found[entry.name] = entry.view(done.server.w).clone()
-        for entry in layout.buffers:
-            found[entry.name] = entry.view(done.server.stats).clone()
+        found = {name: tensor.clone() for name, tensor in (done.parameters() | done.buffers()).items()}
         for i, aggregator in enumerate(aggregators):
             if isinstance(aggregator, CODASCA):
-                states = done.session.engine.client_states()
                 vectors = {"c": done.server.aggregators[i]["c"]}
-                vectors |= {f"c of {n}": s.aggregators[i]["c"] for n, s in states.items()}
+                vectors |= {f"c of {n}": s.aggregators[i]["c"] for n, s in done.states.items()}
                 for kind, vector in vectors.items():
-                    for entry in layout.parameters:
+                    for name, tensor in done.parameters(vector).items():
                         # fedlit descends on the negative of the dual's gradient, Alg. 4 ascends
-                        sign = -1 if entry.name == "objective.alpha" else 1
-                        found[f"{kind}: {entry.name}"] = sign * entry.view(vector)
+                        found[f"{kind}: {name}"] = -tensor if name == "objective.alpha" else tensor.clone()
         record.append(found)
 
     federation = Federation(aggregators, schedule=schedule(stages), measure_batches=SAMPLED)
@@ -249,10 +243,10 @@ def test_what_fedbn_keeps_local_takes_no_part():
     data.setup()
     hand = transcription(module, data, gamma=GAMMA, scaffold=True, eta_g=1.3, local=local)
     agree(record, hand, STAGES, 1e-9, local)
-    for name, state in done.session.engine.client_states().items():
-        for entry in done.session.layout.buffers:
-            if entry.name in local:
-                torch.testing.assert_close(entry.view(state.stats), hand.kept[name][entry.name], rtol=1e-9, atol=1e-9)
+    for name, state in done.states.items():
+        for key, tensor in done.buffers(state.stats).items():
+            if key in local:
+                torch.testing.assert_close(tensor, hand.kept[name][key], rtol=1e-9, atol=1e-9)
         kept = torch.cat([hand.kept[name][f"body.1.{n}"] for n in ("weight", "bias")])
         torch.testing.assert_close(state.w, kept, rtol=1e-9, atol=1e-9)
         assert (kept - torch.cat([torch.ones(6), torch.zeros(6)])).abs().max() > 1e-3

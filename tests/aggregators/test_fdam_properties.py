@@ -65,8 +65,8 @@ def test_eq_7_is_eq_6(window, eta_g):
             moved = (seen[-1] - done.server.w) / (eta_g * window * lr)
             torch.testing.assert_close(c, moved, rtol=1e-9, atol=1e-9)
             assert c.abs().max() > 1e-3
-        states = done.session.engine.client_states().values()
-        torch.testing.assert_close(c, sum(s.aggregators[0]["c"] for s in states) / 3, rtol=1e-9, atol=1e-12)
+        c_k = [state.aggregators[0]["c"] for state in done.states.values()]
+        torch.testing.assert_close(c, sum(c_k) / 3, rtol=1e-9, atol=1e-12)
         seen.append(done.server.w.clone())
 
     stages = [Stage(6, window, "steps"), Stage(3, window, "steps", 0.5)]

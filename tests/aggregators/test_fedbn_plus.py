@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
-from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
-from fedlit.federation.assembly import assemble
 from fedlit.testing import ToyNet
 
 
@@ -40,21 +38,13 @@ class Witness(Aggregator):
 
 
 def run(module: Classifier, aggregators: list[Aggregator], workers: int = 1, precision: str = "32-true") -> Simulation:
-    fed = federation([*aggregators, Witness(module)], workers=workers, optimizer_state="keep")
-    fabric = make_fabric("cpu", precision=precision)
-    session = assemble(fed, copy.deepcopy(module), Sites(SITES, FINDINGS), fabric)
-    done = Simulation(fed, session, session.restore(None)[0], [])
-    for index in range(ROUNDS):
-        rnd = session.round(index)
-        total, _ = session.engine.run(rnd.cohort, fed.open_round(done.server, rnd, session), rnd)
-        fed.close_round(done.server, total, rnd, session)
-    session.engine.close()
-    return done
+    fed = federation([*aggregators, Witness(module)], optimizer_state="keep")
+    return simulate(module, Sites(SITES, FINDINGS), fed, precision, workers=workers)
 
 
 def broken(done: Simulation) -> list[int]:
     """The number of such steps per site."""
-    states = [s.aggregators[-1] for s in done.session.engine.client_states().values()]
+    states = [s.aggregators[-1] for s in done.states.values()]
     assert [int(s["steps"]) for s in states] == [ROUNDS * WINDOW] * len(SITES)
     return [int(s["broken"]) for s in states]
 
@@ -72,7 +62,7 @@ def test_fedbn_plus_does_not_move_by_a_bit(hyper):
     done = run(module, [SurgicalHeads(), FedBNPlus(), Scaffold()])
     assert broken(done) == [0, 0, 0]
     assert torch.equal(done.server.stats, statistics(module))
-    assert not [entry.name for entry in done.session.layout.parameters if "body.1" in entry.name]
+    assert not [name for name in done.parameters() if "body.1" in name]
     for name in ("body.0.weight", "head.weight"):
         assert (done.tensor(name) - module.get_parameter(name)).abs().max() > 1e-2
 

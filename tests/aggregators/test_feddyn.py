@@ -35,13 +35,13 @@ def test_three_rounds_equal_algorithm_1_by_hand():
             hand.x[name] = torch.where(owned, mean - h[name] / ALPHA, hand.x[name])
         hand.average_statistics(cohort, ends)
     assert_equal(done, hand)
-    for entry in done.session.layout.parameters:
-        torch.testing.assert_close(entry.view(done.server.aggregators[0]["h"]), h[entry.name], rtol=0, atol=1e-9)
+    h_k = {k: done.parameters(state.aggregators[0]["h"]) for k, state in done.states.items()}
+    for name, tensor in done.parameters(done.server.aggregators[0]["h"]).items():
+        torch.testing.assert_close(tensor, h[name], rtol=0, atol=1e-9)
         # h is the mean of h_k over all clients that own the element, absent ones included
-        of_clients = {k: entry.view(s.aggregators[0]["h"]) for k, s in done.session.engine.client_states().items()}
-        everyone = sum(hand.pi[k] * hand.owns[k][entry.name] for k in hand.pi)
-        mean = sum(hand.pi[k] * of_clients[k] for k in of_clients) / everyone
-        torch.testing.assert_close(mean, h[entry.name], rtol=0, atol=1e-9)
+        everyone = sum(hand.pi[k] * hand.owns[k][name] for k in hand.pi)
+        mean = sum(hand.pi[k] * h_k[k][name] for k in h_k) / everyone
+        torch.testing.assert_close(mean, h[name], rtol=0, atol=1e-9)
 
 
 def test_two_clients_and_two_steps_computed_by_hand():

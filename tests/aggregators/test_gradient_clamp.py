@@ -30,7 +30,7 @@ def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
     data, bound, ends = ToyData(clients=1, batch_size=1000), 1e-3, []
     for options in ({}, {"gradient_clamp": bound}):
         done = simulate(module.double(), data, federated([], rounds=1, window=1, **options))
-        ends.append({entry.name: done.tensor(entry.name).clone() for entry in done.session.layout.parameters})
+        ends.append(done.parameters())
     first = {name: parameter.detach() for name, parameter in module.named_parameters()}
     for name, free in ends[0].items():
         if name.startswith("objective."):

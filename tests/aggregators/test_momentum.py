@@ -125,7 +125,7 @@ def test_corrections_act_on_the_step_and_not_on_the_momentum():
 
 def test_scaffold_corrects_the_steps_of_clients_that_differ():
     done = run([Scaffold(), LocalSGDAM()], saddle(), Sites(3), rounds=4)
-    states = [s.aggregators[0]["c"] for s in dict(done.session.engine.client_states()).values()]
+    states = [s.aggregators[0]["c"] for s in done.states.values()]
     torch.testing.assert_close(mean(states), done.server.aggregators[0]["c"], rtol=0, atol=1e-12)
 
 
@@ -136,13 +136,13 @@ def test_what_a_client_keeps_to_itself_has_its_own_momentum(aggregator):
     module = saddle(body)
     alone, keeping = (run(a, module, Sites(1)) for a in ([aggregator], [FedBN(), aggregator]))
     layout = keeping.session.layout
-    own = dict(keeping.session.engine.client_states())["site-0"]
+    own = keeping.states["site-0"]
     torch.testing.assert_close(own.w, alone.server.w[layout.slices["norm"]], rtol=0, atol=1e-12)
     torch.testing.assert_close(
         own.aggregators[1]["u"], alone.server.aggregators[0]["u"][layout.slices["norm"]], rtol=0, atol=1e-12
     )
     several = run([FedBN(), aggregator], module, Sites(3))
-    norms = [s.aggregators[1]["u"] for s in dict(several.session.engine.client_states()).values()]
+    norms = [s.aggregators[1]["u"] for s in several.states.values()]
     assert not torch.equal(norms[0], norms[1])
     assert not several.server.aggregators[1]["u"][layout.slices["norm"]].any(), "nothing of it was sent"
 
@@ -150,7 +150,7 @@ def test_what_a_client_keeps_to_itself_has_its_own_momentum(aggregator):
 def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
     module = saddle(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
     done = run([FedBN(), LocalSGDAM()], module, Sites(4), rounds=5, participation=0.25)
-    drawn, states = {c for cohort in done.cohorts for c in cohort}, dict(done.session.engine.client_states())
+    drawn, states = {c for cohort in done.cohorts for c in cohort}, done.states
     assert len(drawn) > 1
     assert all(states[name].aggregators[1]["u"].abs().sum() > 0 for name in drawn)
 

@@ -44,7 +44,7 @@ def test_three_rounds_equal_the_algorithm_by_hand(aggregator, momentum):
         for name in hand.x.keys() - set(HEAD):
             hand.x[name] = sum(hand.pi[k] * ends[k][name] for k in cohort) / total
     assert_equal(done, hand)
-    for k, kept in done.session.engine.client_states().items():
+    for k, kept in done.states.items():
         model = state(done.session.model(done.server, k, kept))
         for name in HEAD:
             torch.testing.assert_close(model[name], heads[k][name], rtol=0, atol=1e-9)
@@ -70,7 +70,7 @@ def test_two_clients_and_two_steps_computed_by_hand():
     # b = 4: h = 1 + 0.1 * 3 = 1.3, then a = 1 + 0.1 * 1.3 * (4 - 1.3) = 1.351; the body is (1.099 + 1.351) / 2 = 1.225
     data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
     done = simulate(Product(), data, federated([FedRep(1)], rounds=1))
-    heads = [state.w for state in done.session.engine.client_states().values()]
+    heads = [state.w for state in done.states.values()]
     found = torch.cat([done.tensor("body.weight").flatten(), *heads])
     torch.testing.assert_close(found, torch.tensor([1.225, 1.1, 1.3], dtype=torch.float64), rtol=0, atol=1e-12)
 
@@ -81,7 +81,7 @@ def test_heads_fit_each_client_where_one_model_cannot():
     for aggregator in (FedRep(2), FedPer()):
         done = simulate(Product(), data, federated([aggregator], rounds=25, window=4))
         body = float(done.tensor("body.weight"))
-        heads = [float(state.w) for state in done.session.engine.client_states().values()]
+        heads = [float(state.w) for state in done.states.values()]
         assert [body * head for head in heads] == pytest.approx([2.0, 4.0], abs=1e-3)
 
 
@@ -113,9 +113,9 @@ def test_local_training_alone_is_plain_sgd_of_each_client():
     torch.manual_seed(0)
     module, data = ToyNet(drop=0.0).double(), ToyData(3)
     done = simulate(module, data, federated([LocalOnly()], rounds=2, window=3))
-    assert torch.equal(done.server.w, done.session.initial.w)
+    assert torch.equal(done.server.w, done.start.w)
     assert done.session.personal == list(done.session.clients)
-    for name, kept in done.session.engine.client_states().items():
+    for name, kept in done.states.items():
         alone = ToyNet(drop=0.0).double()
         alone.load_state_dict(module.state_dict())
         optimizer, stream = torch.optim.SGD(alone.parameters(), lr=0.1), done.session.engine._pool.worker.stream(name)

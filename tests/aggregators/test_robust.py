@@ -2,7 +2,6 @@
 
 import math
 import statistics
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -123,10 +122,9 @@ def test_against_a_loop_over_elements(aggregator, others, participation, labelle
     listed = [Push(), aggregator, *others]
     weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"
     torch.manual_seed(0)
-    module, data = ToyNet().double(), ToyData(8, labelled=labelled)
-    still = assemble(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0]
-    starts = [still.w.clone(), still.stats.clone()]
-    done = simulate(module, data, federation(listed, participation=participation, weights=weights))
+    federation_of_eight = federation(listed, participation=participation, weights=weights)
+    done = simulate(ToyNet().double(), ToyData(8, labelled=labelled), federation_of_eight)
+    starts = done.start.w, done.start.stats
     clients = {name: done.session.clients[name] for name in done.cohorts[0]}
     assert len(clients) == 8 * participation
     pi = {name: client.weight for name, client in clients.items()}
@@ -161,10 +159,9 @@ class Liar(Aggregator):
 def moved_by_a_liar(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
     """The change of the weights in a round, and those of the honest clients [K, P]."""
     torch.manual_seed(0)
-    module, data = ToyNet().double(), ToyData(7)
-    start = assemble(federation([]), module, data, make_fabric("cpu", precision="64-true")).restore(None)[0].w.clone()
-    done = simulate(module, data, federation([Liar(), aggregator], window=4))
-    return done.server.w - start, torch.stack([sent for name, sent in Liar.sent.items() if name != "site-2"])
+    done = simulate(ToyNet().double(), ToyData(7), federation([Liar(), aggregator], window=4))
+    honest = [sent for name, sent in Liar.sent.items() if name != "site-2"]
+    return done.server.w - done.start.w, torch.stack(honest)
 
 
 @pytest.mark.parametrize(
@@ -220,16 +217,8 @@ def test_measuring_rounds_are_added_up():
 def many(workers: int, aggregator: Aggregator) -> Tensor:
     """Two rounds over so many clients that a job has several, most of which agree on 1."""
     problems = {f"site {k:03}": (1.0, 1.0 if k % 5 else 1000.0) for k in range(130)}
-    given = federation([aggregator], rounds=2, workers=workers)
-    session = assemble(given, Quadratic(lr=0.5).double(), Problems(**problems), make_fabric("cpu", precision="64-true"))
-    with closing(session.engine):
-        server, _, _ = session.restore(None)
-        for index in range(2):
-            rnd = session.round(index)
-            total, reports = session.engine.run(rnd.cohort, given.open_round(server, rnd, session), rnd)
-            assert [report.client for report in reports] == list(rnd.cohort)
-            given.close_round(server, total, rnd, session)
-    return server.w
+    done = simulate(Quadratic(lr=0.5), Problems(**problems), federation([aggregator], rounds=2), workers=workers)
+    return done.server.w
 
 
 @pytest.mark.parametrize("aggregator", [CoordinateMedian(), TrimmedMean(0.25)], ids=named)

@@ -105,7 +105,7 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
         for layer in ours:
             if not (layer == NORM and case.norm == "FedBN") and not (layer == HEAD and case.head == "personal"):
                 agree(ours[layer], hand.net[layer], tolerance, f"{where}, {layer}")
-        for k, state in done.session.engine.client_states().items():
+        for k, state in done.states.items():
             ours = whole(done, state, k)
             if case.norm == "FedBN":
                 agree(ours[NORM], hand.mine[k][NORM], tolerance, f"{where}, {k}, {NORM}")
@@ -194,7 +194,7 @@ def test_invariant_c_is_the_owners_weighted_mean_of_c_k(aggregators):
         above, below = torch.zeros_like(c), torch.zeros_like(c)
         for name, mask in session.masks.items():
             owned = layout.expand(mask.owned.double()).expand_as(c)
-            state = session.engine.client_states().get(name)
+            state = done.states.get(name)
             c_k = state.aggregators[position]["c"] if state else torch.zeros_like(c)
             assert not c_k[owned == 0].any()
             above += session.weights[name] * owned * c_k

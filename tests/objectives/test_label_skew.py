@@ -103,16 +103,13 @@ def test_three_rounds_equal_a_loop_with_each_clients_own_counts():
             counts = [[max(1, int((labels[:, c] == y).sum())) for c in range(3)] for y in (1, 0)]
             start = {n: hand.x[n] for n in hand.x}
             ends[k] = hand.local(k, start, loss=lambda m, b, counts=counts: calibrated(m(b[0]), b[1], *counts))
-        for name in hand.trained:
-            owned = sum(hand.owns[k][name] for k in cohort) > 0
-            hand.x[name] = torch.where(owned, hand.mean(cohort, ends, name), hand.x[name])
-        hand.average_statistics(cohort, ends)
+        hand.average(cohort, ends)
     assert_equal(done, hand)
 
 
 def test_counts_stay_with_their_client_and_survive_its_rounds():
     done = simulate(with_objective(FedLC()), ToyData(3), federated([], rounds=2, window=1), "32-true")
-    for name, state in done.session.engine.client_states().items():
+    for name, state in done.states.items():
         labels = done.session.data.clients[name].train.tensors[1]
         found = state.buffers["objective.counts"]
         assert torch.equal(found, torch.stack([(labels == 1).sum(0), (labels == 0).sum(0)]))

@@ -91,6 +91,13 @@ class ByHand:
             self.pi[k] * self.owns[k][name] for k in self.pi
         )
 
+    def average(self, cohort: Sequence[str], ends: Mapping[str, Tensors]) -> None:
+        """FedAvg: the means of the weights over their owners, and of the statistics; others keep their values."""
+        for name in self.trained:
+            owned = sum(self.owns[k][name] for k in cohort) > 0
+            self.x[name] = torch.where(owned, self.mean(cohort, ends, name), self.x[name])
+        self.average_statistics(cohort, ends)
+
     def average_statistics(self, cohort: Sequence[str], ends: Mapping[str, Tensors]) -> None:
         total = sum(self.pi[k] for k in cohort)
         for name in self.x.keys() - set(self.trained):
@@ -117,10 +124,8 @@ def assert_equal(done: Simulation, hand: ByHand) -> None:
     """Weights and statistics of the server are equal to 1e-9, and cohorts differ, some without an owner of a row."""
     assert len(set(done.cohorts)) > 1
     assert any((sum(hand.owns[k]["head.bias"] for k in cohort) == 0).any() for cohort in done.cohorts)
-    for entry in done.session.layout.parameters:
-        torch.testing.assert_close(entry.view(done.server.w), hand.x[entry.name], rtol=0, atol=1e-9)
-    for entry in done.session.layout.buffers:
-        torch.testing.assert_close(entry.view(done.server.stats), hand.x[entry.name], rtol=0, atol=1e-9)
+    for name, tensor in (done.parameters() | done.buffers()).items():
+        torch.testing.assert_close(tensor, hand.x[name], rtol=0, atol=1e-9)
 
 
 def state(module: torch.nn.Module) -> Tensors:

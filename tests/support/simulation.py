@@ -1,7 +1,7 @@
-"""A federation that runs in this process and keeps all of its objects."""
+"""A federation that keeps all of its objects."""
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from engine_rounds import play_round
@@ -9,7 +9,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import ServerState
+from fedlit.core.messages import ClientState, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
@@ -26,20 +26,32 @@ def federated(
 
 @dataclass
 class Simulation:
-    """A federation after its rounds."""
+    """A federation after its rounds, with the server's state before the first of them."""
 
     federation: Federation
     session: Session
     server: ServerState
+    start: ServerState
     cohorts: list[tuple[str, ...]]
 
+    @property
+    def states(self) -> dict[str, ClientState]:
+        """The clients' states."""
+        return dict(self.session.engine.client_states())
+
+    def parameters(self, vector: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """The server's parameters by name, or the same places of another vector."""
+        return {e.name: e.view(self.server.w if vector is None else vector) for e in self.session.layout.parameters}
+
     def tensor(self, name: str, vector: torch.Tensor | None = None) -> torch.Tensor:
-        """A parameter of the server by its name, or the same place of another vector."""
-        entry = next(e for e in self.session.layout.parameters if e.name == name)
-        return entry.view(self.server.w if vector is None else vector)
+        return self.parameters(vector)[name]
+
+    def buffers(self, stats: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        """The server's statistics by name, or those of another vector."""
+        return {e.name: e.view(self.server.stats if stats is None else stats) for e in self.session.layout.buffers}
 
     def buffer(self, name: str) -> torch.Tensor:
-        return next(e for e in self.session.layout.buffers if e.name == name).view(self.server.stats)
+        return self.buffers()[name]
 
 
 def simulate(
@@ -48,14 +60,20 @@ def simulate(
     federation: Federation,
     precision: str = "64-true",
     after_round=lambda simulation: None,
+    workers: int = 1,
 ) -> Simulation:
-    """All rounds of a federation on copies of module and data, in this process."""
-    federation.workers = 1
+    """All rounds of a federation on copies of module and data; worker processes are closed at the end."""
+    federation.workers = workers
     session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
     server, _, _ = session.restore(None)
     session.initialise_objective(server)
-    result = Simulation(federation, session, server, [])
-    for index in range(federation.rounds):
-        result.cohorts.append(tuple(report.client for report in play_round(session, server, index)))
-        after_round(result)
+    start = replace(server, w=server.w.clone(), stats=server.stats.clone())
+    result = Simulation(federation, session, server, start, [])
+    try:
+        for index in range(federation.rounds):
+            result.cohorts.append(tuple(report.client for report in play_round(session, server, index)))
+            after_round(result)
+    finally:
+        if workers > 1:
+            session.engine.close()
     return result
