@@ -13,13 +13,13 @@ from compositional_oracle import LocalSGDAM as WrittenSGDAM
 from compositional_oracle import LocalSGDM as WrittenSGDM
 from fdam_oracle import prior
 from fdam_toys import Scorer, Sites, batches
-from simulation import Simulation, federated, simulate
+from simulation import Simulation, assert_near, federated, simulate
 from torch import Tensor
 
 from fedlit.aggregators import Aggregator, LocalSCGDAM, LocalSGDAM, LocalSGDM
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, RatioLoss
-from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
+from fedlit.schedules import Stage, StageSchedule
 
 LR, ROUNDS = 0.3, 3
 TWO = {"north": (13, 0.15, ()), "south": (21, 0.5, ())}
@@ -174,22 +174,10 @@ def compare(
             for tensor in kept:
                 ours[f"u of {name}"] = flat(net, done.parameters(tensor), variables)
                 theirs[f"u of {name}"] = hand.devices[name].u
-        for letter, tensor in theirs.items():
-            torch.testing.assert_close(
-                ours[letter].double(),
-                tensor,
-                rtol=tolerance,
-                atol=tolerance,
-                msg=lambda text, letter=letter: f"round {number + 1}, {letter}: {text}",
-            )
+        assert_near(ours, theirs, tolerance, f"round {number + 1}")
 
-    if set(rates) == {1.0}:
-        schedule = ConstantSchedule(p, "steps")
-    else:
-        schedule = StageSchedule([Stage(1, p, "steps", factor) for factor in rates])
-    federation = Federation(
-        [case.aggregator], rounds=len(rates), schedule=schedule, participation=participation, weights=weights
-    )
+    schedule = StageSchedule([Stage(1, p, "steps", factor) for factor in rates])
+    federation = Federation([case.aggregator], schedule=schedule, participation=participation, weights=weights)
     done = simulate(module, data, federation, precision, check)
     assert len(done.cohorts) == len(rates)
     if participation < 1:

@@ -11,7 +11,7 @@ from fdam_oracle import FDAM, mean_of_own, prior
 from fdam_oracle import Stage as Written
 from fdam_toys import LR, Scorer, Sites, batches
 from refusals import refused
-from simulation import Simulation, simulate
+from simulation import Simulation, assert_near, simulate
 from torch import Tensor
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN, FedProx
@@ -87,17 +87,10 @@ def expected(hand: FDAM, stages: list[Written]) -> Iterator[dict[str, Tensor]]:
 def agree(record, hand, stages, tolerance, local=frozenset()) -> None:
     rounds = list(expected(hand, stages))
     assert len(record) == len(rounds) == sum(s.rounds for s in stages)
-    for number, (ours, theirs) in enumerate(zip(record, rounds, strict=True)):
+    for number, (ours, theirs) in enumerate(zip(record, rounds, strict=True), 1):
         assert ours.keys() == theirs.keys()
-        for name, tensor in theirs.items():
-            if name.partition(": ")[2] not in local and name not in local:
-                torch.testing.assert_close(
-                    ours[name].double(),
-                    tensor,
-                    rtol=tolerance,
-                    atol=tolerance,
-                    msg=lambda text, at=(number, name): f"round {at[0] + 1}, {at[1]}: {text}",
-                )
+        shared = {name: tensor for name, tensor in ours.items() if name.rpartition(": ")[2] not in local}
+        assert_near(shared, theirs, tolerance, f"round {number}")
 
 
 def _fedlit(name: str) -> str:

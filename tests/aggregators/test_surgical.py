@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from fdam_toys import Scorer, Sites, batches
-from simulation import Simulation, simulate
+from simulation import Simulation, assert_near, simulate
 from surgical_oracle import BODY, HEAD, NORM, Net, Site, Written
 from surgical_toys import FINDINGS, FOUR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor
@@ -52,9 +52,9 @@ CASES = {
 }
 
 
-def layers(module: Classifier) -> Net:
+def by_layer(named: dict[str, Tensor]) -> Net:
     net: Net = {BODY: {}, NORM: {}, HEAD: {}}
-    for name, tensor in module.network.state_dict().items():
+    for name, tensor in named.items():
         layer, _, leaf = name.rpartition(".")
         if leaf != "num_batches_tracked":
             net[layer][leaf] = tensor.double()
@@ -72,19 +72,7 @@ def whole(done: Simulation, state: ClientState | None = None, client: str = "") 
             offset += length
         assert offset == len(state.w)
         stats = state.stats if mask.keeps_stats(layout) else stats
-    net: Net = {BODY: {}, NORM: {}, HEAD: {}}
-    for entries, vector in ((layout.parameters, w), (layout.buffers, stats)):
-        for entry in entries:
-            layer, _, leaf = entry.name.rpartition(".")
-            net[layer][leaf] = entry.view(vector).double()
-    return net
-
-
-def agree(ours: dict[str, Tensor], theirs: dict[str, Tensor], tolerance: float, where: str) -> None:
-    for name, tensor in ours.items():
-        torch.testing.assert_close(
-            tensor, theirs[name], rtol=tolerance, atol=tolerance, msg=lambda text, name=name: f"{where}, {name}: {text}"
-        )
+    return by_layer(done.parameters(w) | done.buffers(stats))
 
 
 def compare(name: str, module: Classifier, precision: str = "64-true", weights: str | None = None, **options) -> None:
@@ -95,7 +83,8 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
     data.setup()
     sites = {k: Site(client.classes, batches(data, k)) for k, client in data.clients.items()}
     shares = {k: len(client.train) for k, client in data.clients.items()} if weights == "examples" else None
-    hand = Written(layers(module), FINDINGS, sites, module.hyper["lr"], WINDOW, case.head, case.norm, shares, **options)
+    start, lr = by_layer(module.network.state_dict()), module.hyper["lr"]
+    hand = Written(start, FINDINGS, sites, lr, WINDOW, case.head, case.norm, shares, **options)
     personal = 0
 
     def check(done: Simulation) -> None:
@@ -104,23 +93,19 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
         where, ours = f"round {len(done.cohorts)}", whole(done)
         for layer in ours:
             if not (layer == NORM and case.norm == "FedBN") and not (layer == HEAD and case.head == "personal"):
-                agree(ours[layer], hand.net[layer], tolerance, f"{where}, {layer}")
+                assert_near(ours[layer], hand.net[layer], tolerance, f"{where}, {layer}")
         for k, state in done.states.items():
             ours = whole(done, state, k)
             if case.norm == "FedBN":
-                agree(ours[NORM], hand.mine[k][NORM], tolerance, f"{where}, {k}, {NORM}")
+                assert_near(ours[NORM], hand.mine[k][NORM], tolerance, f"{where}, {k}, {NORM}")
             if case.head == "personal":
                 own = [FINDINGS.index(c) for c in sites[k].classes]
-                agree({n: t[own] for n, t in ours[HEAD].items()}, hand.mine[k][HEAD], tolerance, f"{where}, {k}, head")
+                rows = {name: tensor[own] for name, tensor in ours[HEAD].items()}
+                assert_near(rows, hand.mine[k][HEAD], tolerance, f"{where}, {k}, {HEAD}")
             personal += len(state.w) > 0
 
-    done = simulate(
-        module,
-        case.data(SITES, FINDINGS),
-        federation(case.aggregators, participation=participation, weights=weights),
-        precision,
-        check,
-    )
+    fed = federation(case.aggregators, participation=participation, weights=weights)
+    done = simulate(module, case.data(SITES, FINDINGS), fed, precision, check)
     assert len(done.cohorts) == ROUNDS
     assert (personal > 0) == (case.head == "personal" or case.norm == "FedBN")
 

@@ -24,6 +24,12 @@ def federated(
     return Federation(aggregators, rounds=rounds, schedule=ConstantSchedule(window, unit), **options)
 
 
+def assert_near(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor], tolerance: float, where: str) -> None:
+    """Compare all of our tensors with those of the same name, in any precision."""
+    options = {"rtol": tolerance, "atol": tolerance, "check_dtype": False}
+    torch.testing.assert_close(ours, {n: theirs[n] for n in ours}, **options, msg=lambda text: f"{where}: {text}")
+
+
 @dataclass
 class Simulation:
     """A federation after its rounds, with the server's state before the first of them."""
