@@ -6,31 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from floor import CLASSES, LR, network
+from floor import CLASSES, LR
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedlit.data import ClientData, FederatedDataModule
 from fedlit.models import ImageClassifier
-from fedlit.objectives import BCE, AUCSaddle
+from fedlit.objectives import AUCSaddle
 
 SEQUENTIAL_THREADS = int(os.environ.get("SEQUENTIAL_THREADS", os.cpu_count()))
-
-
-class SmallCNN(LightningModule):
-    """A CNN of 60,000 parameters for images of 3x32x32."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.classes, layers = CLASSES, network("cnn")
-        self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return self.objective(self.head(self.body(batch[0])), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=LR)
 
 
 def densenet(classes: tuple[str, ...] = CLASSES, **options) -> LightningModule:

@@ -12,7 +12,7 @@ import argparse
 import statistics
 from tempfile import TemporaryDirectory
 
-from floor import Side, Work, with_fedlit
+from floor import Side, Work, alternate, with_fedlit
 
 WORK = Work("densenet", 4, 8, 16, 1.0, "4 clients, DenseNet121, 8 steps of 16")
 ALGORITHMS = ("FedAvg", "Scaffold")
@@ -34,11 +34,7 @@ def compared(name: str, turns: int) -> None:
             Side(__file__, ["--side", name, when, "--turns", str(turns + 1)], folder)
             for when, folder in (("before", one), ("meanwhile", other))
         ]
-        for turn in range(turns + 1):
-            for side in sides if turn % 2 else reversed(sides):
-                side.round()
-        for side in sides:
-            side.end()
+        alternate(sides, turns)
     before, meanwhile = (side.wall[1:] for side in sides)
     ratio = statistics.median(b / a for a, b in zip(before, meanwhile, strict=True))
     print(

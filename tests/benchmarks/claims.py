@@ -18,7 +18,7 @@ report. *each* and *fedlit* have Holm over methods and classes.
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +138,20 @@ def rate(hits: list[float]) -> str:
     return f"{100 * values.mean():5.1f} ± {100 * values.std() / len(values) ** 0.5:.1f}"
 
 
+def rates(
+    drawn: Iterable[tuple[Shared, list[Method]]], of_classes: Callable[[np.ndarray], float] = np.any
+) -> tuple[str, str]:
+    """Return the rates of claims of each rule, of a mean and of classes, and that of t-tests over classes."""
+    found, over = {rule: ([], []) for rule in RULES}, []
+    for shared, methods in drawn:
+        numbers = statistics(methods, methods[0], shared, draws=DRAWS)
+        over.append(any(each.over_classes.p < ALPHA for each in numbers.against))
+        for rule, (mean, classes) in claimed(numbers).items():
+            found[rule][0].append(mean.any())
+            found[rule][1].append(of_classes(classes))
+    return "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values()), rate(over)
+
+
 def null(trials: int) -> None:
     """Print how often a report claims a difference if all methods are equal."""
     print(f"% of {trials} reports with a false claim; of a mean over classes / of a class")
@@ -148,19 +162,11 @@ def null(trials: int) -> None:
                 for sd, images in ((0.01, 320), (0.03, 320), (0.03, 1000)):
                     if methods > 1 and images > 320:
                         continue
-                    found, over = {rule: ([], []) for rule in RULES}, []
-                    for trial in range(trials):
-                        rng = np.random.default_rng((trial, seeds, methods, images))
-                        shared, named = draw(rng, methods, seeds, sd, images, 0.0, interaction)
-                        numbers = statistics(named, named[0], shared, draws=DRAWS)
-                        over.append(any(each.over_classes.p < ALPHA for each in numbers.against))
-                        for rule, (mean, classes) in claimed(numbers).items():
-                            found[rule][0].append(mean.any())
-                            found[rule][1].append(classes.any())
-                    cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
+                    rngs = (np.random.default_rng((trial, seeds, methods, images)) for trial in range(trials))
+                    cells, over = rates(draw(rng, methods, seeds, sd, images, 0.0, interaction) for rng in rngs)
                     where = f"{methods:2} x {seeds} seeds, SD {sd}, {images:4} images, {interaction:.0%} shared"
                     where += ", redrawn" * (draw is redrawn)
-                    print(f"{where:46}{cells}{rate(over):>22}", flush=True)
+                    print(f"{where:46}{cells}{over:>22}", flush=True)
 
 
 def power(trials: int) -> None:
@@ -171,14 +177,8 @@ def power(trials: int) -> None:
         for sd in (0.01, 0.03):
             for seeds in (3, 5):
                 for images in (320, 1000):
-                    found = {rule: ([], []) for rule in RULES}
-                    for trial in range(trials):
-                        rng = np.random.default_rng((trial, seeds, images))
-                        shared, named = draw(rng, 1, seeds, sd, images, more)
-                        for rule, (mean, classes) in claimed(statistics(named, named[0], shared, draws=DRAWS)).items():
-                            found[rule][0].append(mean.all())
-                            found[rule][1].append(classes.mean())
-                    cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
+                    rngs = (np.random.default_rng((trial, seeds, images)) for trial in range(trials))
+                    cells, _ = rates((draw(rng, 1, seeds, sd, images, more) for rng in rngs), np.mean)
                     where = f"+{more}, SD {sd}, {seeds} seeds, {images:4} images" + ", redrawn" * (draw is redrawn)
                     print(f"{where:46}{cells}", flush=True)
 
@@ -197,24 +197,16 @@ def real(trials: int, folder: Path) -> None:
         + "".join(f"{rule:>26}" for rule in RULES)
     )
     for seeds in (2, 3, 5):
-        found, over = {rule: ([], []) for rule in RULES}, []
-        for numbers in _dealt(shared, seeds, trials):
-            over.append(numbers.against[0].over_classes.p < ALPHA)
-            for rule, (mean, classes) in claimed(numbers).items():
-                found[rule][0].append(mean.any())
-                found[rule][1].append(classes.any())
-        cells = "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values())
-        print(f"{f'{seeds} seeds':46}{cells}   t-test over classes {rate(over)}", flush=True)
+        cells, over = rates(_dealt(shared, seeds, trials))
+        print(f"{f'{seeds} seeds':46}{cells}   t-test over classes {over}", flush=True)
 
 
-def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[Statistics]:
+def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[tuple[Shared, list[Method]]]:
     methods = [_method("A", range(seeds)), _method("B", range(seeds, 2 * seeds))]
     for trial in range(trials):
         order = np.random.default_rng(trial).permutation(len(shared.scores))[: 2 * seeds]
-        part = Shared(
-            shared.classes, shared.labels, shared.patients, tuple(shared.scores[i] for i in order), shared.unlearned, []
-        )
-        yield statistics(methods, methods[0], part, draws=DRAWS)
+        scores = tuple(shared.scores[i] for i in order)
+        yield Shared(shared.classes, shared.labels, shared.patients, scores, shared.unlearned, []), methods
 
 
 def intervals(trials: int) -> None:

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from floor import CLASSES, LR, Side, network, processor_seconds, pss_mib, say, wait
+from floor import CLASSES, LR, Side, gate, processor_seconds, pss_mib, small_cnn
 
 COHORT, IMAGES, BATCH = 100, 20, 8
 
@@ -62,57 +62,20 @@ def federation(clients: int, folder: Path):
     return Pictures()
 
 
-def small_cnn():
-    import torch
-    from lightning.pytorch import LightningModule
+def fit(model, clients: int, rounds: int, folder: Path, **options) -> None:
+    """Train with one step per round, and evaluate after the last."""
+    import fedlit
+    from fedlit.schedules import ConstantSchedule
 
-    from fedlit.objectives import BCE
-
-    class SmallCNN(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.classes, layers = CLASSES, network("cnn")
-            self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
-
-        def training_step(self, batch, batch_idx):
-            return self.objective(self.head(self.body(batch[0])), batch[1])
-
-        def validation_step(self, batch, batch_idx):
-            return self.head(self.body(batch[0]))
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=LR)
-
-    return SmallCNN()
+    schedule = ConstantSchedule(1, "steps")
+    data = federation(clients, folder)
+    fedlit.fit(model, data, rounds=rounds, schedule=schedule, eval_every=rounds, workers=2, **options)
 
 
 def train(clients: int, rounds: int, folder: Path) -> None:
     """Run one side: all clients of a hundred take part, or 1% of ten thousand."""
-    import fedlit
-    from fedlit.federation.callbacks import Callback
-    from fedlit.schedules import ConstantSchedule
-
-    class Gate(Callback):
-        def on_round_start(self, state) -> None:
-            say("ready")
-            wait()
-
-        def on_evaluation_end(self, state, scores) -> None:
-            self.on_round_start(state)
-
-        def on_fit_end(self, state) -> None:
-            self.on_round_start(state)
-
-    fedlit.fit(
-        small_cnn(),
-        federation(clients, folder),
-        rounds=rounds,
-        schedule=ConstantSchedule(1, "steps"),
-        participation=min(1.0, COHORT / clients),
-        eval_every=rounds,
-        workers=2,
-        callbacks=[Gate()],
-    )
+    participation = min(1.0, COHORT / clients)
+    fit(small_cnn(), clients, rounds, folder, participation=participation, callbacks=[gate(evaluation=True)])
 
 
 def many(clients: int, rounds: int, folder: Path) -> None:
@@ -157,34 +120,13 @@ def train_states(clients: int, rounds: int, folder: Path) -> None:
 
     import torch
 
-    import fedlit
     from fedlit.aggregators import CODASCA
-    from fedlit.federation.callbacks import Callback
     from fedlit.models import ImageClassifier
     from fedlit.objectives import AUCSaddle
-    from fedlit.schedules import ConstantSchedule
 
-    class Gate(Callback):
-        def on_round_start(self, state) -> None:
-            say("ready")
-            wait()
-
-        def on_fit_end(self, state) -> None:
-            self.on_round_start(state)
-
-    fedlit.fit(
-        ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=partial(torch.optim.SGD, lr=LR)),
-        federation(clients, folder),
-        aggregators=[CODASCA()],
-        rounds=rounds,
-        schedule=ConstantSchedule(1, "steps"),
-        participation=0.1,
-        eval_every=rounds,
-        measure_batches=1,
-        workers=2,
-        state_memory="100MB",
-        callbacks=[Gate()],
-    )
+    model = ImageClassifier(CLASSES, in_chans=3, objective=AUCSaddle(), optimizer=partial(torch.optim.SGD, lr=LR))
+    options = {"participation": 0.1, "measure_batches": 1, "state_memory": "100MB"}
+    fit(model, clients, rounds, folder, aggregators=[CODASCA()], callbacks=[gate()], **options)
 
 
 def states(clients: int, rounds: int, folder: Path) -> None:

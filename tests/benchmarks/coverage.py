@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from claims import rate
 from scipy.special import expit, logit, ndtri
 
 from fedlit.metrics import measures
@@ -114,12 +115,6 @@ def covered_bins(data: Data, stretch: float) -> list[float]:
     low, high = binned.intervals(place, positive, rows, 0.95)
     mean = np.bincount(place, truth) / np.bincount(place)
     return ((low <= mean) & (mean <= high)).astype(float).tolist()
-
-
-def rate(hits: list[float]) -> str:
-    """Return a mean as a percentage, with its standard error."""
-    values = np.asarray(hits, dtype=float)
-    return f"{100 * values.mean():5.1f} ± {100 * values.std() / len(values) ** 0.5:.1f}"
 
 
 def gaps(trials: int, positives: Sequence[int], images: Sequence[int], several: Sequence[int]) -> None:

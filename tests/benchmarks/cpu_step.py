@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from floor import CLASSES, LR, timed
 from torch import Tensor
 
 from fedlit.core.fabric import make_fabric
@@ -24,8 +25,6 @@ from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.models import ImageClassifier
 
-CLASSES = tuple(f"class-{i}" for i in range(10))
-LR = 0.01
 LIMIT = 1.05
 Step = Callable[[], object]
 
@@ -86,13 +85,7 @@ def measure(pixels: int, precision: str, turns: int, size: int) -> None:
         "fedlit, contiguous": fedlit(batch, precision, False),
         "fedlit, channels_last": fedlit(batch, precision, True),
     }
-    spent: dict[str, list[float]] = {side: [] for side in sides}
-    for turn in range(turns + 1):
-        for side, step in sides.items():
-            began = time.process_time()
-            step()
-            if turn:
-                spent[side].append(time.process_time() - began)
+    spent = timed(sides, turns, time.process_time)
     medians = {side: statistics.median(times) for side, times in spent.items()}
     best = min((side for side in sides if side.startswith("bare")), key=medians.get)
     mine = spent["fedlit, channels_last"]

@@ -19,10 +19,12 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 WORKERS, LR, CLASSES = 2, 0.01, tuple(f"class-{i}" for i in range(10))
 
@@ -60,6 +62,31 @@ def network(model: str):
     )  # fmt: skip
 
 
+def small_cnn():
+    """Return the CNN as a module of Lightning."""
+    import torch
+    from lightning.pytorch import LightningModule
+
+    from fedlit.objectives import BCE
+
+    class SmallCNN(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.classes, layers = CLASSES, network("cnn")
+            self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
+
+        def training_step(self, batch, batch_idx):
+            return self.objective(self.head(self.body(batch[0])), batch[1])
+
+        def validation_step(self, batch, batch_idx):
+            return self.head(self.body(batch[0]))
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=LR)
+
+    return SmallCNN()
+
+
 def pictures(client: int, size: int):
     """Return images [N, 3, 32, 32] uint8 and labels of a client."""
     import torch
@@ -78,6 +105,25 @@ def say(word: str) -> None:
 
 def wait() -> None:
     sys.stdin.readline()
+
+
+def gate(evaluation: bool = False):
+    """Return a callback that waits before each round and before the end, and after each evaluation if asked to."""
+    from fedlit.federation.callbacks import Callback
+
+    class Gate(Callback):
+        def on_round_start(self, state) -> None:
+            say("ready")
+            wait()
+
+        def on_evaluation_end(self, state, scores) -> None:
+            if evaluation:
+                self.on_round_start(state)
+
+        def on_fit_end(self, state) -> None:
+            self.on_round_start(state)
+
+    return Gate()
 
 
 # ---------------------------------------------------------------- bare PyTorch
@@ -167,11 +213,8 @@ def with_fedlit(work: Work, rounds: int, **options) -> None:
     import fedlit  # isort: skip  # first, where import sorters put it in a user's project
 
     import torch
-    from lightning.pytorch import LightningModule
     from torch.utils.data import Dataset
 
-    from fedlit.federation.callbacks import Callback
-    from fedlit.objectives import BCE
     from fedlit.schedules import ConstantSchedule
 
     class Pictures(Dataset):
@@ -184,39 +227,19 @@ def with_fedlit(work: Work, rounds: int, **options) -> None:
         def batch(self, indices):
             return self.images[indices].float().div_(255), self.labels[indices]
 
-    class SmallCNN(LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.classes, layers = CLASSES, network("cnn")
-            self.body, self.head, self.objective = layers[:-1], layers[-1], BCE()
-
-        def training_step(self, batch, batch_idx):
-            return self.objective(self.head(self.body(batch[0])), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=LR)
-
-    class Gate(Callback):
-        def on_round_start(self, state) -> None:
-            say("ready")
-            wait()
-
-        def on_fit_end(self, state) -> None:
-            self.on_round_start(state)
-
-    def densenet() -> LightningModule:
+    def densenet():
         from fedlit.models import ImageClassifier
 
         return ImageClassifier(CLASSES, in_chans=3, optimizer=partial(torch.optim.SGD, lr=LR))
 
     fedlit.fit(
-        densenet() if work.model == "densenet" else SmallCNN(),
+        densenet() if work.model == "densenet" else small_cnn(),
         {f"client-{k:03d}": Pictures(k, work.steps * work.batch) for k in range(work.clients)},
         rounds=rounds,
         schedule=ConstantSchedule(work.steps, "steps"),
         batch_size=work.batch,
         workers=WORKERS,
-        callbacks=[Gate()],
+        callbacks=[gate()],
         **options,
     )
 
@@ -253,6 +276,20 @@ def pss_mib(root: int, kind: str = "Pss") -> float:
         lines = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
         total += next(int(line.split()[1]) for line in lines if line.startswith(f"{kind}:"))
     return total / 1024
+
+
+def timed(
+    actions: dict[Any, Callable[[], object]], turns: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[Any, list[float]]:
+    """Return the seconds of each action in each turn but the first; the actions alternate."""
+    spent: dict[Any, list[float]] = {name: [] for name in actions}
+    for turn in range(turns + 1):
+        for name, action in actions.items():
+            began = clock()
+            action()
+            if turn:
+                spent[name].append(clock() - began)
+    return spent
 
 
 class Side:
@@ -304,16 +341,21 @@ class Side:
         raise RuntimeError(f"a side exited early with status {self.process.wait()}")
 
 
+def alternate(sides: list[Side], turns: int) -> None:
+    """Run the rounds of two sides in turns, after one round each that does not count, and end both."""
+    for turn in range(turns + 1):
+        for side in sides if turn % 2 else reversed(sides):
+            side.round()
+    for side in sides:
+        side.end()
+
+
 def against(name: str, turns: int) -> None:
     work = WORKS[name]
     with TemporaryDirectory() as folder:
         commands = [["--side", side, name, "--turns", str(turns + 1)] for side in ("bare", "fedlit")]
         sides = [Side(__file__, command, folder) for command in commands]
-        for turn in range(turns + 1):
-            for side in sides if turn % 2 else reversed(sides):
-                side.round()
-        for side in sides:
-            side.end()
+        alternate(sides, turns)
     floor, ours = sides
     ratios = [
         statistics.median(mine / bare for mine, bare in zip(a[1:], b[1:], strict=True))

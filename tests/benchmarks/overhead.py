@@ -23,7 +23,6 @@ import multiprocessing
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
@@ -34,12 +33,12 @@ from bare_loops import (
     BareSequential,
     BareSideBySide,
     RandomData,
-    SmallCNN,
     Work,
     densenet,
     densenet_auc,
     densenet_binary,
 )
+from floor import small_cnn, timed
 from lightning.pytorch import LightningModule
 
 from fedlit.aggregators import (
@@ -94,12 +93,6 @@ class Fedlit:
         self.session.engine.close()
 
 
-def seconds(action: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    action()
-    return time.perf_counter() - began
-
-
 def memory_mib(key: str, processes: list[int]) -> float:
     """Return the memory of some processes: ``VmHWM`` is the peak, ``VmRSS`` the current value."""
     total = 0
@@ -119,12 +112,7 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
         before = children()
         sides[side] = make(work, data)
         workers[side] = [process for process in children() if process not in before]
-    times: dict[str, list[float]] = {side: [] for side in sides}
-    for turn in range(turns + 1):
-        for side, runner in sides.items():
-            spent = seconds(runner.round)
-            if turn:
-                times[side].append(spent)
+    times = timed({side: runner.round for side, runner in sides.items()}, turns)
     medians = {side: statistics.median(t) for side, t in times.items()}
     floor = min(("one at a time", "side by side"), key=medians.get)
     ratio = statistics.median(mine / bare for mine, bare in zip(times["fedlit"], times[floor], strict=True))
@@ -153,12 +141,7 @@ def step_seconds(lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES) -
         for name, (model, aggregators) in lists.items():
             work = Work(model, 1, steps, 16, classes)
             runners[name, steps] = Fedlit(work, work.data(), aggregators, workers=1)
-    spent: dict[tuple[str, int], list[float]] = {key: [] for key in runners}
-    for turn in range(turns + 1):
-        for key, runner in runners.items():
-            each = seconds(runner.round)
-            if turn:
-                spent[key].append(each)
+    spent = timed({key: runner.round for key, runner in runners.items()}, turns)
     median = {key: statistics.median(values) for key, values in spent.items()}
     step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
     alone = {name: median[name, 2] - 2 * step[name] for name in lists}
@@ -209,7 +192,7 @@ def canon_cost(turns: int) -> None:
 
 
 def memory(rounds: int = 50) -> None:
-    work = Work(SmallCNN, 32, 8, 32)
+    work = Work(small_cnn, 32, 8, 32)
     runner, at = Fedlit(work, work.data(), [Scaffold(), FedBN()]), {}
     for index in range(1, rounds + 1):
         runner.round()
@@ -225,16 +208,11 @@ def memory(rounds: int = 50) -> None:
 def clients_cost(turns: int) -> None:
     runners = {}
     for number in (8, 64, 512):
-        work = Work(SmallCNN, number, 8, 32)
+        work = Work(small_cnn, number, 8, 32)
         runners[number] = Fedlit(work, work.data())
-    spent: dict[int, list[float]] = {number: [] for number in runners}
-    for turn in range(turns + 1):
-        for number, runner in runners.items():
-            repeats = max(1, 64 // number)
-            each = seconds(lambda runner=runner, repeats=repeats: [runner.round() for _ in range(repeats)]) / repeats
-            if turn:
-                spent[number].append(each / number)
-    medians = {number: statistics.median(t) for number, t in spent.items()}
+    repeats = {number: max(1, 64 // number) for number in runners}
+    several = {n: lambda n=n: [runners[n].round() for _ in range(repeats[n])] for n in runners}
+    medians = {n: statistics.median(times) / repeats[n] / n for n, times in timed(several, turns).items()}
     for runner in runners.values():
         runner.close()
     shown = ", ".join(f"{number}: {t * 1e3:.2f} ms" for number, t in medians.items())
@@ -249,7 +227,7 @@ MEASUREMENTS = {
         "densenet121, 4 clients, 4 steps of 16, 32x32", Work(densenet, 4, 4, 16), turns, 1.05
     ),
     "cnn": lambda turns: against_the_floor(
-        "CNN of 60k, 32 clients, 8 steps of 32", Work(SmallCNN, 32, 8, 32), max(turns, 15), 1.15
+        "CNN of 60k, 32 clients, 8 steps of 32", Work(small_cnn, 32, 8, 32), max(turns, 15), 1.15
     ),
     "step": lambda turns: step_cost(max(turns, 15)),
     "compositional": lambda turns: compositional_cost(max(turns, 5)),
