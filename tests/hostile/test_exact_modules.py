@@ -1,29 +1,12 @@
 """Modules that once were accepted and trained differently: each equals an explicit loop, or torch's own."""
 
-import copy
 from pathlib import Path
 
 import pytest
 import torch
 from foreigners import One
-from strangers import fit, having, seeded
+from strangers import by_hand, fit, having, seeded
 from torch import nn
-
-
-def by_hand(module, clip: float | None = None, optimized=None):
-    """Four full-batch steps, as two rounds of two of one client."""
-    module = copy.deepcopy(module)
-    data = One()
-    data.setup()
-    batch = data.clients["site-0"].train[:]
-    optimizer = module.configure_optimizers()
-    for step in range(4):
-        optimizer.zero_grad()
-        module.training_step(batch, step).backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip)
-        optimizer.step()
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def normalised(module) -> None:
@@ -45,14 +28,14 @@ def flat(w: torch.Tensor, module) -> torch.Tensor:
 def test_a_batchnorm_in_evaluation_mode_stays_so(tmp_path: Path):
     module = seeded(having(normalised))
     w, _ = fit(module, tmp_path / "run", data=One())
-    torch.testing.assert_close(flat(w, module), by_hand(module), rtol=0, atol=1e-6)
+    torch.testing.assert_close(flat(w, module), by_hand(module, One()), rtol=0, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_clipping_counts_the_gradients_that_are_optimized(tmp_path: Path):
     module = seeded(having(configure_optimizers=lambda m: torch.optim.SGD([m.net.bias], lr=0.5)))
     w, _ = fit(module, tmp_path / "run", data=One(), gradient_clip=0.05)
-    torch.testing.assert_close(w, by_hand(module, clip=0.05), rtol=0, atol=1e-6)
+    torch.testing.assert_close(w, by_hand(module, One(), clip=0.05), rtol=0, atol=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -60,4 +43,4 @@ def test_a_causal_mask_is_no_divergence(tmp_path: Path):
     mask = torch.full((4, 4), -torch.inf).triu(1)
     module = seeded(having(lambda m: m.register_buffer("mask", mask.clone())))
     w, _ = fit(module, tmp_path / "run", data=One())
-    torch.testing.assert_close(w, by_hand(module), rtol=0, atol=1e-6)
+    torch.testing.assert_close(w, by_hand(module, One()), rtol=0, atol=1e-6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from foreigners import Digits, Unvalidated
 from refusals import refused
-from strangers import fit, having, seeded, stepping
+from strangers import fit, fit_in_each_way, having, seeded, stepping
 from torch import nn
 from torch.nn import functional as F
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Slotted:
-    """Keeps a number where there is no dictionary."""
+    """A function that keeps a number where there is no dictionary."""
 
     __slots__ = ("n",)
 
@@ -36,12 +36,7 @@ class Slotted:
 class Called:
     """A function with a memory."""
 
-    def __init__(self) -> None:
-        self.n = 0
-
-    def __call__(self) -> int:
-        self.n += 1
-        return self.n
+    __init__, __call__ = Slotted.__init__, Slotted.__call__
 
 
 REGISTER = {"n": 0}
@@ -160,12 +155,7 @@ KEPT = {
 
 @pytest.mark.parametrize("what", KEPT)
 def test_each_client_has_its_own_and_a_resumed_run_too(what: str, tmp_path: Path):
-    w, _ = fit(seeded(KEPT[what]), tmp_path / "whole")
-    two, _ = fit(seeded(KEPT[what]), tmp_path / "two", workers=2)
-    fit(seeded(KEPT[what]), tmp_path / "half", rounds=1)
-    resumed, _ = fit(seeded(KEPT[what]), tmp_path / "half", max((tmp_path / "half" / "checkpoints").glob("round-*")))
-    assert torch.equal(w, two)
-    assert torch.equal(w, resumed)
+    fit_in_each_way(KEPT[what], tmp_path)
 
 
 def moved(module, loss, batch):

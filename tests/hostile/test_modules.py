@@ -1,6 +1,5 @@
 """Users' modules that cannot be trained as they are, and some that can: a run of each, in this process."""
 
-import copy
 import random
 import sys
 import threading
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from foreigners import AsksTrainer, Digits, Lazy, Manual, Named, Scheduled, SecondOrder, TwoOptimizers, Unvalidated
-from strangers import fit, having, seeded, stepping
+from foreigners import AsksTrainer, Lazy, Manual, Named, Scheduled, SecondOrder, TwoOptimizers, Unvalidated
+from strangers import by_hand, fit, fit_in_each_way, having, seeded, stepping
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.module import step_of
 
 
 @dataclass(frozen=True)
@@ -319,29 +316,6 @@ def test_it_trains(what: str, make: Callable, tmp_path: Path):
     assert torch.equal(w, start) == (what == "a rate of zero")
 
 
-def by_hand(module: nn.Module, rounds: int = 2, steps: int = 2) -> torch.Tensor:
-    """Federated averaging without fedlit's step: an instance and a torch optimizer for each client and round."""
-    data = Digits()
-    data.setup()
-    server = {name: value.detach().clone() for name, value in module.state_dict().items()}
-    streams = {name: BatchStream(client.train, 8, 0, name) for name, client in data.clients.items()}
-    for number in range(rounds):
-        replies = []
-        for stream in streams.values():
-            local = copy.deepcopy(module)
-            local.load_state_dict(server)
-            optimizer = local.configure_optimizers()
-            for step in range(steps):
-                optimizer.zero_grad()
-                output = step_of(local, "training_step")(stream[number * steps + step], step)
-                (output["loss"] if isinstance(output, dict) else output).sum().backward()
-                optimizer.step()
-            replies.append(local.state_dict())
-        server = {key: torch.stack([reply[key] for reply in replies]).mean(0) for key in server}
-    module.load_state_dict(server)
-    return torch.cat([value.detach().flatten() for value in module.parameters()])
-
-
 SILENT = {"a line that is printed", "a number of numpy that is logged"}
 """What logs or prints, which takes a federation."""
 
@@ -350,12 +324,6 @@ SILENT = {"a line that is printed", "a number of numpy that is logged"}
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("what", "make"), ACCEPTED, ids=[what.replace(" ", "-") for what, _ in ACCEPTED])
 def test_it_trains_to_what_a_loop_by_hand_does_in_one_process_in_two_and_in_two_halves(what, make, tmp_path: Path):
-    w, _ = fit(seeded(make), tmp_path / "whole")
-    two, _ = fit(seeded(make), tmp_path / "two", workers=2)
-    fit(seeded(make), tmp_path / "half", rounds=1)
-    last = max((tmp_path / "half" / "checkpoints").glob("round-*"))
-    resumed, _ = fit(seeded(make), tmp_path / "half", last)
-    assert torch.equal(w, two)
-    assert torch.equal(w, resumed)
+    w = fit_in_each_way(make, tmp_path)
     if what not in SILENT:
         torch.testing.assert_close(w, by_hand(seeded(make)), rtol=0, atol=1e-6)

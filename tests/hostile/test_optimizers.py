@@ -1,6 +1,5 @@
 """Custom optimizers: on the flat vector they take the same steps as on the parameters, or are refused."""
 
-import copy
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import timm.optim
 import torch
 from foreigners import One
 from refusals import refused
-from strangers import fit, having, seeded
+from strangers import by_hand, fit, having, seeded
 from support.hostile import spread
 from torch import nn
 
@@ -157,27 +156,12 @@ ELEMENTWISE = {
 }
 
 
-def by_hand(module: nn.Module, **of_weight) -> torch.Tensor:
-    """Two rounds of two full-batch steps of one client, each with a new optimizer."""
-    module, data = copy.deepcopy(module), One()
-    vars(module.net.weight).update(of_weight)
-    data.setup()
-    batch = data.clients["site-0"].train[:]
-    for _ in range(2):
-        optimizer = module.configure_optimizers()
-        for step in range(2):
-            optimizer.zero_grad()
-            module.training_step(batch, step).backward()
-            optimizer.step()
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ELEMENTWISE)
 def test_what_is_elementwise_does_the_same_steps(tmp_path: Path, name: str):
     module = seeded(having(configure_optimizers=ELEMENTWISE[name]))
     w, _ = fit(module, tmp_path / "run", data=One())
-    torch.testing.assert_close(w, by_hand(module), rtol=0, atol=1e-6)
+    torch.testing.assert_close(w, by_hand(module, One()), rtol=0, atol=1e-6)
 
 
 REFUSED = {
@@ -219,16 +203,17 @@ def test_steps_that_are_counted_in_groups_cannot_be_kept_over_rounds(tmp_path: P
         fit(module, tmp_path / "run", data=One(), optimizer_state="keep")
 
 
-def scaled(m: nn.Module) -> torch.optim.Optimizer:
-    groups = [{"params": [p], "lr": RATE * getattr(p, "lr_scale", 1.0)} for p in m.parameters()]
-    return torch.optim.SGD(groups, lr=RATE)
+def scaled(m: nn.Module, scale: float = 1.0) -> torch.optim.Optimizer:
+    weight = {"params": [m.net.weight], "lr": RATE * getattr(m.net.weight, "lr_scale", scale)}
+    return torch.optim.SGD([weight, {"params": [m.net.bias]}], lr=RATE)
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_attributes_of_parameters_are_those_of_the_copy_too(tmp_path: Path):
     module = seeded(having(lambda m: setattr(m.net.weight, "lr_scale", 0.1), configure_optimizers=scaled))
     w, _ = fit(module, tmp_path / "run", data=One())
-    torch.testing.assert_close(w, by_hand(module, lr_scale=0.1), rtol=0, atol=1e-6)
+    plain = seeded(having(configure_optimizers=lambda m: scaled(m, 0.1)))
+    torch.testing.assert_close(w, by_hand(plain, One()), rtol=0, atol=1e-6)
 
 
 LOST = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 from foreigners import Digits
 from refusals import refused
-from strangers import fit, having, seeded, settings
+from strangers import fit, fit_in_each_way, having, seeded, settings
 from torch import nn
 from torch.optim import lr_scheduler as of_torch
 
@@ -133,13 +133,7 @@ def test_each_client_trains_as_with_a_scheduler_of_its_own(what: str, tmp_path: 
 @pytest.mark.parametrize("what", ["a warm-up", "steps of a window"])
 def test_two_processes_and_two_halves_are_equal(what: str, tmp_path: Path):
     make, given = FOLLOWED[what]
-    w, _ = fit(seeded(make), tmp_path / "whole", **given)
-    two, _ = fit(seeded(make), tmp_path / "two", workers=2, **given)
-    fit(seeded(make), tmp_path / "half", **given | {"rounds": 2})
-    last = max((tmp_path / "half" / "checkpoints").glob("round-*"))
-    resumed, _ = fit(seeded(make), tmp_path / "half", last, **given)
-    assert torch.equal(w, two)
-    assert torch.equal(w, resumed)
+    fit_in_each_way(make, tmp_path, **given)
 
 
 def of_another(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:

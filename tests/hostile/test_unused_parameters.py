@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
-from strangers import fit, having, seeded, stepping
-from test_modules import by_hand
+from strangers import by_hand, fit, having, seeded, stepping
 from torch import nn
 from torch.nn import functional as F
 

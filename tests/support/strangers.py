@@ -1,5 +1,6 @@
-"""Modules of one line each, and a run of one in this process, which takes milliseconds."""
+"""Modules of one line each, runs of one in this process, which take milliseconds, and the same by hand."""
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import torch
 from foreigners import Digits, Unvalidated
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 
+from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
+from fedlit.core.module import step_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
@@ -71,3 +74,39 @@ def fit(
 def seeded(make: Callable[[], LightningModule]) -> LightningModule:
     torch.manual_seed(0)
     return make()
+
+
+def fit_in_each_way(make: Callable[[], LightningModule], folder: Path, **given: Any) -> Tensor:
+    """Train in one process, in two, and with a resume after the first round, to the same weights; return them."""
+    w, _ = fit(seeded(make), folder / "whole", **given)
+    two, _ = fit(seeded(make), folder / "two", **given, workers=2)
+    fit(seeded(make), folder / "part", **given | {"rounds": 1})
+    resumed, _ = fit(seeded(make), folder / "part", folder / "part/checkpoints/round-000001", **given)
+    assert torch.equal(w, two)
+    assert torch.equal(w, resumed)
+    return w
+
+
+def by_hand(module: nn.Module, data: FederatedDataModule | None = None, clip: float | None = None) -> Tensor:
+    """Two rounds of two steps without fedlit's: an instance and a torch optimizer for each client and round."""
+    data = data or Digits()
+    data.setup()
+    server = {name: value.detach().clone() for name, value in module.state_dict().items()}
+    streams = {name: BatchStream(client.train, data.batch_size, 0, name) for name, client in data.clients.items()}
+    for number in range(2):
+        replies = []
+        for stream in streams.values():
+            local = copy.deepcopy(module)
+            local.load_state_dict(server)
+            optimizer = local.configure_optimizers()
+            for step in range(2):
+                optimizer.zero_grad()
+                output = step_of(local, "training_step")(stream[2 * number + step], step)
+                (output["loss"] if isinstance(output, dict) else output).sum().backward()
+                if clip is not None:
+                    nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip)
+                optimizer.step()
+            replies.append(local.state_dict())
+        server = {key: torch.stack([reply[key].double() for reply in replies]).mean(0) for key in server}
+    module.load_state_dict(server)
+    return torch.cat([value.detach().flatten() for value in module.parameters()])
