@@ -14,6 +14,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.models.steps import Classifier
 from fedlit.objectives import BCE, AUCSaddle
 
+pytestmark = pytest.mark.usefixtures("folder")
 CLASSES = ("Edema", "Mass")
 
 
@@ -87,11 +88,6 @@ def go(model, data, workers=1):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return fit(model, data, schedule=None, workers=workers)
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

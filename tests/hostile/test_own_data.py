@@ -113,9 +113,8 @@ INPUTS = [
 
 
 @pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
+def importable(folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder))
     monkeypatch.delitem(sys.modules, "own_classes", raising=False)
 
 

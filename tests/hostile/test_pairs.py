@@ -81,8 +81,7 @@ def test_every_two_choices_meet():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[",".join(row.values()).replace(" ", "-") for row in ROWS])
-def test_it_is_refused_or_gives_one_result(row: dict[str, str], fedlit_cli, tmp_path: Path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_it_is_refused_or_gives_one_result(row: dict[str, str], fedlit_cli, folder: Path):
     Path("base.yaml").write_text(BASE)
     Path("warm_up.yaml").write_text(WARM_UP)
     words = " ".join(AXES[axis][value] for axis, value in row.items() if axis != "another")

@@ -10,10 +10,7 @@ from scripted import fit
 from fedlit.core.errors import TrainingError
 from fedlit.federation.callbacks import Callback
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 class Gone(Callback):

@@ -92,50 +92,46 @@ INPUTS = [
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_it_is_refused_in_words(given, fedlit_cli, folder, monkeypatch: pytest.MonkeyPatch):
     for name in ("USERNAME", "PASSWORD", "TOKEN", "URI"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     check_refused(given, fedlit_cli)
-    assert not list(tmp_path.glob("runs/*/*/.wanted.yaml"))
+    assert not list(folder.glob("runs/*/*/.wanted.yaml"))
+
+
+@pytest.fixture
+def uncached(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """No folder for caches is set, so that a user's home is used."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return monkeypatch
 
 
 @pytest.mark.parametrize("home", ["taken/home", "/proc/home"])
-def test_a_home_that_takes_nothing_is_named(home, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / home))
-    words = (
-        "data.cache_dir",
-        f"cannot create {tmp_path / home}/.cache/fedlit",
-        "--data.cache_dir FOLDER",
-        "XDG_CACHE_HOME",
-    )
+def test_a_home_that_takes_nothing_is_named(home, fedlit_cli, folder, uncached):
+    uncached.setenv("HOME", str(folder / home))
+    created = f"cannot create {folder / home}/.cache/fedlit"
+    words = ("data.cache_dir", created, "--data.cache_dir FOLDER", "XDG_CACHE_HOME")
     check_refused(Refused("home", "fit --config tiny.yaml", words, {"taken": ""}), fedlit_cli)
-    assert not (tmp_path / "runs").exists()
+    assert not (folder / "runs").exists()
 
 
-def test_a_user_without_a_home_is_told(fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
+def test_a_user_without_a_home_is_told(fedlit_cli, folder, uncached):
     def nobody(path):
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr("pathlib.Path.expanduser", nobody)
+    uncached.setattr("pathlib.Path.expanduser", nobody)
     words = ("data.cache_dir", "no home directory", "--data.cache_dir FOLDER")
     check_refused(Refused("nobody", "fit --config tiny.yaml", words), fedlit_cli)
 
 
-@pytest.mark.parametrize(("folder", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write images to"),
-                                                ("runs", "is not writable; choose another folder")])  # fmt: skip
-def test_a_folder_that_is_read_only_is_named(folder, words, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    closed = tmp_path / folder
+@pytest.mark.parametrize(("name", "words"), [("home/.cache/fedlit", "data.cache_dir: cannot write images to"),
+                                              ("runs", "is not writable; choose another folder")])  # fmt: skip
+def test_a_folder_that_is_read_only_is_named(name, words, fedlit_cli, folder, uncached):
+    uncached.setenv("HOME", str(folder / "home"))
+    closed = folder / name
     closed.mkdir(parents=True)
     # Whoever runs the tests may be root, who is let in everywhere.
-    may, closed_paths = os.access, (closed, Path(folder))
-    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) not in closed_paths and may(path, mode))
-    check_refused(Refused("read-only", "fit --config tiny.yaml", (words, folder)), fedlit_cli)
+    may, closed_paths = os.access, (closed, Path(name))
+    uncached.setattr(os, "access", lambda path, mode: Path(path) not in closed_paths and may(path, mode))
+    check_refused(Refused("read-only", "fit --config tiny.yaml", (words, name)), fedlit_cli)
     assert [*closed.iterdir()] == []

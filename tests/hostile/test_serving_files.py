@@ -106,12 +106,11 @@ INPUTS = [
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(folder)
     Path("images").mkdir()
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save("images/1.png")
-    yield tmp_path
+    yield folder
     sys.modules.pop("evil", None)
 
 

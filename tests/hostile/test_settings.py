@@ -1,6 +1,5 @@
 """Settings out of range: refused before training, with key, place, what was found and what is expected."""
 
-import pytest
 from support.hostile import TINY, Refused, check_refused, each
 
 FIT = "fit --config tiny.yaml"
@@ -174,7 +173,19 @@ KINDS = [
 ]
 
 
-@each([*OPTIMIZER, *MODEL, *DATA, *FEDERATION, *AGGREGATORS, *MACHINE, *KINDS])
-def test_it_is_refused_before_training(given, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+COMMANDS = [
+    Refused("a command that is mistyped", "fti --config tiny.yaml", ("fti", "fit"), code=2),
+    option("an option that is mistyped", "--federation.round 3", "rounds", code=2),
+    Refused(
+        "an argument of a class that is not chosen",
+        "fit --data NIHChestXray14 --data.root . --data.partition.clients 4",
+        ("data.partition", "'clients' is an argument of ByCategory, ByPatient, Dirichlet, IID, WithinOrganisations"),
+        code=2,
+    ),
+    Refused("a file that is not there", "fit --config absent.yaml", ("absent.yaml",), code=2),
+]
+
+
+@each([*OPTIMIZER, *MODEL, *DATA, *FEDERATION, *AGGREGATORS, *MACHINE, *KINDS, *COMMANDS])
+def test_it_is_refused_before_training(given, fedlit_cli, folder):
     check_refused(given, fedlit_cli)

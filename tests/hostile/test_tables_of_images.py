@@ -58,13 +58,11 @@ INPUTS = [
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "1000")
+def place(folder: Path) -> Path:
     Path("images").mkdir()
     for n in range(10):
         Image.fromarray(np.full((8, 8), n, dtype=np.uint8)).save(f"images/{n}.png")
-    return tmp_path
+    return folder
 
 
 @each(INPUTS)

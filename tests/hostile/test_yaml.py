@@ -105,8 +105,7 @@ LARGE = [
 
 
 @each([*TWICE, *TEXT, *SECTIONS, *LARGE])
-def test_it_is_refused_with_its_place(given, fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_it_is_refused_with_its_place(given, fedlit_cli, folder):
     check_refused(given, fedlit_cli)
 
 
@@ -138,8 +137,7 @@ def test_a_long_file_is_no_explosion(monkeypatch: pytest.MonkeyPatch):
     assert documents.parse("- 1\n" * 2000) == [1] * 2000
 
 
-def test_configurations_in_pieces_are_merged(fedlit_cli, tmp_path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
+def test_configurations_in_pieces_are_merged(fedlit_cli, folder):
     Path("one.yaml").write_text(TINY)
     Path("two.yaml").write_text("federation: {rounds: 7}\n")
     code, out, _ = fedlit_cli("fit --config one.yaml --config two.yaml --print_config")

@@ -1,7 +1,7 @@
 """Wrong inputs, and pieces of the errors with which fedlit must refuse them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,16 +50,20 @@ def each(inputs: list[Refused]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("given", spread({given.what: given for given in inputs}, 6))
 
 
+def check_printed(printed: tuple[int, str, str], words: Iterable[str], code: int) -> None:
+    """Check what a command has printed: every word, and no traceback; and its exit code."""
+    said = " ".join((printed[1] + printed[2]).split())
+    assert [word for word in words if word not in said] == [], said
+    assert "Traceback" not in said
+    assert printed[0] == code, said
+
+
 def check_refused(given: Refused, fedlit_cli: Callable[[str], tuple[int, str, str]]) -> None:
     """Type the command in the working directory: the exit code, every word, no traceback, and no run."""
     for name, content in {"tiny.yaml": TINY, **given.files}.items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
     before = {name for _, _, names in os.walk(".") for name in names}
-    code, out, err = fedlit_cli(given.command)
-    said = " ".join((out + err).split())
-    assert [word for word in given.words if word not in said] == [], said
-    assert "Traceback" not in said
-    assert code == given.code, said
+    check_printed(fedlit_cli(given.command), given.words, given.code)
     left = {name for _, _, names in os.walk(".") for name in names} - before
     assert not left & {"metrics.csv", "config.yaml", "manifest.json"}
