@@ -6,55 +6,29 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fedlit.cli.main import main
+from fedlit.data import NIHChestXray14
 from fedlit.metrics.auroc import slugs
 from fedlit.tracking.base import MetricsFile
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MINI = REPOSITORY.parent / "shared" / "data" / "nih-cxr14-mini"
-LABELS = (
-    "Atelectasis",
-    "Cardiomegaly",
-    "Effusion",
-    "Infiltration",
-    "Mass",
-    "Nodule",
-    "Pneumonia",
-    "Pneumothorax",
-    "Consolidation",
-    "Edema",
-    "Emphysema",
-    "Fibrosis",
-    "Pleural_Thickening",
-    "Hernia",
-)
 
 
 @pytest.mark.skipif(not MINI.is_dir(), reason="../shared/data/nih-cxr14-mini is not there")
 @pytest.mark.filterwarnings("ignore:class 'Hernia'")
 @pytest.mark.slow
-def test_two_rounds_of_the_shipped_config_with_a_small_backbone(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(
-            [
-                "fit",
-                "--config",
-                str(REPOSITORY / "configs/nih/fedavg.yaml"),
-                f"--data.root={MINI}",
-                "--data.image_size=32",
-                f"--data.cache_dir={tmp_path / 'cache'}",
-                "--model.backbone=resnet10t",
-                "--federation.rounds=2",
-                "--federation.workers=1",
-                "--logger=false",
-            ]
-        )
-    assert ended.value.code == 0
-    run = tmp_path / "runs/nih/fedavg"
+def test_two_rounds_of_the_shipped_config_with_a_small_backbone(folder: Path, fedlit_cli):
+    options = (
+        f"--data.root={MINI} --data.image_size=32 --data.cache_dir=cache --model.backbone=resnet10t "
+        "--federation.rounds=2 --federation.workers=1 --logger=false"
+    )
+    code, _, err = fedlit_cli(f"fit --config {REPOSITORY / 'configs/nih/fedavg.yaml'} {options}")
+    assert code == 0, err
+    assert len(NIHChestXray14.labels) == 14
+    run = folder / "runs/nih/fedavg"
     last = {key: value for step, key, value in MetricsFile(run / "metrics.csv").rows() if step == 2}
     for split in ("val", "test/federation"):
-        for label in slugs(LABELS):
+        for label in slugs(NIHChestXray14.labels):
             positives, negatives = last[f"{split}/n_pos/{label}"], last[f"{split}/n_neg/{label}"]
             defined = positives > 0 and negatives > 0
             assert math.isnan(last[f"{split}/auroc/{label}"]) != defined

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from dicom_files import write_dicom
 from PIL import Image
 
 from fedlit.tracking.base import MetricsFile
@@ -13,38 +14,24 @@ HOSPITALS = ("Zürich", "Genève", "Bern")
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def project(folder: Path) -> Path:
     """A table as a German spreadsheet writes it, and images of two formats in a folder a study."""
-    pydicom = pytest.importorskip("pydicom", reason="needs pydicom: pip install 'fedlit[dicom]'")
     rng = np.random.default_rng(0)
     lines = ["Studie;Ansicht;Patient;Krankenhaus;Alter;Ödem;Raumforderung"]
     for n in range(90):
         hospital, ill = HOSPITALS[n % 3], n % 4 == 0
-        folder = tmp_path / "bilder" / f"S{n // 2}"
-        folder.mkdir(parents=True, exist_ok=True)
+        study = folder / "bilder" / f"S{n // 2}"
+        study.mkdir(parents=True, exist_ok=True)
         pixels = rng.integers(0, 120, (24, 24)).astype(np.uint16)
         pixels[8:16, 8:16] += 100 * ill
         if n % 3 == 1:
-            meta = pydicom.dataset.FileMetaDataset()
-            meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-            meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
-            meta.MediaStorageSOPInstanceUID = f"1.2.3.{n}"
-            image = pydicom.dataset.FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
-            image.Rows, image.Columns, image.SamplesPerPixel, image.PixelRepresentation = 24, 24, 1, 0
-            image.PhotometricInterpretation, image.BitsAllocated, image.BitsStored, image.HighBit = (
-                "MONOCHROME2",
-                16,
-                12,
-                11,
-            )
-            image.WindowCenter, image.WindowWidth, image.PixelData = 128, 256, pixels.tobytes()
-            pydicom.dcmwrite(folder / f"{n % 2}.dcm", image, enforce_file_format=True)
+            write_dicom(study / f"{n % 2}.dcm", pixels, BitsStored=12, WindowCenter=128, WindowWidth=256)
         else:
-            Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{n % 2}.png")
+            Image.fromarray(pixels.astype(np.uint8)).save(study / f"{n % 2}.png")
         unknown = "" if n % 7 == 0 else ("ja" if n % 5 == 0 else "nein")
         lines.append(f"S{n // 2};{n % 2};{n // 2:05d};{hospital};{40 + n},5;{'1' if ill else '0'};{unknown}")
-    (tmp_path / "fälle.csv").write_bytes(("\r\n".join(lines) + "\r\n").encode("latin-1"))
-    (tmp_path / "ours.yaml").write_text(
+    (folder / "fälle.csv").write_bytes(("\r\n".join(lines) + "\r\n").encode("latin-1"))
+    (folder / "ours.yaml").write_text(
         "experiment: ours\nlogger: false\n"
         "data:\n  class_path: ImageTable\n  init_args:\n"
         "    {table: fälle.csv, root: bilder, image: '{Studie}/{Ansicht}', patient: Patient, site: Krankenhaus,\n"
@@ -53,9 +40,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "federation: {rounds: 2, workers: 1}\n",
         encoding="utf-8",
     )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "300")
-    return tmp_path
+    return folder
 
 
 def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fedlit_cli):
