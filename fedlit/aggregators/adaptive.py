@@ -42,7 +42,7 @@ class AdaptiveServer(Aggregator):
     governs = "server optimizer"
 
     def __init__(self, lr: float, beta_1: float, tau: float) -> None:
-        check_ranges(self, lr, tau, beta_1=beta_1)
+        check_ranges(self, lr=lr, tau=tau, beta_1=beta_1)
         self.lr, self.beta_1, self.tau = lr, beta_1, tau
 
     @abstractmethod
@@ -103,7 +103,7 @@ class FedAdam(AdaptiveServer):
 
     def __init__(self, lr: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3) -> None:
         super().__init__(lr, beta_1, tau)
-        check_ranges(self, lr, tau, beta_2=beta_2)
+        check_ranges(self, beta_2=beta_2)
         self.beta_2 = beta_2
 
     def second(self, v: Tensor, squares: Tensor) -> Tensor:

@@ -108,17 +108,18 @@ class FedAvgM(ServerOptimizer):
     """
 
     def __init__(self, momentum: float = 0.9, lr: float = 1.0) -> None:
-        check_ranges(self, lr, 1.0, momentum=momentum)
+        check_ranges(self, lr=lr, momentum=momentum)
         self.momentum, self.lr = momentum, lr
         super().__init__(lambda p: SGD(p, lr=lr, momentum=momentum))
 
 
-def check_ranges(aggregator: Aggregator, lr: float, tau: float, **shares: float) -> None:
-    """Refuse a rate or tau that is not above 0 and finite, and a share outside of [0, 1)."""
-    for name, value in {"lr": lr, "tau": tau}.items():
-        check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)", key="server-optimizer-not-positive")
-    for name, value in shares.items():
-        check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)", key="server-optimizer-share")
+def check_ranges(aggregator: Aggregator, **values: float) -> None:
+    """Refuse a rate ``lr`` or a ``tau`` that is not above 0 and finite, and any other value outside of [0, 1)."""
+    for name, value in values.items():
+        if name in ("lr", "tau"):
+            check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)", key="server-optimizer-not-positive")
+        else:
+            check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)", key="server-optimizer-share")
 
 
 def moved(rnd: Round, new: Tensor, old: Tensor) -> Tensor:

@@ -78,10 +78,31 @@ def grouped_auroc(groups: Sequence[tuple[Tensor, Tensor]], classes: Sequence[str
 
 def label_codes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) -> Tensor:
     """Check scores and labels as ``auroc`` does, and return the labels as int8 ``[N, C]``: 1, 0 or -1 (unlabelled)."""
-    _check_shapes(scores, labels, classes)
-    codes = _encode_labels(labels, classes)
-    _check_finite(scores, classes)
-    return codes
+    expected = scores.shape[-1:] if classes is None else (len(classes),)
+    if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1:] != expected:
+        columns = "C" if classes is None else len(classes)
+        found = f"{list(scores.shape)} and {list(labels.shape)}"
+        raise ValueError(f"Expected scores and labels of the same shape [N, {columns}], found {found}.")
+    if not scores.is_floating_point():
+        raise ValueError(f"Expected floating-point scores, found {scores.dtype}. Pass logits, not decisions.")
+    names = [f"number {column}" for column in range(*expected)] if classes is None else [*map(repr, classes)]
+    unlabelled = labels.isnan()
+    unknown = ~((labels == 0) | (labels == 1) | unlabelled)
+    if unknown.any():
+        column = int(unknown.any(0).nonzero()[0])
+        value = labels[unknown[:, column], column][0].item()
+        raise ValueError(
+            f"Expected labels 0, 1 or NaN (unlabelled), found {value:g} for class {names[column]}. "
+            "Map uncertain or missing labels to NaN, 0 or 1 first."
+        )
+    counts = (~scores.isfinite()).sum(0).tolist()
+    if any(counts):
+        bad = ", ".join(f"{count} for class {name}" for count, name in zip(counts, names, strict=True) if count)
+        raise ValueError(
+            f"Expected finite scores, found NaN or infinite ones: {bad} (of {len(scores)} each). "
+            "They cannot be ranked; the model may have diverged."
+        )
+    return labels.masked_fill(unlabelled, -1).to(torch.int8)
 
 
 def roc_counts(scores: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,44 +199,6 @@ def client_mean_auroc(results: Sequence[ClassAUROC]) -> float:
             defined.setdefault(name, []).extend([value] * (not math.isnan(value)))
     means = [sum(values) / len(values) if values else math.nan for values in defined.values()]
     return torch.tensor(means, dtype=torch.float64).nanmean().item()
-
-
-def _check_shapes(scores: Tensor, labels: Tensor, classes: Sequence[str] | None) -> None:
-    expected = scores.shape[-1:] if classes is None else (len(classes),)
-    if scores.ndim != 2 or scores.shape != labels.shape or scores.shape[1:] != expected:
-        columns = "C" if classes is None else len(classes)
-        found = f"{list(scores.shape)} and {list(labels.shape)}"
-        raise ValueError(f"Expected scores and labels of the same shape [N, {columns}], found {found}.")
-    if not scores.is_floating_point():
-        raise ValueError(f"Expected floating-point scores, found {scores.dtype}. Pass logits, not decisions.")
-
-
-def _encode_labels(labels: Tensor, classes: Sequence[str] | None) -> Tensor:
-    """Return int8 codes: 1 positive, 0 negative, -1 unlabelled."""
-    unlabelled = labels.isnan()
-    unknown = ~((labels == 0) | (labels == 1) | unlabelled)
-    if unknown.any():
-        column = int(unknown.any(0).nonzero()[0])
-        value = labels[unknown[:, column], column][0].item()
-        raise ValueError(
-            f"Expected labels 0, 1 or NaN (unlabelled), found {value:g} for class {_name(classes, column)}. "
-            "Map uncertain or missing labels to NaN, 0 or 1 first."
-        )
-    return labels.masked_fill(unlabelled, -1).to(torch.int8)
-
-
-def _check_finite(scores: Tensor, classes: Sequence[str] | None) -> None:
-    counts = (~scores.isfinite()).sum(0)
-    if counts.any():
-        bad = ", ".join(f"{int(counts[c])} for class {_name(classes, c)}" for c in counts.nonzero()[:, 0].tolist())
-        raise ValueError(
-            f"Expected finite scores, found NaN or infinite ones: {bad} (of {len(scores)} each). "
-            "They cannot be ranked; the model may have diverged."
-        )
-
-
-def _name(classes: Sequence[str] | None, column: int) -> str:
-    return f"number {column}" if classes is None else repr(classes[column])
 
 
 def _auroc_of_codes(scores: Tensor, codes: Tensor) -> Tensor:

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import ArrayLike
-from scipy import sparse, special, stats
+from scipy import special, stats
 
 from fedlit.metrics.auroc import label_codes
+from fedlit.metrics.thresholds import Counts, Ranking
 
 LEVEL = 0.95
 DRAWS = 2000
@@ -161,48 +162,33 @@ def bootstrap(
     patient, n_patients = patient_codes(patients, len(scores))
     if draws < 1:
         raise ValueError(f"Expected at least 1 draw, found {draws}.")
-    counters = [_PairCounter(*column, patient, n_patients) for column in zip(scores.T, codes.T, strict=True)]
+    rankings = [_ranking(*column, patient, n_patients) for column in zip(scores.T, codes.T, strict=True)]
     values = [
-        np.stack([counter.auroc(counts) for counter in counters], axis=1)
+        np.stack([_auroc(ranking.counted(counts)) for ranking in rankings], axis=1)
         for counts in resampled(n_patients, draws, seed, max(1, CHUNK // max(len(scores), 1)))
     ]
     everyone = np.ones((n_patients, 1), dtype=np.int32)
-    estimate = np.array([counter.auroc(everyone)[0] for counter in counters])
+    estimate = np.array([_auroc(ranking.counted(everyone))[0] for ranking in rankings])
     sample = f"{seed} {draws} {codes.shape}".encode() + patient.astype("<i8").tobytes() + codes.tobytes()
     return Bootstrap(estimate, np.concatenate(values), hashlib.sha256(sample).hexdigest())
 
 
-class _PairCounter:
-    """Counts the ordered pairs of one class for many draws at once, by products of sparse matrices and patient counts.
-
-    The distinct scores of the rarer side (positives or negatives) are thresholds, and each image of the other side is
-    between two of them or on one. So scores are sorted only once, and each draw costs one addition per image.
-    """
-
-    def __init__(self, score: np.ndarray, code: np.ndarray, patient: np.ndarray, n_patients: int) -> None:
-        positive, negative = code == 1, code == 0
-        # AUROC does not change if the sign of scores and the roles of positives and negatives are swapped.
-        if positive.sum() > negative.sum():
-            score, positive, negative = -score, negative, positive
-        thresholds, level = np.unique(score[positive], return_inverse=True)
-        left, right = (np.searchsorted(thresholds, score[negative], side) for side in ("left", "right"))
-        # Bin 2g + 1 is on threshold g, bin 2g between thresholds g - 1 and g.
-        self._positives = incidence(level, patient[positive], (len(thresholds), n_patients))
-        self._negatives = incidence(left + right, patient[negative], (2 * len(thresholds) + 1, n_patients))
-
-    def auroc(self, counts: np.ndarray) -> np.ndarray:
-        """Return ``[b]`` AUROC where patient p occurs ``counts[p, b]`` times; NaN without positives or negatives."""
-        positives = self._positives @ counts
-        below = np.cumsum(self._negatives @ counts, axis=0, dtype=np.int32)
-        # The number of pairs may exceed int32; float64 holds it exactly.
-        doubled = np.einsum("gb,gb->b", positives, below[:-1:2] + below[1::2], dtype=np.float64)
-        pairs = positives.sum(0, dtype=np.float64) * below[-1]
-        return np.divide(doubled, 2 * pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
+def _ranking(score: np.ndarray, code: np.ndarray, patient: np.ndarray, n_patients: int) -> Ranking:
+    """Rank the labelled images of a class from the lowest score up; positives are the rarer side, for fewer levels."""
+    known = code >= 0
+    score, positive = score[known], code[known] == 1
+    # AUROC does not change if the sign of scores and the roles of positives and negatives are swapped.
+    if 2 * positive.sum() > len(positive):
+        score, positive = -score, ~positive
+    return Ranking(-score, positive, patient[known], n_patients, np.int32)
 
 
-def incidence(row: np.ndarray, patient: np.ndarray, shape: tuple[int, int], kind: type = np.int32) -> sparse.csr_array:
-    """Return how many of N images, each with a row and a patient, are at each place of a matrix."""
-    return sparse.csr_array((np.ones(len(row), dtype=kind), (row, patient)), shape=shape)
+def _auroc(counts: Counts) -> np.ndarray:
+    """Return ``[B]`` AUROC of draws that are ranked from the lowest score up; NaN without positives or negatives."""
+    # The number of pairs may exceed int32; float64 holds it exactly.
+    doubled = np.einsum("gb,gb->b", counts.positives, counts.above + counts.at, dtype=np.float64)
+    pairs = counts.positives.sum(0, dtype=np.float64) * counts.negatives
+    return np.divide(doubled, 2 * pairs, out=np.full_like(pairs, np.nan), where=pairs > 0)
 
 
 def resampled(n_patients: int, draws: int, seed: int, chunk: int) -> Iterator[np.ndarray]:

@@ -85,15 +85,14 @@ def pooled_auroc(
         images, [C] float64; NaN if AUROC is undefined.
     """
     positives, negatives = (sum(getattr(tally, name) for tally in tallies) for name in ("positives", "negatives"))
-    below = negatives.cumsum(1) - negatives
-    pairs = (positives.sum(1) * negatives.sum(1)).double()
+    below, n_pos, n_neg = negatives.cumsum(1) - negatives, positives.sum(1), negatives.sum(1)
+    pairs = (n_pos * n_neg).double()
     wins, ties = ((positives * counts).sum(1).double() for counts in (below, negatives))
     value = torch.where(pairs > 0, (wins + ties / 2) / pairs, torch.nan)
-    n_pos, n_neg = positives.sum(1), negatives.sum(1)
     more = torch.tensor(hidden if hidden is not None else [0] * len(classes))
     # Hidden images on the rarer side give the most pairs, and so the smallest weight of certain wins and losses.
     side = torch.minimum(torch.maximum((n_pos + n_neg + more) // 2, n_pos), n_pos + more)
     most = (side * (n_pos + n_neg + more - side)).double()
     lowest, highest = wins / most, 1 - (pairs - wins - ties) / most
     within = torch.where(pairs > 0, torch.maximum(value - lowest, highest - value), torch.nan)
-    return ClassAUROC(tuple(classes), value, positives.sum(1), negatives.sum(1)), within
+    return ClassAUROC(tuple(classes), value, n_pos, n_neg), within

@@ -7,8 +7,7 @@ the scores of positives, and a draw of patients costs one addition per image: al
 from dataclasses import dataclass
 
 import numpy as np
-
-from fedlit.metrics.intervals import incidence
+from scipy import sparse
 
 ROUNDING = 1e-9
 """Tolerance of the comparison of a rate with a fixed one, such as a sensitivity of 9/10 with 0.9."""
@@ -37,19 +36,26 @@ class Ranking:
         positive: ``[N]`` bool.
         patient: ``[N]`` number of each image's patient, from 0.
         n_patients: Number of patients P.
+        kind: Type of the counts.
     """
 
-    def __init__(self, score: np.ndarray, positive: np.ndarray, patient: np.ndarray, n_patients: int) -> None:
+    def __init__(
+        self, score: np.ndarray, positive: np.ndarray, patient: np.ndarray, n_patients: int, kind: type = np.float32
+    ) -> None:
         levels, level = np.unique(-score[positive], return_inverse=True)
         left, right = (np.searchsorted(levels, -score[~positive], side) for side in ("left", "right"))
         # Bin 2g + 1 of the negatives is on level g, bin 2g between levels g - 1 and g.
-        self._positives = incidence(level, patient[positive], (len(levels), n_patients), np.float32)
-        self._negatives = incidence(left + right, patient[~positive], (2 * len(levels) + 1, n_patients), np.float32)
+        sides = (level, positive, len(levels)), (left + right, ~positive, 2 * len(levels) + 1)
+        self._positives, self._negatives = (
+            sparse.csr_array((np.ones(len(row), kind), (row, patient[side])), shape=(rows, n_patients))
+            for row, side, rows in sides
+        )
         self.scores = -levels
 
     def counted(self, draws: np.ndarray) -> Counts:
-        """Return the counts if patient p occurs ``draws[p, b]`` times; ``[P, B]`` float32 or float64."""
-        negatives = np.cumsum(self._negatives @ draws, axis=0)
+        """Return the counts if patient p occurs ``draws[p, b]`` times; ``[P, B]``."""
+        negatives = self._negatives @ draws
+        negatives = np.cumsum(negatives, axis=0, dtype=negatives.dtype)
         return Counts(self._positives @ draws, negatives[:-1:2], negatives[1::2], negatives[-1])
 
 
