@@ -19,12 +19,6 @@ class StateOnSelf(Aggregator):
         server.delta = self.momentum
 
 
-class NewName(Aggregator):
-    def on_client_round_end(self, ctx):
-        ctx.state["late"] = ctx.w.clone()
-        return {}
-
-
 class OtherShape(Aggregator):
     def server_state(self, layout, w):
         return {"m": torch.zeros(1)}
@@ -81,9 +75,9 @@ class OtherChange(Aggregator):
         return change[1:]
 
 
-class NoChange(Aggregator):
-    def on_before_send(self, ctx, change):
-        change.mul_(0.5)
+class Misspelt(Aggregator):
+    def on_client_round_begin(self, ctx):
+        """Never called."""
 
 
 class Unpicklable(Aggregator):
@@ -104,7 +98,6 @@ class CountsInTheProcess(Aggregator):
     [
         (StateOnSelf, "holds only hyper-parameters"),
         (StateOnSelf, "resumed it gives other weights"),
-        (NewName, r"expected names \[\], found \['late'\]"),
         (OtherShape, "declared \\(1,\\)"),
         (ChangesBroadcast, "changed in place \\('0/m'\\)"),
         (ChangingMessage, "the same names every round"),
@@ -114,7 +107,7 @@ class CountsInTheProcess(Aggregator):
         (HalvesToo, "on_before_send changes ctx.w, which is lost"),
         (MovesTheStart, "on_before_send changes ctx.start in place"),
         (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
-        (NoChange, "NoChange.on_before_send: expected .* found NoneType"),
+        (Misspelt, "on_client_round_begin, which is not a hook.*did you mean on_client_round_"),
         (Unpicklable, "cannot travel"),
         (CountsInTheProcess, "resumed it gives other weights"),
     ],

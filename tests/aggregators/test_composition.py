@@ -6,26 +6,17 @@ import pytest
 import torch
 from refusals import refused
 from simulation import Simulation, simulate
-from toys import ToyData, ToyNet
+from toys import ToyData, ToyNet, composed
 
-from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, Scaffold
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, NormBound, Scaffold
 from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.stages import Stages
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule, Schedule, Stage, StageSchedule
 from fedlit.testing import check_aggregator
 
-
-class PulledMomentum(Composition):
-    weights = "uniform"
-
-    def __init__(self) -> None:
-        super().__init__(LocalSGDM(0.9), FedProx(0.3))
-
-
-class Kept(Composition):
-    def __init__(self) -> None:
-        super().__init__(FedBN(), Scaffold(0.7))
+PULLED_MOMENTUM = composed(LocalSGDM(0.9), FedProx(0.3), weights="uniform")
+KEPT = composed(FedBN(), Scaffold(0.7))
 
 
 class Counted(Composition):
@@ -74,11 +65,9 @@ def test_codasca_is_the_list_of_scaffold_and_stages(reset, output):
     same(one, other, [1, 2])
 
 
-@pytest.mark.parametrize(
-    ("composed", "listed"), [(PulledMomentum, [LocalSGDM(0.9), FedProx(0.3)]), (Kept, [FedBN(), Scaffold(0.7)])]
-)
-def test_a_composition_is_the_list_of_its_parts(composed, listed):
-    same(run([composed()]), run(listed), [0, 1])
+@pytest.mark.parametrize("composition", [PULLED_MOMENTUM, KEPT])
+def test_a_composition_is_the_list_of_its_parts(composition):
+    same(run([composition]), run([*composition.parts]), [0, 1])
 
 
 def test_a_composition_may_have_hooks_of_its_own():
@@ -87,9 +76,9 @@ def test_a_composition_may_have_hooks_of_its_own():
     assert torch.equal(done.server.w, run([FedProx(0.3)]).server.w)
 
 
-@pytest.mark.parametrize("composed", [PulledMomentum, Kept, Counted])
-def test_check_aggregator_finds_nothing(composed):
-    check_aggregator(composed(), workers=1)
+@pytest.mark.parametrize("composition", [PULLED_MOMENTUM, KEPT, Counted()])
+def test_check_aggregator_finds_nothing(composition):
+    check_aggregator(composition, workers=1)
 
 
 def test_every_hook_is_forwarded():
@@ -99,59 +88,36 @@ def test_every_hook_is_forwarded():
 
 
 def test_a_composition_implements_what_its_parts_do():
-    assert PulledMomentum().implements("compute_gradient")
-    assert not Kept().implements("compute_gradient")
-    assert Kept().implements("on_before_optimizer_step")
+    assert PULLED_MOMENTUM.implements("compute_gradient")
+    assert not KEPT.implements("compute_gradient")
+    assert KEPT.implements("on_before_optimizer_step")
     assert not Counted().implements("on_before_optimizer_step")
     assert Counted().implements("on_aggregate_end")
-    with refused("aggregators-govern-twice", "LocalSGDM", "PulledMomentum"):
-        Federation([LocalSGDM(), PulledMomentum()])
-
-
-class TwoGradients(Composition):
-    weights = "uniform"
-
-    def __init__(self) -> None:
-        super().__init__(LocalSGDM(), LocalSGDM())
-
-
-class Unsaid(Composition):
-    def __init__(self) -> None:
-        super().__init__(LocalSGDM())
-
-
-class TwoVariates(Composition):
-    weights = "uniform"
-
-    def __init__(self) -> None:
-        super().__init__(Scaffold(), CODASCA())
+    with refused("aggregators-govern-twice", "LocalSGDM", "Composed"):
+        Federation([LocalSGDM(), PULLED_MOMENTUM])
 
 
 @pytest.mark.parametrize(
-    ("composed", "mistake"),
+    ("parts", "weights", "mistake"),
     [
-        (TwoGradients, ("part-governed-twice", "TwoGradients", "LocalSGDM", "keep one")),
-        (Unsaid, ("part-weights-differ", "LocalSGDM", "'uniform'")),
-        (TwoVariates, ("part-governed-twice", "TwoVariates")),
+        ([LocalSGDM(), LocalSGDM()], "uniform", ("part-governed-twice", "Composed", "LocalSGDM", "keep one")),
+        ([LocalSGDM()], None, ("part-weights-differ", "LocalSGDM", "'uniform'")),
+        ([Scaffold(), CODASCA()], "uniform", ("part-governed-twice", "Composed", "control variates")),
+        ([NormBound(), NormBound(1.0)], None, ("part-governed-twice", "NormBound", "keep one")),
     ],
 )
-def test_parts_that_do_not_fit_are_refused(composed, mistake):
+def test_parts_that_do_not_fit_are_refused(parts, weights, mistake):
     with refused(*mistake):
-        composed()
+        composed(*parts, weights=weights)
 
 
 class Undeclared(Scaffold):
     governs = None
 
 
-class Twice(Composition):
-    def __init__(self) -> None:
-        super().__init__(Undeclared(), Undeclared())
-
-
 def test_parts_that_use_one_name_are_refused():
-    with refused("part-name-twice", "Twice", "'c'"):
-        run([Twice()])
+    with refused("part-name-twice", "Composed", "'c'"):
+        run([composed(Undeclared(), Undeclared())])
 
 
 def test_scaffold_keeps_its_stage_only_where_it_may_start_anew():

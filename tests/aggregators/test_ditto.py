@@ -6,7 +6,7 @@ from canon_oracle import assert_equal, state, trained_by_fedlit
 from quadratics import Problems, SaddleModule
 from refusals import refused
 from simulation import federated, simulate
-from toys import Quadratic, ToyData, ToyNet
+from toys import Quadratic, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import Ditto, FedAvg, FedBN, Scaffold
 from fedlit.federation.evaluation import client_views
@@ -99,12 +99,6 @@ def test_evaluations_score_each_client_with_its_personal_model():
     assert kept_parts(session)["Ditto"] == ["a personal model"]
     with refused("export-without-single-model", "federations with FedAvg"):
         owner(session, None)
-
-
-class TwoRates(ToyNet):
-    def configure_optimizers(self):
-        groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.2}]
-        return torch.optim.SGD(groups, lr=0.1)
 
 
 def test_without_a_rate_the_optimizer_may_have_only_one():

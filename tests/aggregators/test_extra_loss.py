@@ -75,14 +75,3 @@ def test_what_is_no_term_is_refused():
 
     with refused("hook-result-invalid", "Vague.extra_loss", "float"):
         simulate(ToyNet(), ToyData(), federated([Vague()]))
-
-
-def test_a_misspelt_hook_is_named():
-    class Misspelt(Aggregator):
-        def on_client_round_begin(self, ctx):
-            """Never called."""
-
-    with pytest.raises(
-        AssertionError, match=r"on_client_round_begin, which is not a hook.*did you mean on_client_round_"
-    ):
-        check_aggregator(Misspelt(), workers=1)

@@ -7,7 +7,7 @@ from quadratics import Problems
 from refusals import refused
 from simulation import federated, simulate
 from torch.utils.data import TensorDataset
-from toys import Quadratic, ToyData, ToyNet
+from toys import Quadratic, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx
 from fedlit.aggregators.fednova import length
@@ -117,12 +117,6 @@ def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
 
 def test_it_goes_with_server_momentum():
     simulate(ToyNet(), ToyData(2), federated([FedNova(), FedAvgM()], rounds=1), "32-true")
-
-
-class TwoRates(ToyNet):
-    def configure_optimizers(self):
-        groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.2}]
-        return torch.optim.SGD(groups, lr=0.1)
 
 
 class WithAdam(ToyNet):

@@ -13,7 +13,7 @@ from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import Simulation, federated, simulate
 from torch import Tensor
-from toys import Quadratic, ToyData, ToyNet, program
+from toys import Quadratic, ToyData, ToyNet, composed, program
 
 from fedlit.aggregators import (
     Aggregator,
@@ -26,7 +26,6 @@ from fedlit.aggregators import (
     SurgicalHeads,
     TrimmedMean,
 )
-from fedlit.aggregators.composition import Composition
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask
 from fedlit.federation.assembly import assemble
@@ -229,29 +228,10 @@ def test_of_many_clients_each_is_a_reply_of_its_own_whatever_the_workers(aggrega
     assert float(many(1, FedAvg())) > 100
 
 
-class Both(Composition):
-    def __init__(self) -> None:
-        super().__init__(NormBound(), NormBound(1.0))
-
-
-class Pulled(Composition):
-    """A composition of which one part reduces."""
-
-    def __init__(self) -> None:
-        super().__init__(FedProx(0.1), NormBound())
-
-
-def test_two_in_a_composition_are_refused():
-    with refused("part-governed-twice", "NormBound", "keep one"):
-        Both()
-
-
 def test_a_composition_reduces_as_the_part_that_does():
-    module = ToyNet()
-    composed, listed = (
-        simulate(module, ToyData(), federation(a, window=3)).server.w for a in ([Pulled()], [FedProx(0.1), NormBound()])
-    )
-    assert torch.equal(composed, listed)
+    module, parts = ToyNet(), [FedProx(0.1), NormBound()]
+    ends = [simulate(module, ToyData(), federation(a, window=3)).server.w for a in ([composed(*parts)], parts)]
+    assert torch.equal(*ends)
 
 
 class Untrained(ToyNet):

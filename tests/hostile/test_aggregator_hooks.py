@@ -7,10 +7,9 @@ import pytest
 import refusals
 import torch
 from simulation import federated, simulate
-from toys import ToyData, ToyNet
+from toys import ToyData, ToyNet, composed
 
 from fedlit.aggregators import Aggregator
-from fedlit.aggregators.composition import Composition
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.messages import Mask, Payload
 from fedlit.testing import check_aggregator
@@ -142,12 +141,8 @@ PARTS = ("server_state", "client_state", "broadcast", "on_before_send", "on_clie
 
 @pytest.mark.parametrize("hook", PARTS)
 def test_of_a_composition_the_part_is_named(hook):
-    class Mixed(Composition):
-        def __init__(self) -> None:
-            super().__init__(wrong(hook, None))
-
     with refusals.refused("hook-result-invalid", "Mine", hook):
-        run(Mixed())
+        run(composed(wrong(hook, None)))
 
 
 def test_the_check_for_authors_names_the_hook_too():

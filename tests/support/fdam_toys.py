@@ -4,8 +4,8 @@ import itertools
 from collections import OrderedDict
 from collections.abc import Iterator
 
+import saddle_toys
 import torch
-from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -16,33 +16,17 @@ from fedlit.objectives import AUCSaddle
 LR = 0.3
 
 
-class Scorer(LightningModule):
+class Scorer(saddle_toys.Scorer):
     """A linear model, or with ``hidden`` a perceptron with BatchNorm, on vectors [B, D]."""
 
     def __init__(self, classes=("Edema",), hidden: int = 0, inputs: int = 4, lr: float = LR, **objective) -> None:
-        super().__init__()
-        self.classes, self.lr = tuple(classes), lr
         body = [nn.Linear(inputs, hidden), nn.BatchNorm1d(hidden), nn.Tanh()] if hidden else []
-        self.body = nn.Sequential(*body)
-        self.head = nn.Linear(hidden or inputs, len(self.classes))
-        self.objective = AUCSaddle(**objective)
-        self.objective.build(len(self.classes))
+        objective = AUCSaddle(**objective)
+        super().__init__(nn.Sequential(*body), classes, lr, objective=objective, features=hidden or inputs)
 
     @property
     def network(self) -> nn.Module:
         return nn.Sequential(OrderedDict(body=self.body, head=self.head))
-
-    def forward(self, vectors):
-        return self.head(self.body(vectors))
-
-    def training_step(self, batch, batch_idx):
-        return self.objective(self(batch[0]), batch[1])
-
-    def validation_step(self, batch, batch_idx):
-        return self(batch[0])
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
 class Sites(FederatedDataModule):

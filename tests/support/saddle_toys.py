@@ -10,14 +10,15 @@ from fedlit.objectives import AUCSaddle
 
 
 class Scorer(LightningModule):
-    """Vectors [B, 4] to logits [B, C]: a body, and a linear head.
+    """Vectors [B, D] to logits [B, C]: a body, and a linear head.
 
     Args:
-        body: of 4 features; none is a linear model.
+        body: its layers; none is a linear model.
         classes: of the data.
         lr, momentum: of SGD.
         adam: Adam in place of SGD.
         objective: by default AUCSaddle.
+        features: of the body.
     """
 
     def __init__(
@@ -28,11 +29,12 @@ class Scorer(LightningModule):
         momentum: float = 0.0,
         adam: bool = False,
         objective: nn.Module | None = None,
+        features: int = 4,
     ) -> None:
         super().__init__()
         self.classes, self.lr, self.momentum, self.adam = tuple(classes), lr, momentum, adam
-        self.body = body or nn.Identity()
-        self.head = nn.Linear(4, len(classes))
+        self.body = nn.Identity() if body is None else body
+        self.head = nn.Linear(features, len(classes))
         self.objective = objective or AUCSaddle()
         if hasattr(self.objective, "build"):
             self.objective.build(len(classes))

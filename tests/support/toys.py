@@ -4,13 +4,15 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
+from fedlit.aggregators.composition import Composition
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.messages import Client
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.engines.base import Program
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
-__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "program"]
+__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "TwoRates", "composed", "program"]
 
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 """Options of a command that trains a toy."""
@@ -30,6 +32,20 @@ class Quadratic(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class TwoRates(ToyNet):
+    """SGD with one rate for the body and another for the head."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.2}]
+        return torch.optim.SGD(groups, lr=0.1)
+
+
+def composed(*parts: Aggregator, **attributes) -> Composition:
+    """Return a composition of parts, of a class of its own."""
+    init = {"__init__": lambda self: Composition.__init__(self, *parts)}
+    return type("Composed", (Composition,), init | attributes)()
 
 
 def program(
