@@ -57,15 +57,13 @@ def test_stage_list():
         (lambda: TheorySchedule(growth=0.5), ("growth-below-one",)),
         (lambda: TheorySchedule(growth=float("inf")), ("growth-below-one", "finite")),
         (lambda: TheorySchedule(window=8, iterations=81), ("stage-not-of-whole-windows", "81 iterations", "window 8")),
-        (lambda: TheorySchedule(stages=0), ("schedule-without-stages",)),
         (
             lambda: TheorySchedule(stages=2, window=8, iterations=80, growth=2.0, window_growth="sqrt"),
             ("stage-not-of-whole-windows", "160 iterations", "window 11"),
         ),
+        (lambda: TheorySchedule(stages=0), ("schedule-without-stages",)),
         (lambda: CosineSchedule(3, 3), ("warm-up-out-of-range", "CosineSchedule.warm_up", "0 to 2")),
         (lambda: CosineSchedule(3, 0, 1.5), ("final-rate-out-of-range", "CosineSchedule.final", "1.5")),
-        (lambda: CODASCA(eta_g=0.0), ("scaffold-eta-g-not-positive",)),
-        (lambda: CODASCA(eta_g=-1.0), ("scaffold-eta-g-not-positive",)),
     ],
 )
 def test_bad_schedules_are_refused(make, mistake):

@@ -1,19 +1,25 @@
 """The classic methods in lists with each other, with personal parts of the model, and over processes."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 from engine_rounds import everything, opened, play_round
 from simulation import federated, simulate
-from toys import ToyData, ToyNet
+from toys import ToyData, ToyNet, with_objective
 
 from fedlit.aggregators import (
+    CODASCA,
     MOON,
+    Aggregator,
+    CODAPlus,
     Ditto,
     FedAdam,
+    FedAvg,
     FedAvgM,
     FedBN,
+    FedBNPlus,
     FedDyn,
     FedNova,
     FedPer,
@@ -23,9 +29,17 @@ from fedlit.aggregators import (
     PersonalHeads,
     Scaffold,
     ServerOptimizer,
+    SurgicalHeads,
 )
+from fedlit.federation.federation import Federation
 from fedlit.federation.participation import Cyclic
-from fedlit.objectives import FedLC
+from fedlit.objectives import AUCSaddle, FedLC
+from fedlit.schedules import Stage, StageSchedule
+
+
+def names_of(listed: list[Aggregator]) -> str:
+    return "+".join(type(aggregator).__name__ for aggregator in listed)
+
 
 DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1))
 
@@ -36,7 +50,7 @@ DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=
         [DECAYING], [FedAvgM()], [FedYogi()], [FedNova(), FedProx(0.1)], [FedDyn()], [MOON()], [Ditto()],
         [FedNova(), MOON(), Ditto(), FedAdam(), Scaffold()],
     ],
-    ids=lambda listed: "+".join(type(a).__name__ for a in listed),
+    ids=names_of,
 )  # fmt: skip
 def test_parts_that_clients_keep_stay_as_they_are_at_the_server(aggregators):
     listed = [*aggregators, FedBN(), PersonalHeads()]
@@ -56,11 +70,23 @@ def test_personal_heads_go_with_corrections_and_server_steps(first):
     assert simulate(ToyNet(), ToyData(3), federated(listed, rounds=2), "32-true").server.w.isfinite().all()
 
 
-def with_own_constants() -> ToyNet:
-    module = ToyNet()
-    module.objective = FedLC()
-    module.objective.build(3)
-    return module
+@pytest.mark.parametrize(
+    "aggregators",
+    [
+        [FedAvg("uniform"), FedProx(0.3), Scaffold(), FedBN()], [SurgicalHeads(), FedBNPlus(), Scaffold(0.7)],
+        [CODAPlus(0.4, "average"), FedBN(), FedProx(0.2)], [CODASCA(0.4, 1.3, "never"), FedBN(), FedProx(0.2)],
+    ],
+    ids=names_of,
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
+def test_the_order_of_a_list_does_not_matter(aggregators):
+    schedule, ends = StageSchedule([Stage(2, 2, "steps"), Stage(1, 3, "steps", 0.5)]), []
+    for listed in itertools.permutations(aggregators):
+        torch.manual_seed(0)
+        module = with_objective(AUCSaddle()).double()
+        ends.append(simulate(module, ToyData(3, labelled=2), Federation([*listed], schedule=schedule)).server.w)
+    for end in ends[1:]:
+        torch.testing.assert_close(end, ends[0], rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.slow
@@ -69,7 +95,7 @@ def test_worker_processes_give_the_same_states_of_objectives_and_personal_models
     for workers in (1, 2):
         federation = federated([MOON(), Ditto(), FedYogi()], participation=Cyclic(2))
         torch.manual_seed(0)
-        with opened(federation, with_own_constants(), ToyData(4, labelled=2), workers) as (session, server):
+        with opened(federation, with_objective(FedLC()), ToyData(4, labelled=2), workers) as (session, server):
             for index in range(3):
                 play_round(session, server, index)
             found.append(copy.deepcopy(everything(session, server)))

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from fdam_oracle import margin_form, pairwise, paper_form
-from refusals import refused
 
 from fedlit.objectives import AUCSaddle
 
@@ -191,20 +190,3 @@ def test_pooled_of_a_class_without_positives_is_nan():
     labels[:, 0] = 0
     found = built(2).pooled(logits, labels)["auc_loss"]
     assert found.isnan().tolist() == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        ({"margin": 0.0}, ("auc-margin-not-positive", "found 0.0")),
-        ({"dual_scale": -1.0}, ("auc-margin-not-positive", "dual_scale", "found -1.0")),
-        ({"prior": 0.0}, ("prior-out-of-range", "found 0")),
-        ({"prior": 1.0}, ("prior-out-of-range", "found 1")),
-        ({"margin": NAN}, ("auc-margin-not-positive",)),
-        ({"form": "paper", "margin": 0.5}, ("auc-paper-margin", "found 0.5")),
-        ({"form": "paper", "clamp": True}, ("auc-paper-clamp",)),
-    ],
-)
-def test_bad_values_are_refused(options, mistake):
-    with refused(*mistake):
-        AUCSaddle(**options)

@@ -1,7 +1,8 @@
-"""Properties of every objective: unknown labels, batches without labels, and saturated logits."""
+"""Properties of every objective: unknown labels, batches without labels, saturated logits, and refused arguments."""
 
 import pytest
 import torch
+from refusals import refused
 
 from fedlit.objectives import BCE, AUCSaddle, FedLC, FedRS, RatioLoss, SoftmaxFocalLoss
 
@@ -57,3 +58,40 @@ def test_saturated_logits_and_batches_without_positives_stay_finite(name, dtype)
         loss, gradient = loss_and_gradient(objective, (1e4 * LOGITS).to(dtype), labels.to(dtype))
         assert loss.isfinite()
         assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("make", "mistake"),
+    [
+        (lambda: AUCSaddle(0.0), ("auc-margin-not-positive", "found 0.0")),
+        (lambda: AUCSaddle(torch.nan), ("auc-margin-not-positive",)),
+        (lambda: AUCSaddle(dual_scale=-1.0), ("auc-margin-not-positive", "dual_scale", "found -1.0")),
+        (lambda: AUCSaddle(prior=0.0), ("prior-out-of-range", "found 0")),
+        (lambda: AUCSaddle(0.5, form="paper"), ("auc-paper-margin", "found 0.5")),
+        (lambda: AUCSaddle(form="paper", clamp=True), ("auc-paper-clamp",)),
+        (lambda: FedLC(-1.0), ("fedlc-tau-negative", "FedLC.tau", "-1")),
+        (lambda: FedRS(1.5), ("fedrs-alpha-out-of-range", "FedRS.alpha", "1.5")),
+        (lambda: RatioLoss(-1.0), ("ratio-weights-negative", "-1 and 0.1")),
+        (lambda: RatioLoss(b0=torch.nan), ("ratio-weights-negative", "1 and nan")),
+        (lambda: RatioLoss(0.0, 0.0), ("ratio-weights-negative",)),
+        (lambda: RatioLoss(prior=1.0), ("prior-out-of-range", "found 1")),
+        (lambda: SoftmaxFocalLoss(-1), ("focal-gamma-negative", "found -1")),
+        (lambda: SoftmaxFocalLoss(alpha=[1, 0]), ("focal-alpha-not-positive",)),
+        (lambda: SoftmaxFocalLoss(alpha=[1, 1, 1, 1]).build(2), ("focal-alpha-count", "of 2", "found 4")),
+    ],
+)
+def test_bad_values_are_refused(make, mistake):
+    with refused(*mistake):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("name", "mistake"),
+    [
+        ("FedRS softmax", ("softmax-with-several-classes", "FedRS", "sigmoid")),
+        ("SoftmaxFocalLoss", ("focal-several-classes",)),
+    ],
+)
+def test_a_softmax_refuses_images_of_several_classes(name, mistake):
+    with refused(*mistake):
+        built(name)(LOGITS, torch.ones_like(ONE_CLASS))

@@ -1,8 +1,7 @@
-"""The focal loss over a softmax: formula, gradient, unknown labels, errors."""
+"""The focal loss over a softmax: formula, gradient, unknown labels."""
 
 import torch
 import torch.nn.functional as F
-from refusals import refused
 
 from fedlit.models import LogisticRegression
 from fedlit.objectives import SoftmaxFocalLoss
@@ -32,14 +31,3 @@ def test_predictions_are_the_softmax():
     model = LogisticRegression(3, ("a", "b", "c"), objective=SoftmaxFocalLoss())
     rows = torch.randn(5, 3)
     torch.testing.assert_close(model.predict_step((rows, None), 0), model(rows).softmax(1))
-
-
-def test_what_it_cannot_do_is_refused():
-    with refused("focal-several-classes"):
-        SoftmaxFocalLoss()(LOGITS, torch.ones_like(LABELS))
-    with refused("focal-alpha-count", "of 2", "found 4"):
-        LogisticRegression(3, ("a", "b"), objective=SoftmaxFocalLoss(alpha=ALPHA))
-    with refused("focal-gamma-negative", "found -1"):
-        SoftmaxFocalLoss(-1)
-    with refused("focal-alpha-not-positive"):
-        SoftmaxFocalLoss(alpha=[1, 0])

@@ -6,9 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from canon_oracle import assert_equal, trained_by_fedlit
-from refusals import refused
 from simulation import federated, simulate
-from toys import ToyData, ToyNet
+from toys import ToyData, with_objective
 
 from fedlit.core.objective import Objective
 from fedlit.objectives import BCE, FedLC, FedRS
@@ -74,13 +73,6 @@ def test_without_counts_and_in_validation_it_is_plain_cross_entropy(kind, form):
     torch.testing.assert_close(objective.probabilities(LOGITS), expected)
 
 
-def with_objective(objective: Objective, **options) -> ToyNet:
-    module = ToyNet(drop=0.0, **options)
-    module.objective = objective
-    objective.build(3)
-    return module
-
-
 def calibrated(logits: torch.Tensor, labels: torch.Tensor, positives: list[int], negatives: list[int]) -> torch.Tensor:
     """The loss of FedLC with tau = 1, label by label."""
     total, known = torch.zeros((), dtype=torch.float64), 0
@@ -95,7 +87,7 @@ def calibrated(logits: torch.Tensor, labels: torch.Tensor, positives: list[int],
 
 def test_three_rounds_equal_a_loop_with_each_clients_own_counts():
     torch.manual_seed(3)
-    done, hand = trained_by_fedlit([], module=with_objective(FedLC(), lr=0.2))
+    done, hand = trained_by_fedlit([], module=with_objective(FedLC(), drop=0.0, lr=0.2))
     for cohort in done.cohorts:
         ends = {}
         for k in cohort:
@@ -114,19 +106,3 @@ def test_counts_stay_with_their_client_and_survive_its_rounds():
         found = state.buffers["objective.counts"]
         assert torch.equal(found, torch.stack([(labels == 1).sum(0), (labels == 0).sum(0)]))
     assert done.session.layout.stats_size == 8  # of BatchNorm alone
-
-
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: FedLC(-1.0), ("fedlc-tau-negative", "FedLC.tau", "-1")),
-        (lambda: FedRS(1.5), ("fedrs-alpha-out-of-range", "FedRS.alpha", "1.5")),
-        (
-            lambda: settled(FedRS(form="softmax"), COUNTED)(LOGITS, torch.ones(5, 4)),
-            ("softmax-with-several-classes", "FedRS", "sigmoid"),
-        ),
-    ],
-)
-def test_bad_values_are_refused(make, mistake):
-    with refused(*mistake):
-        make()

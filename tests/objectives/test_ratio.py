@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import federated, simulate
 
@@ -87,17 +86,3 @@ def test_a_class_without_positives_has_the_weight_a0():
     loss = built(2, a0=1.0)
     loss.settle({"labels": torch.tensor([1.0, 0.0]), "positives": torch.tensor([0.0, 0.0])})
     assert loss.weight.tolist() == [1.0, 1.0]
-
-
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        ({"a0": -1.0}, ("ratio-weights-negative", "-1 and 0.1")),
-        ({"b0": float("nan")}, ("ratio-weights-negative", "1 and nan")),
-        ({"a0": 0.0, "b0": 0.0}, ("ratio-weights-negative",)),
-        ({"prior": 1.0}, ("prior-out-of-range", "found 1")),
-    ],
-)
-def test_what_makes_no_loss_is_refused(options, mistake):
-    with refused(*mistake):
-        RatioLoss(**options)

@@ -8,11 +8,12 @@ from fedlit.aggregators.composition import Composition
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.messages import Client
+from fedlit.core.objective import Objective
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.engines.base import Program
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
-__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "TwoRates", "composed", "program"]
+__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "TwoRates", "composed", "program", "with_objective"]
 
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 """Options of a command that trains a toy."""
@@ -40,6 +41,14 @@ class TwoRates(ToyNet):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.2}]
         return torch.optim.SGD(groups, lr=0.1)
+
+
+def with_objective(objective: Objective, **options) -> ToyNet:
+    """Return a toy that trains another objective."""
+    module = ToyNet(**options)
+    module.objective = objective
+    objective.build(len(module.classes))
+    return module
 
 
 def composed(*parts: Aggregator, **attributes) -> Composition:
