@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
-from fedlit.data import ClientData
+from fedlit.data.in_memory import GivenClients
 
 federation = partial(federated, rounds=1, weights="uniform")
 
@@ -66,26 +66,20 @@ class Noisy(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.0)
 
 
-class NoisyClients(Problems):
+def noisy_clients(apart: float) -> GivenClients:
     """Clients whose gradients have different means and much noise."""
-
-    def __init__(self, apart: float) -> None:
-        super().__init__()
-        self.apart, self.batch_size = apart, 4
-
-    def setup(self, stage=None):
-        generator = torch.Generator().manual_seed(0)
-        for name, sign in (("one", 1.0), ("two", -1.0)):
-            z = torch.randn(400, 20, generator=generator, dtype=torch.float64)
-            z += sign * self.apart - z.mean(0)
-            self.clients[name] = ClientData(name, (), TensorDataset(z, torch.zeros(400)))
+    generator, sets = torch.Generator().manual_seed(0), {}
+    for name, sign in (("one", 1.0), ("two", -1.0)):
+        z = torch.randn(400, 20, generator=generator, dtype=torch.float64)
+        sets[name] = TensorDataset(z + sign * apart - z.mean(0), torch.zeros(400))
+    return GivenClients(sets, batch_size=4)
 
 
 @pytest.mark.parametrize("apart", [0.0, 0.3])
 def test_the_noise_of_batches_does_not_count(apart):
     found = []
     given = federation([GradientDissimilarity(batches=2)], rounds=60, window=1)
-    simulate(Noisy().double(), NoisyClients(apart), given, after_round=lambda done: found.append(measured(done)[0]))
+    simulate(Noisy().double(), noisy_clients(apart), given, after_round=lambda done: found.append(measured(done)[0]))
     values = torch.tensor(found)
     exact, noise = 20 * apart**2, 20 / 8  # |mean of a client's z|^2 and the variance of a mean of 8
     error = float(values.std() / len(values) ** 0.5)

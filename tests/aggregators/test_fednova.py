@@ -6,12 +6,10 @@ from canon_oracle import assert_equal, trained_by_fedlit
 from quadratics import Problems
 from refusals import refused
 from simulation import federated, simulate
-from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx
 from fedlit.aggregators.fednova import length
-from fedlit.data import ClientData
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
 
@@ -74,10 +72,10 @@ def test_two_clients_with_one_and_two_steps_computed_by_hand():
 class Unequal(Problems):
     """One quadratic per client, with one step per epoch at the first client, two at the second, and so on."""
 
-    def setup(self, stage=None):
-        for steps, (name, (curvature, optimum)) in enumerate(self.problems.items(), 1):
-            data = TensorDataset(torch.full((8 * steps,), curvature), torch.full((8 * steps,), optimum))
-            self.clients[name] = ClientData(name, (), data)
+    def __init__(self, **problems):
+        super().__init__(**problems)
+        for steps, client in enumerate(self.clients.values(), 1):
+            client.train.tensors = tuple(tensor.repeat(2 * steps) for tensor in client.train.tensors)
 
 
 @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0)], ids=["SGD", "momentum", "proximal"])

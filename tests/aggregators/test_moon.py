@@ -6,10 +6,11 @@ import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from refusals import refused
 from simulation import federated, simulate
+from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import MOON, FedAvg
-from fedlit.data import ClientData
+from fedlit.data.in_memory import GivenClients
 from fedlit.models import ImageClassifier
 from fedlit.testing import OwnRows
 
@@ -59,22 +60,15 @@ class Line(Quadratic):
         return self(batch[0]).mean()
 
 
-class Points(ToyData):
+def points() -> GivenClients:
     """Two clients with two equal images each: (1, 0) and (0, 2)."""
-
-    @property
-    def classes(self):
-        return ()
-
-    def setup(self, stage=None):
-        for name, image in (("one", (1.0, 0.0)), ("two", (0.0, 2.0))):
-            data = torch.utils.data.TensorDataset(torch.tensor([image, image]), torch.zeros(2))
-            self.clients[name] = ClientData(name, (), data)
+    images = {"one": [1.0, 0.0], "two": [0.0, 2.0]}
+    return GivenClients({n: TensorDataset(torch.tensor([image] * 2), torch.zeros(2)) for n, image in images.items()})
 
 
 def test_two_clients_and_two_rounds_computed_by_hand():
     """Rounds of one step: features by the weights now equal those of the round's start, so their similarity is 1."""
-    done = simulate(Line(), Points(), federated([MOON(3.0, 0.5)], rounds=2, window=1))
+    done = simulate(Line(), points(), federated([MOON(3.0, 0.5)], rounds=2, window=1))
     body, head, last = torch.eye(2).double(), torch.ones(2).double(), {}
     images = {"one": torch.tensor([1.0, 0.0]).double(), "two": torch.tensor([0.0, 2.0]).double()}
     for _ in range(2):

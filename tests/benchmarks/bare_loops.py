@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from fedlit.data import ClientData, FederatedDataModule
+from fedlit.data.in_memory import GivenClients
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
@@ -45,21 +45,6 @@ class Images(Dataset):
         return self.images[indices], self.labels[indices]
 
 
-class RandomData(FederatedDataModule):
-    def __init__(self, clients: int, size: int, batch_size: int, classes: tuple[str, ...]) -> None:
-        super().__init__(partition=None, batch_size=batch_size)
-        self.names = classes
-        for k in range(clients):
-            name = f"client-{k:03d}"
-            self.clients[name] = ClientData(name, classes, Images(size, k, len(classes)))
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return self.names
-
-    def setup(self, stage: str | None = None) -> None: ...
-
-
 @dataclass(frozen=True)
 class Work:
     """K clients, ``steps`` steps of ``batch`` images each."""
@@ -70,8 +55,10 @@ class Work:
     batch: int
     classes: tuple[str, ...] = CLASSES
 
-    def data(self) -> RandomData:
-        return RandomData(self.clients, self.steps * self.batch, self.batch, self.classes)
+    def data(self) -> GivenClients:
+        size, classes = self.steps * self.batch, len(self.classes)
+        sets = {f"client-{k:03d}": Images(size, k, classes) for k in range(self.clients)}
+        return GivenClients(sets, self.classes, batch_size=self.batch)
 
 
 def bare_client(model: nn.Module, start: list[Tensor], data: Images, work: Work, epoch: int) -> None:
@@ -93,7 +80,7 @@ def bare_client(model: nn.Module, start: list[Tensor], data: Images, work: Work,
 class BareSequential:
     """One client at a time on all cores."""
 
-    def __init__(self, work: Work, data: RandomData) -> None:
+    def __init__(self, work: Work, data: GivenClients) -> None:
         self.work, self.data = work, [d.train for d in data.clients.values()]
         self.model = work.make()
         self.start = [t.clone() for t in self.model.state_dict().values()]
@@ -116,7 +103,7 @@ class BareSequential:
 class BareSideBySide:
     """One process per core, each with its share of the clients and one thread; states in shared memory."""
 
-    def __init__(self, work: Work, data: RandomData) -> None:
+    def __init__(self, work: Work, data: GivenClients) -> None:
         context, workers = multiprocessing.get_context("spawn"), os.cpu_count()
         self.start = [t.clone().share_memory_() for t in work.make().state_dict().values()]
         self.totals = [

@@ -28,16 +28,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
-from bare_loops import (
-    CLASSES,
-    BareSequential,
-    BareSideBySide,
-    RandomData,
-    Work,
-    densenet,
-    densenet_auc,
-    densenet_binary,
-)
+from bare_loops import CLASSES, BareSequential, BareSideBySide, Work, densenet, densenet_auc, densenet_binary
 from floor import small_cnn, timed
 from lightning.pytorch import LightningModule
 
@@ -58,6 +49,7 @@ from fedlit.aggregators import (
     Scaffold,
 )
 from fedlit.core.fabric import make_fabric
+from fedlit.data.in_memory import GivenClients
 from fedlit.federation.assembly import assemble
 from fedlit.federation.evaluation import per_client, training_metrics
 from fedlit.federation.federation import Federation
@@ -70,7 +62,7 @@ class Fedlit:
     """Rounds as ``Federation.fit`` runs them, including metrics.csv."""
 
     def __init__(
-        self, work: Work, data: RandomData, aggregators: list[Aggregator] | None = None, workers: int | str = "auto"
+        self, work: Work, data: GivenClients, aggregators: list[Aggregator] | None = None, workers: int | str = "auto"
     ) -> None:
         self.federation = Federation(
             aggregators or [FedAvg()], schedule=ConstantSchedule(work.steps, "steps"), workers=workers

@@ -11,6 +11,7 @@ from torch.utils.data import TensorDataset
 
 from fedlit.core.batches import BatchStream
 from fedlit.data import ClientData, FederatedDataModule
+from fedlit.data.in_memory import GivenClients
 from fedlit.objectives import AUCSaddle
 
 LR = 0.3
@@ -29,30 +30,25 @@ class Scorer(saddle_toys.Scorer):
         return nn.Sequential(OrderedDict(body=self.body, head=self.head))
 
 
-class Sites(FederatedDataModule):
+class Sites(GivenClients):
     """Vectors whose positives differ from site to site: client -> (examples, share of positives, lacking classes)."""
 
     def __init__(self, sites, classes=("Edema",), batch_size: int = 5, inputs: int = 4) -> None:
-        super().__init__(partition=None, batch_size=batch_size)
-        self.sites, self.names, self.inputs = sites, tuple(classes), inputs
-
-    @property
-    def classes(self):
-        return self.names
-
-    def setup(self, stage=None):
-        for number, (name, (size, share, lacking)) in enumerate(self.sites.items()):
+        clients = {}
+        for number, (name, (size, share, lacking)) in enumerate(sites.items()):
             g = torch.Generator().manual_seed(100 + number)
             positives = max(1, round(share * size))
-            labels = torch.zeros(size, len(self.names))
-            for c in range(len(self.names)):
+            labels = torch.zeros(size, len(classes))
+            for c in range(len(classes)):
                 labels[torch.randperm(size, generator=g)[:positives], c] = 1.0
-            direction = torch.randn(len(self.names), self.inputs, generator=g)
-            vectors = torch.randn(size, self.inputs, generator=g) + labels @ direction
-            vectors += 0.5 * torch.randn(1, self.inputs, generator=g)
-            labels[:, [self.names.index(c) for c in lacking]] = torch.nan
-            known = tuple(c for c in self.names if c not in lacking)
-            self.clients[name] = ClientData(name, known, TensorDataset(vectors, labels))
+            direction = torch.randn(len(classes), inputs, generator=g)
+            vectors = torch.randn(size, inputs, generator=g) + labels @ direction
+            vectors += 0.5 * torch.randn(1, inputs, generator=g)
+            labels[:, [classes.index(c) for c in lacking]] = torch.nan
+            known = tuple(c for c in classes if c not in lacking)
+            clients[name] = ClientData(name, known, TensorDataset(vectors, labels))
+        super().__init__(clients, classes, batch_size=batch_size)
+        self.inputs = inputs
 
 
 def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tensor]]:

@@ -5,24 +5,16 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from toys import Quadratic
 
-from fedlit.data import ClientData, FederatedDataModule
+from fedlit.data.in_memory import GivenClients
 
 
-class Problems(FederatedDataModule):
+class Problems(GivenClients):
     """One quadratic per client: (curvature, optimum)."""
 
     def __init__(self, **problems: tuple[float, float]) -> None:
-        super().__init__(partition=None, batch_size=8)
+        sets = {name: TensorDataset(torch.full((4,), a), torch.full((4,), b)) for name, (a, b) in problems.items()}
+        super().__init__(sets, batch_size=8)
         self.problems = problems
-
-    @property
-    def classes(self):
-        return ()
-
-    def setup(self, stage=None):
-        for name, (curvature, optimum) in self.problems.items():
-            data = TensorDataset(torch.full((4,), curvature), torch.full((4,), optimum))
-            self.clients[name] = ClientData(name, (), data)
 
 
 class Saddle(nn.Module):

@@ -5,7 +5,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedlit.data import ClientData, FederatedDataModule
+from fedlit.data.in_memory import GivenClients
 from fedlit.objectives import AUCSaddle
 
 
@@ -54,37 +54,20 @@ class Scorer(LightningModule):
         return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=self.lr, momentum=self.momentum)
 
 
-class Sites(FederatedDataModule):
+class Sites(GivenClients):
     """Clients whose positives differ in number and in direction.
 
     Args:
         clients: how many.
         batch_size: of every client; 12 is the whole training set.
-        spread: how much directions differ between clients.
-        scale: of the vectors.
         positives: of 12 examples at each client, in turn.
     """
 
-    def __init__(
-        self,
-        clients: int = 3,
-        batch_size: int = 5,
-        spread: float = 1.0,
-        scale: float = 1.0,
-        positives: tuple[int, ...] = (2, 5, 7),
-    ) -> None:
-        super().__init__(partition=None, batch_size=batch_size)
-        self.number, self.spread, self.scale, self.positives = clients, spread, scale, positives
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        return ("Edema",)
-
-    def setup(self, stage: str | None = None) -> None:
-        common = torch.randn(4, generator=torch.Generator().manual_seed(99))
-        for k in range(self.number):
+    def __init__(self, clients: int = 3, batch_size: int = 5, positives: tuple[int, ...] = (2, 5, 7)) -> None:
+        common, sets = torch.randn(4, generator=torch.Generator().manual_seed(99)), {}
+        for k in range(clients):
             g = torch.Generator().manual_seed(100 + k)
-            labels = (torch.arange(12) < self.positives[k % len(self.positives)]).float()[:, None]
-            direction = common + self.spread * torch.randn(4, generator=g)
-            vectors = self.scale * (torch.randn(12, 4, generator=g) + labels * direction)
-            self.clients[f"site-{k}"] = ClientData(f"site-{k}", self.classes, TensorDataset(vectors, labels))
+            labels = (torch.arange(12) < positives[k % len(positives)]).float()[:, None]
+            direction = common + torch.randn(4, generator=g)
+            sets[f"site-{k}"] = TensorDataset(torch.randn(12, 4, generator=g) + labels * direction, labels)
+        super().__init__(sets, ("Edema",), batch_size=batch_size)
