@@ -16,14 +16,10 @@ from toys import Quadratic, ToyData, ToyNet
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, FedProx, Scaffold
 from fedlit.core.messages import Mask
 
+WHOLE = 1000
+"""A batch size that no training set reaches, so that the order of examples does not matter."""
+
 NORM = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
-
-
-class WholeSets(ToyData):
-    """Toy data in which a batch is a client's whole training set, so that its order does not matter."""
-
-    def __init__(self, **options) -> None:
-        super().__init__(batch_size=1000, **options)
 
 
 class Hidden(Aggregator):
@@ -51,7 +47,7 @@ def test_trajectory_equals_the_loop_written_by_hand(case, participation):
     aggregators, options = CASES[case]
     options = dict(options)
     torch.manual_seed(3)
-    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), ToyData(batch_size=WHOLE, clients=4)
     done = simulate(module, data, federated(aggregators, 4, 3, participation=participation))
     clients = done.session.clients
     uniform = options.pop("uniform", False)
@@ -81,7 +77,7 @@ def test_trajectory_equals_the_loop_written_by_hand(case, participation):
 def test_trajectories_of_the_cases_differ():
     """Check that no two algorithms give the same weights in the tests above."""
     torch.manual_seed(3)
-    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=4)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), ToyData(batch_size=WHOLE, clients=4)
     ends = [simulate(module, data, federated(a, 4, 3)).server.w for a, _ in CASES.values()]
     for one, other in itertools.combinations(ends, 2):
         assert (one - other).abs().max() > 1e-6
@@ -132,7 +128,7 @@ def test_mu_zero_is_fedavg():
 def test_one_client_is_plain_sgd(aggregators):
     """With one client, 4 rounds of 3 steps are 12 steps of SGD."""
     torch.manual_seed(0)
-    module, data = ToyNet(drop=0.0, lr=0.2).double(), WholeSets(clients=1)
+    module, data = ToyNet(drop=0.0, lr=0.2).double(), ToyData(batch_size=WHOLE, clients=1)
     done = simulate(module, data, federated(aggregators, 4, 3))
     images, labels = (t.double() for t in done.session.data.clients["site-0"].train.tensors)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
@@ -158,7 +154,7 @@ def test_momentum_is_kept_or_reset():
 
 def test_gradient_clipping_bounds_each_step_before_the_correction():
     torch.manual_seed(0)
-    module, data = ToyNet(lr=1.0).double(), WholeSets(clients=1)
+    module, data = ToyNet(lr=1.0).double(), ToyData(batch_size=WHOLE, clients=1)
     one = simulate(module, data, federated([], rounds=1, window=1, gradient_clip=1e-3))
     start = torch.cat([p.detach().flatten() for _, p in sorted(module.named_parameters())])
     end = torch.cat([one.tensor(n).flatten() for n, _ in sorted(module.named_parameters())])
