@@ -115,8 +115,6 @@ NAMES = ["site-1", "site-0", "site-2"]
 
 DAMAGED = [
     Damage("flipped bytes of the server", flipped("server.pt"), (SERVER, SHA)),
-    Damage("flipped bytes at the beginning", flipped("server.pt", 0.0), (SERVER, SHA)),
-    Damage("flipped bytes at the end", flipped("server.pt", 1.0), (SERVER, SHA)),
     Damage("flipped bytes of a client", flipped("client-00001.pt"), (CLIENT, SHA), apart=True),
     Damage("flipped bytes of the clients", flipped("clients-0.pt"), (CLIENTS, SHA)),
     Damage("the clients' file of another round", of_the_other_round("clients-0.pt"), (CLIENTS, SHA)),
