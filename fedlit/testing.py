@@ -96,10 +96,12 @@ class ToyData(FederatedDataModule):
         if self.clients:
             return
         for k in range(self.number):
-            own = [(k + j) % len(CLASSES) for j in range(self.labelled)]
-            labelled = (own, own, range(len(CLASSES)))
+            labelled_classes = [(k + j) % len(CLASSES) for j in range(self.labelled)]
+            labelled = (labelled_classes, labelled_classes, range(len(CLASSES)))
             parts = [self._part(100 * k + p, self.size + 2 * k, seen) for p, seen in enumerate(labelled)]
-            self.clients[f"site-{k}"] = ClientData(f"site-{k}", tuple(CLASSES[c] for c in sorted(own)), *parts)
+            self.clients[f"site-{k}"] = ClientData(
+                f"site-{k}", tuple(CLASSES[c] for c in sorted(labelled_classes)), *parts
+            )
 
     def _part(self, seed: int, size: int, seen: Iterable[int]) -> TensorDataset:
         g = torch.Generator().manual_seed(seed)
@@ -339,8 +341,8 @@ def _check_states(toy: _Toy, problems: list[str]) -> None:
     pairs += [
         (f"client_state of {n}", aggregator.client_state(layout), s.aggregators[0]) for n, s in toy.states.items()
     ]
-    for where, declared, found in pairs:
-        problem = _difference(declared, found)
+    for where, declared, actual in pairs:
+        problem = _difference(declared, actual)
         if problem and not any(problem in other for other in problems):
             problems.append(
                 f"{where} after round {toy.done}: {problem}; declare all names, shapes and dtypes at the start"

@@ -59,17 +59,17 @@ class ServerOptimizer(Aggregator):
         parameter, optimizer = self._along(torch.zeros_like(w), torch.zeros_like(w))
         groups = copy.deepcopy([{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups])
         optimizer.step()
-        kept = optimizer.state[parameter]
+        optimizer_state = optimizer.state[parameter]
         changed = [
             k for group, old in zip(optimizer.param_groups, groups, strict=True) for k in old if group[k] != old[k]
         ]
-        if strange := changed or [k for k, v in kept.items() if not torch.is_tensor(v) and v is not None]:
+        if strange := changed or [k for k, v in optimizer_state.items() if not torch.is_tensor(v) and v is not None]:
             raise ConfigError(
                 f"{type(self).__name__}.optimizer: expected all state of {type(optimizer).__name__} as tensors, found "
                 f"{strange[0]!r}, which no checkpoint would hold; use another optimizer",
                 key="server-optimizer-state",
             )
-        return {"rounds": torch.tensor(0)} | {k: v for k, v in kept.items() if torch.is_tensor(v)}
+        return {"rounds": torch.tensor(0)} | {k: v for k, v in optimizer_state.items() if torch.is_tensor(v)}
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         """Replace the mean change by a step of the optimizer, where a client of the cohort owns the element."""

@@ -73,8 +73,8 @@ def initial_client_state(aggregators: Sequence[Any], layout: Layout) -> ClientSt
 
 def personalise(aggregators: Sequence[Any], state: ClientState, w: Tensor, stats: Tensor) -> None:
     """Write a client's personal model into weights [P] and statistics [S], if an aggregator trains one."""
-    for aggregator, kept in zip(aggregators, state.aggregators, strict=True):
-        aggregator.personalise(kept, w, stats)
+    for aggregator, client_state in zip(aggregators, state.aggregators, strict=True):
+        aggregator.personalise(client_state, w, stats)
 
 
 def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:

@@ -136,8 +136,8 @@ class LocalModel:
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
         rates = [rate * lr_factor for rate in self.optimizer.rates]
         contexts = [
-            ClientContext(*shared, _to(sent, device), _to(kept, device, copy=True), self.start, rates=rates)
-            for sent, kept in zip(down.aggregators, state.aggregators, strict=True)
+            ClientContext(*shared, _to(sent, device), _to(own_state, device, copy=True), self.start, rates=rates)
+            for sent, own_state in zip(down.aggregators, state.aggregators, strict=True)
         ]
         self._contexts = contexts if self._adding else []
         for i in self._starting:

@@ -29,7 +29,7 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
     """Check the names of the clients, and their training images, given client and split of each record, [N] str.
 
     Raises:
-        ValueError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
+        DataError: The lengths differ, a name is empty, two names are equal as a file name or metric key, or a client
             has fewer than two training images.
     """
     if owners.shape != splits.shape:
@@ -54,7 +54,7 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
     """Check that all images of a patient, [N] str, have the same client, [N] str.
 
     Raises:
-        ValueError: A patient is at several clients; the message begins with ``where``.
+        DataError: A patient is at several clients; the message begins with ``where``.
     """
     pairs = sorted(set(zip(patients.tolist(), owners.tolist(), strict=True)))
     several = [patient for patient, count in Counter(patient for patient, _ in pairs).items() if count > 1]

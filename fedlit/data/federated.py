@@ -193,7 +193,7 @@ class FederatedDataModule(Checked):
         """Split by patient, give each record to a client and fill ``clients``; a second call changes nothing.
 
         Raises:
-            ValueError: The records are inconsistent, a patient is in two official splits, the partition gives a patient
+            DataError: The records are inconsistent, a patient is in two official splits, the partition gives a patient
                 to two clients without declaring it, or a client has fewer than two training images.
         """
         if self.assignment is not None:
@@ -283,7 +283,7 @@ class FederatedDataModule(Checked):
         """Write image, patient, client and split of every kept record to a ``.parquet`` or ``.csv`` file.
 
         Raises:
-            ValueError: The path has another suffix, or the data have no records.
+            DataError: The path has another suffix, or the data have no records.
         """
         path = Path(path)
         if self.assignment is None:

@@ -149,7 +149,7 @@ def group_columns(
         given: Columns of the groups that the source gives, by name.
 
     Raises:
-        ValueError: Two groups have the same name, edges do not ascend or are impossible, or bands are stated for
+        DataError: Two groups have the same name, edges do not ascend or are impossible, or bands are stated for
             another name than that of a group.
     """
     pairs = groups.items() if isinstance(groups, Mapping) else ((name, given.get(name, name)) for name in groups or ())
@@ -208,7 +208,7 @@ def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndar
     """Return groups of N images as text, [N] str each, with "" for unknown ones.
 
     Raises:
-        ValueError: A group has no name, not one value for each image, or more than ``MOST`` different values.
+        DataError: A group has no name, not one value for each image, or more than ``MOST`` different values.
     """
     checked = {}
     for name, values in groups.items():

@@ -62,7 +62,7 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
         key: The option, for messages.
 
     Raises:
-        ValueError: A class has no label, a label is unknown, several labels have no rule, or two classes have the same
+        DataError: A class has no label, a label is unknown, several labels have no rule, or two classes have the same
             label.
     """
     origin_of: dict[str, Origin] = {}
@@ -108,7 +108,7 @@ def checked_classes(
         advice: End of the message about an unknown class.
 
     Raises:
-        ValueError: A class is unknown or repeated, or there is no class.
+        DataError: A class is unknown or repeated, or there is no class.
     """
     for label in classes:
         if label not in allowed:
@@ -136,7 +136,7 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
     """Return the policy of every label, given one policy or a map with ``default`` for all other labels.
 
     Raises:
-        ValueError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
+        DataError: A policy is not ignore, zeros or ones, a label is unknown, or a label has no policy.
     """
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():

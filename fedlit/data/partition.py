@@ -228,7 +228,7 @@ class Dirichlet(Partition):
         """Return the client of each record, [N] str.
 
         Raises:
-            ValueError: None of 1000 draws gave every client ``min_images`` training images.
+            DataError: None of 1000 draws gave every client ``min_images`` training images.
         """
         rng = numpy_generator(seed, "Dirichlet")
         patients, of_record = np.unique(records.patients, return_inverse=True)

@@ -102,7 +102,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
         exact: Treat different spellings of an id as different patients.
 
     Raises:
-        ValueError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
+        DataError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
             NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
     records = replace(records, labels=np.asarray(records.labels))

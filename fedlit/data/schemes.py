@@ -56,7 +56,7 @@ class HideClasses(LabelScheme):
         """Return the classes of each client.
 
         Raises:
-            ValueError: There are fewer classes than shared and unique ones, there are too few clients for classes that
+            DataError: There are fewer classes than shared and unique ones, there are too few clients for classes that
                 are neither, or a client would label no class.
         """
         where = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
@@ -106,7 +106,7 @@ class DeclaredClasses(LabelScheme):
         """Return the classes of each declared client.
 
         Raises:
-            ValueError: A client or class is unknown, or a client has no class or repeats a class.
+            DataError: A client or class is unknown, or a client has no class or repeats a class.
         """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:

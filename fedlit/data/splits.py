@@ -16,7 +16,7 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
     hospital has its share of each split.
 
     Raises:
-        ValueError: An official split has another name, or a patient is in two official splits.
+        DataError: An official split has another name, or a patient is in two official splits.
     """
     if records.splits is None:
         return _divide(records, np.arange(len(records.names)), SPLITS, fractions, seed)

@@ -64,8 +64,8 @@ def read_table(
         columns: A map from other spellings of columns to their names.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: A column is missing, a row is cut short, or a cell that must not be empty is empty; the message
+        MissingFileError: There is no such file.
+        DataError: A column is missing, a row is cut short, or a cell that must not be empty is empty; the message
             names file, column and line.
     """
     if not path.is_file():
@@ -122,7 +122,7 @@ def refuse_empty(table: LabelTable, column: str) -> None:
     """Check that no cell of a column of text is empty.
 
     Raises:
-        ValueError: A cell is empty; the message names line and column.
+        DataError: A cell is empty; the message names line and column.
     """
     empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
     if empty.any():
@@ -176,7 +176,7 @@ def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
     """Check that no two rows have the same value in a column.
 
     Raises:
-        ValueError: Two rows have the same value; the message names both lines.
+        DataError: Two rows have the same value; the message names both lines.
     """
     repeated = table.rows[column].duplicated(keep=False).to_numpy()
     if repeated.any():
@@ -192,7 +192,7 @@ def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float])
     """Return columns of numbers as float32 [N, L], with NaN where a cell is blank.
 
     Raises:
-        ValueError: A cell is neither blank nor one of the allowed values; the message names line and column.
+        DataError: A cell is neither blank nor one of the allowed values; the message names line and column.
     """
     values = table.rows[list(columns)]
     parsed = values.apply(pd.to_numeric, errors="coerce").to_numpy(dtype=np.float32)

@@ -134,9 +134,9 @@ def explain(
         return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM):
         text = str(chain[-1])
-        own = OWN_KEY.match(text)  # the key with which an error of fedlit begins
-        place = sources.where(own[0]) if own else ""
-        return f"{own[0]} ({place}){text[own.end() :]}" if place else text
+        own_key = OWN_KEY.match(text)  # the key with which an error of fedlit begins
+        place = sources.where(own_key[0]) if own_key else ""
+        return f"{own_key[0]} ({place}){text[own_key.end() :]}" if place else text
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
     if "subclass of" in texts[-1] and (match := next(filter(None, map(OF_A_UNION.search, texts)), None)):
         texts += match.groups()

@@ -114,8 +114,8 @@ def resolved(args: Namespace, parser: Parser) -> str:
     for part in (settled.federation, *settled.phases):
         if part.monitor_mode == "auto":
             part.monitor_mode = better(part.monitor or "auto") or "auto"  # an empty monitor is refused later
-    kept = Namespace({key: value for key, value in settled.items() if key not in others})
-    return parser.dump(kept, skip_none=False, skip_check=True)
+    shown = Namespace({key: value for key, value in settled.items() if key not in others})
+    return parser.dump(shown, skip_none=False, skip_check=True)
 
 
 def seeds_of(args: Namespace) -> list[int]:

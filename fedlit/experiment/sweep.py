@@ -64,8 +64,8 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
         raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
     try:
         # Values stay as in the file, because the parser adds arguments to classes of other libraries.
-        kept = {key: content[key] for key in sections if content.get(key)}
-        keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | kept
+        extra = {key: content[key] for key in sections if content.get(key)}
+        keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | extra
         files = [str(path.parent / name) for name in keys["config"]]
         return kind(**keys | {"config": files, "file": path})
     except ArgumentError as error:

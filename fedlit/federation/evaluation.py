@@ -160,8 +160,8 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
         sites = np.asarray(sites_of(scored.view)).astype(str)[: scored.examples]
         for site in sorted(set(sites.tolist())):
             rows = torch.from_numpy(sites == site)
-            kept = {"scores": scored.scores[rows], "labels": scored.labels[rows]}
-            part = replace(scored, examples=int(rows.sum()), **kept, logged={}, metrics={})
+            selected = {"scores": scored.scores[rows], "labels": scored.labels[rows]}
+            part = replace(scored, examples=int(rows.sum()), **selected, logged={}, metrics={})
             by_name.setdefault(site, []).append(part)
     return by_name if 1 < len(by_name) <= MAX_CLIENT_CURVES else {}
 

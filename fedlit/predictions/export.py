@@ -78,9 +78,9 @@ def kept_parts(session: Session) -> dict[str, list[str]]:
             kept_by[type(aggregator).__name__] = ["a personal model"]
             continue
         masks = [aggregator.scope(layout, client) for client in session.clients.values()]
-        kept = {name for name, groups in parts.items() if any(m.kept[list(groups)].any() for m in masks)}
-        if kept:
-            kept_by[type(aggregator).__name__] = [name for name in parts if name in kept]
+        private_parts = {name for name, groups in parts.items() if any(m.kept[list(groups)].any() for m in masks)}
+        if private_parts:
+            kept_by[type(aggregator).__name__] = [name for name in parts if name in private_parts]
     return kept_by
 
 

@@ -123,7 +123,7 @@ def write(predictions: Predictions, path: Path) -> Path:
     ``round``, ``kind``, and as JSON ``classes`` and, if known, ``trained_positives``.
 
     Raises:
-        ValueError: The path has another suffix.
+        DataError: The path has another suffix.
     """
     from pyarrow import csv, parquet, table
 
@@ -149,7 +149,7 @@ def read(path: Path) -> Predictions:
     """Read the predictions in a ``.parquet`` file.
 
     Raises:
-        ValueError: The file does not contain predictions of fedlit.
+        DataError: The file does not contain predictions of fedlit.
     """
     from pyarrow import ArrowException, parquet
 

@@ -206,8 +206,10 @@ def disagreeing(parts: Mapping[str, Payload]) -> dict[str, str]:
     for client, form in forms.items():
         if form != most:
             other = most or next(each for each in forms.values() if each != form)
-            own = [f"{name} [{size:,}] of {dtype}" for name, size, dtype in form if (name, size, dtype) not in other]
-            odd[client] = f"it sends {', '.join(own) or 'fewer vectors'}"
+            odd_ones = [
+                f"{name} [{size:,}] of {dtype}" for name, size, dtype in form if (name, size, dtype) not in other
+            ]
+            odd[client] = f"it sends {', '.join(odd_ones) or 'fewer vectors'}"
     return odd
 
 
@@ -225,20 +227,20 @@ class Norms:
         """Warn about updates that are far larger than the cohort's, or than the client's own past ones."""
         norms = {name: float(p.vectors["w"].norm()) / p.weight for name, p in parts.items() if "w" in p.vectors}
         for name, norm in norms.items():
-            own = self.past.setdefault(name, [])
+            past = self.past.setdefault(name, [])
             others = [value for other, value in norms.items() if other != name]
             usual, whose = None, ""
             if len(norms) >= COHORT:
                 usual, whose = statistics.median(others), "the others in this round"
-            elif len(own) >= PAST:
-                usual, whose = statistics.median(own), "its own past rounds"
+            elif len(past) >= PAST:
+                usual, whose = statistics.median(past), "its own past rounds"
             if usual is not None and norm > FAR * usual:
                 warnings.warn(
                     f"site {site_of[name]!r}, client {name!r}: the norm of its update is {norm:.3g}, "
                     f"{norm / max(usual, 1e-30):,.0f} times that of {whose}; ask the site, and check its data",
                     stacklevel=3,
                 )
-            own.append(norm)
+            past.append(norm)
 
 
 def read_scores(

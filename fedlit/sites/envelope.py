@@ -218,8 +218,8 @@ class Envelope:
         Raises:
             InvalidMessageError: If they do not belong together.
         """
-        found = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
-        if found != head.listed:
+        form = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
+        if form != head.listed:
             raise InvalidMessageError(
                 "the arrays of a message are not those that its header names", key="message-arrays-differ"
             )

@@ -72,21 +72,21 @@ class MemberFolder:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", self.path.expanduser().absolute())
-        for option, found, (pattern, words) in (
+        for option, value, (pattern, words) in (
             ("--name", self.name, NAMES[self.role]),
             ("--org", self.org, WORD),
             ("--project", self.project, PROJECT),
             *(("--sites", site, NAMES["site"]) for site in self.sites),
         ):
-            if not re.fullmatch(pattern, found):
-                raise ConfigError(f"{option}: expected {words}, found {found!r}", key="init-option-invalid")
-        for option, found, role in (
+            if not re.fullmatch(pattern, value):
+                raise ConfigError(f"{option}: expected {words}, found {value!r}", key="init-option-invalid")
+        for option, value, role in (
             ("--data", self.data, "site"),
             ("--share", self.share, "site"),
             ("--port", self.port, "server"),
             ("--sites", self.sites, "lead"),
         ):
-            if found not in (None, []) and role != self.role:
+            if value not in (None, []) and role != self.role:
                 raise ConfigError(
                     f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out",
                     key="init-option-of-other-role",

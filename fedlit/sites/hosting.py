@@ -179,8 +179,8 @@ class Hosted:
     def _train(self) -> Ending:
         os.umask(0o077)
         try:
-            own = ServerSettings.read(self.server)
-            if refused := [name for name in (self.lead, *self.transport.sites()) if name in own.refused]:
+            settings = ServerSettings.read(self.server)
+            if refused := [name for name in (self.lead, *self.transport.sites()) if name in settings.refused]:
                 raise ConfigError(
                     f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
                     "administrator, or remove the site from local/fedlit-lead.yaml",
@@ -188,11 +188,11 @@ class Hosted:
                 )
             if self.run:
                 check_run(self.run)
-            if self.server is not None and own.job_days is not None:
-                forget(self._home / "store" / "jobs", own.job_days, time.time(), has_ended)
-            os.chdir(own.home)
+            if self.server is not None and settings.job_days is not None:
+                forget(self._home / "store" / "jobs", settings.job_days, time.time(), has_ended)
+            os.chdir(settings.home)
             config = self.config.read_text()
-            with named_errors(), experiment_of(config, own, self.name) as experiment:
+            with named_errors(), experiment_of(config, settings, self.name) as experiment:
                 self._folder = experiment.run_dir / experiment.experiment
                 begun = self._begun()
                 if begun is not None and last_checkpoint(begun):
@@ -200,7 +200,7 @@ class Hosted:
                 elif begun is not None and not experiment.ckpt_path:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
-                return self._fit(with_sites(experiment, self.transport, self.fresh, ledgers, self.run, own.models))
+                return self._fit(with_sites(experiment, self.transport, self.fresh, ledgers, self.run, settings.models))
         except TransportClosedError as error:
             return Ending("away", str(error))
         except Exception as error:
@@ -227,10 +227,10 @@ class Hosted:
         outcome = fit(experiment)
         heads = (f"{site} {head}" for site, head in sorted(self._roster.ledgers.heads.items()))
         print(f"heads of the sites' ledgers (lines, hash of the last): {', '.join(heads)}")
-        told = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}
+        ending = {"directory": str(outcome.directory.absolute()), "summary": experiment.tracker.summary() or ""}
         if outcome.signum:
-            return Ending("stopped", **told)
-        return Ending("finished", "", rounds=outcome.rounds, metrics=outcome.metrics, **told)
+            return Ending("stopped", **ending)
+        return Ending("finished", "", rounds=outcome.rounds, metrics=outcome.metrics, **ending)
 
     @property
     def _run(self) -> str:

@@ -44,9 +44,9 @@ def keep(
             key="too-many-models-at-site",
         )
     constants = objective_of(module)  # unknown for a class that no client labels
-    own = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
+    fixed = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
     for name, tensor in module.state_dict(keep_vars=True).items():
-        if id(tensor) not in own and tensor.isnan().any():
+        if id(tensor) not in fixed and tensor.isnan().any():
             raise InvalidMessageError(f"the model's {name}: expected numbers, found NaN", key="model-not-finite")
     config = yaml.safe_dump({"model": plan.model, "fabric": {"precision": plan.precision}}, sort_keys=False)
     file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"

@@ -167,7 +167,7 @@ class OwnData:
             augmented=getattr(client.train, "augment", None) is not None,
             counts={part: self.policy.visible_counts(labels) for part, labels in labelled.items()},
             groups={name: np.unique(of[of != ""]).tolist() for name, of in self.groups(name).items()},
-            organisations={part: np.unique(found).astype(str).tolist() for part, found in sites.items()},
+            organisations={part: np.unique(names).astype(str).tolist() for part, names in sites.items()},
             data=self.fingerprint(name),
         )
 

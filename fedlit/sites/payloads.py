@@ -32,9 +32,9 @@ def module_state(tensors: State, like: State) -> State:
         ValueError: If the number of values of a dtype differs.
     """
     wanted = {name: len(array) for name, array in module_tensors(like).items()}
-    found = {name: len(array) for name, array in tensors.items()}
-    if wanted != found:
-        raise ValueError(f"expected a model of {_numbers(found)}, and made one of {_numbers(wanted)}")
+    received = {name: len(array) for name, array in tensors.items()}
+    if wanted != received:
+        raise ValueError(f"expected a model of {_numbers(received)}, and made one of {_numbers(wanted)}")
     state, offsets = {}, dict.fromkeys(wanted, 0)
     for name, tensor in like.items():
         array = f"{MODULE}{str(tensor.dtype).removeprefix('torch.')}"

@@ -160,9 +160,9 @@ class Policy:
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved; the error names its SHA-256."""
-        if self.configs is not None and (found := digest(config)) not in self.configs:
+        if self.configs is not None and (sha256 := digest(config)) not in self.configs:
             raise PolicyError(
-                f"configs: the configuration with the SHA-256 {found} is not approved", key="config-not-approved"
+                f"configs: the configuration with the SHA-256 {sha256} is not approved", key="config-not-approved"
             )
 
     def check_plan(self, batch_size: int, sizes: Mapping[str, int], threads: int, limited: bool) -> None:

@@ -80,16 +80,16 @@ class Kit:
             raise ConfigError(
                 "NVFlare is not installed here, but sites need it: pip install 'fedlit[sites]'", key="nvflare-missing"
             )
-        own = self.certificate()
-        for certificate in (own, _read(self.folder / "rootCA.pem")):
+        ours = self.certificate()
+        for certificate in (ours, _read(self.folder / "rootCA.pem")):
             certificate.check_dates()
-        if name is not None and own.name != name:
+        if name is not None and ours.name != name:
             raise ConfigError(
-                f"{own.where}: expected the name {name!r} of this site, found {own.name!r}; change the name in the "
+                f"{ours.where}: expected the name {name!r} of this site, found {ours.name!r}; change the name in the "
                 "site's file, or request a new certificate",
                 key="site-name-differs-from-certificate",
             )
-        yield f"certificate of {own.name!r}: valid until {own.until:%Y-%m-%d}{own.soon}"
+        yield f"certificate of {ours.name!r}: valid until {ours.until:%Y-%m-%d}{ours.soon}"
         server = self._handshake()
         through = f", through the proxy {proxy.hostname}" if (proxy := proxy_for(self.host)) else ""
         yield (
@@ -111,10 +111,10 @@ class Kit:
         context.set_alpn_protocols(["h2"])
         try:
             with self._connected() as plain, context.wrap_socket(plain, server_hostname=self.identity) as secured:
-                found = _of(secured.getpeercert(binary_form=True), f"the server's certificate ({self.address})")
+                theirs = _of(secured.getpeercert(binary_form=True), f"the server's certificate ({self.address})")
                 if not secured.recv(1):  # a server refuses our certificate after our part of the handshake
                     raise ConnectionResetError("it closed the connection")
-                return found
+                return theirs
         except ssl.SSLCertVerificationError as error:
             raise ConfigError(self._unverified(error), key="server-certificate-unverified") from error
         except ssl.SSLError as error:

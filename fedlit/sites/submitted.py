@@ -186,9 +186,9 @@ def _wanted(settings: Mapping[str, Any]) -> Wanted:
 def _made(
     submitted: Submitted, settings: dict[str, Any], wanted: Wanted, own: ServerSettings, table: Table, name: str
 ) -> Experiment:
-    told = submitted.data
-    data = FederatedDataModule(None, batch_size=told.batch_size, eval_batch_size=told.eval_batch_size)
-    data.classes = told.classes
+    described = submitted.data
+    data = FederatedDataModule(None, batch_size=described.batch_size, eval_batch_size=described.eval_batch_size)
+    data.classes = described.classes
     model = recipe.with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
     recipe.check_size(model, table, own.parameters)
     fabric = make_fabric(own.accelerator, precision=wanted.precision)

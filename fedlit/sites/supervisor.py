@@ -95,7 +95,7 @@ class Supervisor:
             self._let_go()
 
     def _supervise(self) -> Ending:
-        kept, fruitless = -1, 0
+        most_progress, fruitless = -1, 0
         if self._run:
             self._hold(self._run)
         job = self._found()
@@ -124,7 +124,7 @@ class Supervisor:
                 )
             self._run = job.report.get("run") or self._run
             progress = int(job.report.get("kept", 0))
-            kept, fruitless = max(kept, progress), 0 if progress > kept else fruitless + 1
+            most_progress, fruitless = max(most_progress, progress), 0 if progress > most_progress else fruitless + 1
             if fruitless > ATTEMPTS:
                 reason = ending.reason if ending else "see the logs of the server and of the sites"
                 raise TrainingError(

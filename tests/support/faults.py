@@ -241,7 +241,7 @@ MUTANTS = (
            "{accepted} - {None}", "sites/test_leaving.py"),
     Mutant("clients may move from site to site", "sites/roster.py", "if before.get(client, site) != site:",
            "if False:", "sites/test_leaving.py"),
-    Mutant("jobs of refused leads start", "sites/hosting.py", "if name in own.refused]", "if False]",
+    Mutant("jobs of refused leads start", "sites/hosting.py", "if name in settings.refused]", "if False]",
            "sites/test_leaving.py"),
     Mutant("refused sites are not passed to NVFlare", "sites/flare.py",
            "fl_ctx.get_engine().disable_clients([name])", "...", "sites/test_flare_transport.py"),

@@ -132,7 +132,7 @@ class CategoryImages(FederatedDataModule, ABC):
         """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool.
 
         Raises:
-            ValueError: A client has no negative training image, so that no number of positives gives ``imratio``.
+            DataError: A client has no negative training image, so that no number of positives gives ``imratio``.
         """
         kept = np.ones(len(owners), dtype=bool)
         if self.imratio is None:

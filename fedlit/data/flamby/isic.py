@@ -84,7 +84,7 @@ class FedISIC2019(FederatedDataModule):
         """Read the split file and decode the images into the cache as RGB.
 
         Raises:
-            FileNotFoundError: The split file or an image is missing.
+            MissingFileError: The split file or an image is missing.
             ValueError: A cell is wrong, or two columns contradict each other.
         """
         if not self.split_file.is_file():

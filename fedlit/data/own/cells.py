@@ -55,7 +55,7 @@ def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str,
     """Return the meaning of each spelling, including custom ones.
 
     Raises:
-        ValueError: A meaning is not positive, negative, uncertain or blank.
+        DataError: A meaning is not positive, negative, uncertain or blank.
     """
     for spelling, meaning in values.items():
         if meaning not in VALUE_OF:
@@ -113,7 +113,7 @@ def read_labels(
         of_columns: Meanings of spellings in single columns.
 
     Raises:
-        ValueError: A cell has no meaning; the message names line and column.
+        DataError: A cell has no meaning; the message names line and column.
     """
     labels = np.empty((len(table.rows), len(columns)), dtype=np.float32)
     for position, column in enumerate(columns):
@@ -148,7 +148,7 @@ def read_findings(
     """Return lists such as ``Effusion|Mass`` as labels, [N, L] float32: 1 for named findings, NaN for a blank list.
 
     Raises:
-        ValueError: A list has an unknown finding; the message names line and column.
+        DataError: A list has an unknown finding; the message names line and column.
     """
     words = _words(values)
     position = {finding: number for number, finding in enumerate(findings)}
@@ -179,7 +179,7 @@ def refuse_totals(table: LabelTable) -> None:
     """Check that the last row is an image, and not a row of totals.
 
     Raises:
-        ValueError: It is a row of totals; the message names its line.
+        DataError: It is a row of totals; the message names its line.
     """
     words = [cell for cell in table.rows.iloc[-1] if cell.casefold().rstrip(": ") in TOTALS]
     if words:
@@ -193,7 +193,7 @@ def split_words(splits: Mapping[str, str]) -> dict[str, str]:
     """Return the split of each word, in lower case, including custom words.
 
     Raises:
-        ValueError: The value of a word is not a split.
+        DataError: The value of a word is not a split.
     """
     for word, split in splits.items():
         if split not in SPLITS.values():
@@ -213,7 +213,7 @@ def read_splits(table: LabelTable, column: str, words: Mapping[str, str]) -> np.
         words: The split of each word.
 
     Raises:
-        ValueError: A cell is empty, or has an unknown word; the message names line and column.
+        DataError: A cell is empty, or has an unknown word; the message names line and column.
     """
     splits = table.rows[column].str.casefold().map(words)
     wrong = splits.isna().to_numpy()
@@ -237,8 +237,8 @@ def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray
         ids: Ids of the rows, each [N] str; a line may name any of them.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        ValueError: The list is empty, or an id is unknown.
+        MissingFileError: There is no such file.
+        DataError: The list is empty, or an id is unknown.
     """
     if not file.is_file():
         raise MissingFileError(f"{file}: no such file", key="list-file-missing")

@@ -50,9 +50,9 @@ def read_any_table(path: Path, sheet: str | None = None) -> tuple[LabelTable, st
         of the file, or the rows of a Parquet file, counted from 1.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        MissingFileError: There is no such file.
         ConfigError: The package that reads such spreadsheets is not installed.
-        ValueError: The file is not a table, has no rows, repeats a column, or has a row with more cells than the
+        DataError: The file is not a table, has no rows, repeats a column, or has a row with more cells than the
             header.
     """
     if not path.is_file():

@@ -104,7 +104,7 @@ def default_hospitals(
         shared_classes: Number of classes that all hospitals label with ``split``.
 
     Raises:
-        ValueError: A value is out of its range.
+        DataError: A value is out of its range.
     """
     if count < 1 or images < 2 * count:
         raise DataError(

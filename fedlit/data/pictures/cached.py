@@ -97,7 +97,7 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
         older: Number of days for which an entry must not have been used.
 
     Raises:
-        ValueError: A name matches no entry.
+        DataError: A name matches no entry.
     """
     starts = tuple(name for name in names if name not in ("all", "unfinished"))
     for name in starts:

@@ -24,7 +24,7 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
         read: Their records.
 
     Raises:
-        ValueError: There are copies, and ``duplicates`` is ``refuse``.
+        DataError: There are copies, and ``duplicates`` is ``refuse``.
     """
     from fedlit.data.pictures.duplicates import (  # imports PyTorch, which takes seconds
         cached_pairs,

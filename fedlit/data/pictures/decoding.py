@@ -177,7 +177,7 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
     """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64.
 
     Raises:
-        FileNotFoundError: Files are missing.
+        MissingFileError: Files are missing.
     """
     ids, missing, stem = np.empty(len(files), dtype=np.uint64), [], f"{settings}\n"
     for row, file in enumerate(files):

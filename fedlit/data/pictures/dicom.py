@@ -74,7 +74,7 @@ def refuse_other(header) -> None:
     """Check that a header describes exactly one grey image.
 
     Raises:
-        ValueError: It describes something else.
+        DataError: It describes something else.
     """
     if "PixelData" not in header:
         raise DataError("expected a DICOM file with an image, found one without pixels", key="dicom-without-pixels")

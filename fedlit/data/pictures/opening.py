@@ -32,7 +32,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     """Open an image file, or its bytes, without waiting for endless files such as pipes.
 
     Raises:
-        ValueError: It is not a regular file, is empty, is not an image, has several pages or frames, or has a single
+        DataError: It is not a regular file, is empty, is not an image, has several pages or frames, or has a single
             row or column of pixels.
         OSError: The file cannot be read.
         ConfigError: The file is DICOM, and pydicom or the decoder of its pixels is not installed.

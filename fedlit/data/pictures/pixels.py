@@ -46,7 +46,7 @@ def read_image(
         resize: Rule for images that are not square, ``squeeze`` or ``pad``.
 
     Raises:
-        ValueError: The file cannot be decoded, or a pixel has more bits than ``depth``.
+        DataError: The file cannot be decoded, or a pixel has more bits than ``depth``.
     """
     with open_picture(file) as image:
         if image.format == "JPEG":

@@ -209,7 +209,7 @@ class ChestXrays(FederatedDataModule):
         """Read the label files, and check that all images are in the data set's folder.
 
         Raises:
-            ValueError: The name of an image leads out of the folder.
+            DataError: The name of an image leads out of the folder.
         """
         reading, root = self.read(), os.path.join(self.root, "")
         folder = reading.source if reading.source.is_dir() else reading.source.parent

@@ -25,7 +25,7 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
         recognises: A function that returns True if a folder holds the data set.
 
     Raises:
-        ValueError: Several folders of a level hold the data set.
+        DataError: Several folders of a level hold the data set.
     """
     if not root.is_dir() or recognises(root):
         return root

@@ -45,7 +45,7 @@ class Reading:
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the reading with only the images of a mask, [N] bool."""
-        kept = {"files": list(compress(self.files, mask)), "table": self.table[mask].reset_index(drop=True)}
+        fields = {"files": list(compress(self.files, mask)), "table": self.table[mask].reset_index(drop=True)}
         for name in ("names", "patients", "labels", "splits", "sites", "there", "lines"):
-            kept[name] = None if getattr(self, name) is None else getattr(self, name)[mask]
-        return replace(self, groups={name: groups[mask] for name, groups in self.groups.items()}, **kept)
+            fields[name] = None if getattr(self, name) is None else getattr(self, name)[mask]
+        return replace(self, groups={name: groups[mask] for name, groups in self.groups.items()}, **fields)

@@ -122,7 +122,7 @@ class VinDrCXR(ChestXrays):
         """Return the cells of a column; sex and age are in the DICOM headers, where an age of 0 is unknown.
 
         Raises:
-            ValueError: No image is a DICOM file.
+            DataError: No image is a DICOM file.
         """
         if group.column not in self.group_columns.values():
             return super().group_cells(group, reading)

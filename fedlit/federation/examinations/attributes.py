@@ -326,16 +326,16 @@ def _names(part: nn.Module) -> set[tuple[str, int]]:
 
 def _hidden(module: nn.Module) -> dict[str, nn.Module]:
     """Layers in attributes, lists and dicts that are no submodules, by their place."""
-    own, found = set(module.modules()), {}
+    submodules, hidden = set(module.modules()), {}
     for prefix, part in module.named_modules():
         if type(part).__module__.startswith(LIBRARIES):
             continue
         for name, value in vars(part).items():
             for key, each in (("", value), *(() if name in OTHERS else _items(value))):
-                if isinstance(each, nn.Module) and each not in own:
+                if isinstance(each, nn.Module) and each not in submodules:
                     place = ".".join(filter(None, (prefix, name, str(key))))
-                    found |= {f"{place}.{inner}".rstrip("."): layer for inner, layer in each.named_modules()}
-    return found
+                    hidden |= {f"{place}.{inner}".rstrip("."): layer for inner, layer in each.named_modules()}
+    return hidden
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:

@@ -69,17 +69,17 @@ def completed(external: PastRun, others: Sequence[Predictions], notes: Notes) ->
     wanted = _frame(table).set_index(keys)
     if not len(known) or not wanted.index.isin(known.index).any():
         return table
-    found = known.reindex(wanted.index)
+    matched = known.reindex(wanted.index)
     taken, texts = [], {}
     for column, name in COLUMNS.items():
         values = getattr(table, name)
-        if column in found and column != "model" and (values == "").all() and found[column].notna().any():
-            texts[name] = found[column].fillna("").to_numpy(str)
+        if column in matched and column != "model" and (values == "").all() and matched[column].notna().any():
+            texts[name] = matched[column].fillna("").to_numpy(str)
             taken.append(column)
     labels = table.labels.clone()
     for i, name in enumerate(table.classes):
-        if labels[:, i].isnan().all() and f"{LABEL}{name}" in found:
-            labels[:, i] = torch.from_numpy(found[f"{LABEL}{name}"].to_numpy(np.float32, copy=True))
+        if labels[:, i].isnan().all() and f"{LABEL}{name}" in matched:
+            labels[:, i] = torch.from_numpy(matched[f"{LABEL}{name}"].to_numpy(np.float32, copy=True))
             taken.append(f"{LABEL}{name}")
     if taken:
         notes.append(f"{external.where} lacks {', '.join(taken)}; they are those of the runs, by image.")

@@ -151,13 +151,13 @@ def what_joining_brought(
     notes += _untested(runs, scored, others, alone)
     home, away, texts = {}, {}, {}  # gains by method and site; sites by note
     single = [method for method in others if not any(scored[run.where].models.any() for run in method.runs)]
-    for site, own in sorted(alone.items()):
+    for site, own_model in sorted(alone.items()):
         progress(f"gains of {site}")
-        inside = _parts([own, *others], scored, True)
-        home |= _gains(site, _numbers(site, inside, [own, *others], texts, level, draws))
-        elsewhere = _parts([own, *single], scored, False)
+        inside = _parts([own_model, *others], scored, True)
+        home |= _gains(site, _numbers(site, inside, [own_model, *others], texts, level, draws))
+        elsewhere = _parts([own_model, *single], scored, False)
         if single and all(map(len, elsewhere.values())):
-            away |= _gains(site, _numbers(site, elsewhere, [own, *single], {}, level, draws))
+            away |= _gains(site, _numbers(site, elsewhere, [own_model, *single], {}, level, draws))
     notes += [f"{', '.join(sites)}: {note}" for note, sites in texts.items()]
     if len(alone) == 1:
         notes.append("There is one site, so there is no summary over sites, and nothing is known of their differences.")
@@ -235,14 +235,14 @@ def _numbers(
 
 def _gains(site: str, numbers: Statistics) -> dict[tuple[str, str], SiteGain]:
     """Return by method and site the gains from all methods but the first, which is the site's own model."""
-    own, *others = numbers.scored
+    own_model, *others = numbers.scored
     known = numbers.support.averaged
     means = [each.by_seed[:, known].mean(1) if known.any() else np.full(1, np.nan) for each in numbers.scored]
     support = f"{len(numbers.shared.labels):,} images, {numbers.support.macro_name}"
     gains = {}
     for scored, against, mean in zip(others, numbers.against, means[1:], strict=True):
-        by_seed = mean - means[0] if paired_by_seed(scored.method, own.method) else mean
-        gains[scored.method.name, site] = SiteGain(site, own.macro, scored.macro, against.macro, support, by_seed)
+        by_seed = mean - means[0] if paired_by_seed(scored.method, own_model.method) else mean
+        gains[scored.method.name, site] = SiteGain(site, own_model.macro, scored.macro, against.macro, support, by_seed)
     return gains
 
 

@@ -133,8 +133,8 @@ class Needed:
         start = f"{self.method} against {self.baseline}: a difference of {self.size:g} is found with 80% power"
         have = f"{self.patients:,} {self.unit}"
         if self.seeds < 2:
-            found = self.patients_needed[1]
-            few = f"with {found:,} {self.unit}" if found else f"with no number of {self.unit}"
+            count = self.patients_needed[1]
+            few = f"with {count:,} {self.unit}" if count else f"with no number of {self.unit}"
             return (
                 f"{start} {few} against test-set noise only (these runs have {have}); one seed says nothing about the "
                 "seeds that it needs."
@@ -145,8 +145,8 @@ class Needed:
                 f"{start} on {have} of each draw {by_seeds} (these runs have {self.seeds}); each seed has its own test "
                 "images, so the number of patients is that of the draws."
             )
-        plans = [f"{n} seeds need {found:,} test {self.unit}" for n, found in self.patients_needed.items() if found]
-        if without := [str(n) for n, found in self.patients_needed.items() if not found]:
+        plans = [f"{n} seeds need {count:,} test {self.unit}" for n, count in self.patients_needed.items() if count]
+        if without := [str(n) for n, count in self.patients_needed.items() if not count]:
             plans.append(f"with {', '.join(without)} seeds, no number of test {self.unit} is enough")
         return (
             f"{start} on these {have} {by_seeds} (these runs have {self.seeds}); {'; '.join(plans)}. This is rough: "
@@ -169,12 +169,12 @@ def needed(numbers: Statistics, size: float) -> list[Needed]:
         macro, seeds = each.macro, min(len(each.method.runs), len(each.baseline.runs))
         seeds = seeds if macro.freedom == macro.freedom else 1
         counts = {count: _found(macro, size, numbers.level, seeds, count) for count in range(2, MOST_SEEDS)}
-        enough = next((count for count, found in counts.items() if found), None) if seeds > 1 else None
+        enough = next((count for count, powered in counts.items() if powered), None) if seeds > 1 else None
         by_seeds = {} if macro.covers_images else {n: None for n in sorted({seeds, *(LATER if seeds > 1 else ())})}
         for count in by_seeds:
             shares = np.geomspace(1e-2, 1e4, 4000)  # of the patients at hand
-            found = _found(macro, size, numbers.level, seeds, count, shares)
-            by_seeds[count] = int(np.ceil(patients * shares[found.argmax()])) if found.any() else None
+            powered = _found(macro, size, numbers.level, seeds, count, shares)
+            by_seeds[count] = int(np.ceil(patients * shares[powered.argmax()])) if powered.any() else None
         plan = (each.method.name, each.baseline.name, size, numbers.level, patients, unit)
         plans.append(Needed(*plan, seeds, enough, by_seeds))
     return plans

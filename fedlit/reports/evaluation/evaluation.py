@@ -244,12 +244,12 @@ def _cell(
     positive = labels[rows] == 1
     if positive.all() or not positive.any():
         return None
-    stated, own = replace(request.stated, prevalence=prevalence), tuple(t for t in thresholds if t.name == name)
+    stated, chosen = replace(request.stated, prevalence=prevalence), tuple(t for t in thresholds if t.name == name)
     ids, local = np.unique(patient[rows], return_inverse=True)
     parts, values = [], []
     for number, logits in enumerate(images.logits):
         logit = logits[rows, column]
-        part = Performance(logit, positive, local, len(ids), stated, [t.values[number] for t in own])
+        part = Performance(logit, positive, local, len(ids), stated, [t.values[number] for t in chosen])
         probability = expit(logit)
         binned = Reliability.of(probability, positive, bin_edges(probability)).parts
         values.append({key: value[0] for key, value in part.values(np.ones((len(ids), 1))).items()} | binned)
@@ -266,7 +266,7 @@ def _cell(
         {key: np.array([each[key] for each in values]) for key in values[0]},
         {key: np.concatenate(each) for key, each in draws.items()},
         prevalence,
-        own,
+        chosen,
     )
 
 

@@ -101,9 +101,9 @@ def _undefined(axes: Axes) -> None:
 
 
 def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation) -> None:
-    if (found := _labelled(images, column)) is None:
+    if (labelled := _labelled(images, column)) is None:
         return _undefined(axes)
-    rows, positive = found
+    rows, positive = labelled
     probability = np.concatenate([expit(logits[rows, column]) for logits in images.logits])
     patient = np.tile(patient_codes(images.units, len(images.units))[0][rows], len(images.logits))
     positive, edges = np.tile(positive, len(images.logits)), bin_edges(probability)
@@ -121,8 +121,8 @@ def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation
 def _roc(axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray], looks: Mapping[str, Style]) -> None:
     roc_axes(axes)
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
-            kept, positive = found
+        if (labelled := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
+            kept, positive = labelled
             band = roc_curve([logits[kept, column] for logits in images.logits], [positive * 1.0] * len(images.logits))
             _line(axes, np.append(0, band.x), np.append(0, band.mean), looks[name], number, len(rows))
 
@@ -132,8 +132,8 @@ def _precision(
 ) -> None:
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     for number, (name, mask) in enumerate(rows.items()):
-        if (found := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
-            curves = [_precision_at(logits[found[0], column], found[1]) for logits in images.logits]
+        if (labelled := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
+            curves = [_precision_at(logits[labelled[0], column], labelled[1]) for logits in images.logits]
             _line(axes, RECALLS, np.mean(curves, axis=0), looks[name], number, len(rows))
 
 
@@ -145,9 +145,9 @@ def _precision_at(logit: np.ndarray, positive: np.ndarray) -> np.ndarray:
 
 
 def _decision(axes: Axes, images: Images, column: int, looks: Mapping[str, Style]) -> None:
-    if (found := _labelled(images, column)) is None:
+    if (labelled := _labelled(images, column)) is None:
         return _undefined(axes)
-    rows, positive = found
+    rows, positive = labelled
     share = positive.mean()
     most = min(0.9, max(0.1, 3 * share))
     risks = np.linspace(most / 100, most, 100)

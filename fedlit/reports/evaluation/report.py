@@ -35,14 +35,14 @@ def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Seque
     Raises:
         ConfigError: The folder cannot be created.
     """
-    found = tables(evaluation)
+    text_tables = tables(evaluation)
     file = report_folder(folder, (chart for section in drawn.values() for chart in section))
     for name in ("estimates", "gaps", "points"):
         if len(frame := getattr(evaluation, name)):
             frame.to_csv(folder / f"{name}.csv", index=False)
     page = template("evaluation/report.html.jinja").render(
-        evaluation=evaluation, verdict=verdict(evaluation), tables=found, charts=drawn, version=__version__,
-        sections={name: title for name, title in SECTIONS.items() if found.get(name) or drawn.get(name)},
+        evaluation=evaluation, verdict=verdict(evaluation), tables=text_tables, charts=drawn, version=__version__,
+        sections={name: title for name, title in SECTIONS.items() if text_tables.get(name) or drawn.get(name)},
         support=SUPPORT, fewest=FEWEST, bins=BINS,
     )  # fmt: skip
     file.write_text(page, encoding="utf-8")

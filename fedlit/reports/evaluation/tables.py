@@ -32,24 +32,24 @@ class TextTable:
 
 def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
     """Return the tables of each section of the page."""
-    found: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
+    by_section: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
     spread = "± standard deviation over trainings, " if len(evaluation.method.runs) > 1 else ""
     level = f"{spread}{100 * evaluation.request.level:g}% intervals for other test patients below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
         everyone, where = ours[ours["by"] == ALL], f"Test set {images.name}"
         for section, measures in (("ranking", RANKING), ("calibration", CALIBRATION)):
-            found[section].append(_measured(f"{where}; {level}", everyone, ("class",), measures, evaluation))
+            by_section[section].append(_measured(f"{where}; {level}", everyone, ("class",), measures, evaluation))
         for kind in evaluation.kinds:
             of_kind = ours[ours["by"] == kind].sort_values(["class", "group"], key=_in_order, kind="stable")
             if len(of_kind):
                 caption = f"{where} by {kind}; {level}"
-                found["groups"].append(_measured(caption, of_kind, ("class", "group"), BY_GROUP, evaluation))
+                by_section["groups"].append(_measured(caption, of_kind, ("class", "group"), BY_GROUP, evaluation))
     if evaluation.gaps.get("p", pd.Series()).notna().any():
-        found["groups"].append(_gap_table(evaluation))
+        by_section["groups"].append(_gap_table(evaluation))
     if len(evaluation.points):
-        found["points"] += _point_tables(evaluation)
-    return found
+        by_section["points"] += _point_tables(evaluation)
+    return by_section
 
 
 def _in_order(names: pd.Series) -> pd.Series:
@@ -149,14 +149,14 @@ def _point_tables(evaluation: Evaluation) -> list[TextTable]:
     source = evaluation.points["chosen_on"].iloc[0]
     level = f"{100 * evaluation.request.level:g}% intervals for other test patients"
     title = "Thresholds that were chosen on validation images and used on test images"
-    found = [_rates(f"{title}; {level}, and the same thresholds", everyone, ("set",))]
+    parts = [_rates(f"{title}; {level}, and the same thresholds", everyone, ("set",))]
     if len(by_group):
         by_group = by_group[by_group["chosen_on"] == source]
-        found.append(_rates(f"{title}, by group; chosen on: {source}; {level}", by_group, ("set", "by", "group")))
+        parts.append(_rates(f"{title}, by group; chosen on: {source}; {level}", by_group, ("set", "by", "group")))
     clients = points[(points["by"] == "client") | ((points["by"] == ALL) & (points["set"] != FEDERATION))]
     if len(clients):
-        found.append(_transport(clients))
-    return found
+        parts.append(_transport(clients))
+    return parts
 
 
 def _transport(points: pd.DataFrame) -> TextTable:

@@ -25,13 +25,15 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
     """
     cells = {key: group.set_index("seed")["auroc"] for key, group in values.groupby(["row", "column"], sort=False)}
     table = []
-    for (row, column), own in cells.items():
+    for (row, column), ours in cells.items():
         other = cells.get((against.get(row), column))
-        difference = own - other if other is not None else own * float("nan")
+        difference = ours - other if other is not None else ours * float("nan")
         mean, std = difference.mean(skipna=False), difference.std(skipna=False)
-        within = std * stats.t.ppf(0.975, len(own) - 1) / len(own) ** 0.5
+        within = std * stats.t.ppf(0.975, len(ours) - 1) / len(ours) ** 0.5
         claimed = bool(abs(mean) >= POINT and abs(mean) > within)
-        table.append((row, column, len(own), own.mean(skipna=False), own.std(skipna=False), mean, std, within, claimed))
+        table.append(
+            (row, column, len(ours), ours.mean(skipna=False), ours.std(skipna=False), mean, std, within, claimed)
+        )
     columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "within", "claimed"]
     return pd.DataFrame(table, columns=columns)
 

@@ -64,19 +64,19 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
     Raises:
         ConfigError: None of them exists, or the configuration has no sources.
     """
-    keys, found = organisations(config), root is None
+    keys, any_there = organisations(config), root is None
     for name, written in (keys["sources"] | keys.get("external", {})).items():
         arguments = written.get("init_args", {})
         if root is None:
-            own = arguments | {"hospitals": [Hospital(**each) for each in arguments["hospitals"]]}
-            records = data.PhantomCXR(**own, image_size=keys["image_size"]).records()
+            settings = arguments | {"hospitals": [Hospital(**each) for each in arguments["hospitals"]]}
+            records = data.PhantomCXR(**settings, image_size=keys["image_size"]).records()
             yield Source(name, records.labels, records.classes, records.store.__getitem__)
             continue
         paths = {key: root / path for key, path in folders.get(name, {}).items()}
         if paths and all(path.exists() for path in paths.values()):
-            found = True
+            any_there = True
             yield _read(name, getattr(data, written["class_path"])(**arguments | paths), keys["image_size"])
-    if not found:
+    if not any_there:
         wanted = ", ".join(f"{name} in {' and '.join(paths.values())}" for name, paths in folders.items())
         raise ConfigError(
             f"--root {root}: expected one or more of {wanted}, found none", key="organisation-folders-missing"

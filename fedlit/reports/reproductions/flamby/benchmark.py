@@ -96,10 +96,10 @@ class BenchmarkReport:
 
     def _compared(self, values: pd.DataFrame, published: pd.DataFrame, columns: list[str]) -> list[str]:
         lines, far = [], []
-        for method, own in values.groupby("method", sort=False):
+        for method, ours in values.groupby("method", sort=False):
             theirs = published[published["method"] == method]
-            lines += [[f"{method}, ours", *_cells(own[columns])], [f"{method}, published", *_cells(theirs[columns])]]
-            away = (own[columns].mean() - theirs[columns].mean()).abs() > theirs[columns].std() + 5e-5  # four digits
+            lines += [[f"{method}, ours", *_cells(ours[columns])], [f"{method}, published", *_cells(theirs[columns])]]
+            away = (ours[columns].mean() - theirs[columns].mean()).abs() > theirs[columns].std() + 5e-5  # four digits
             far += [f"{method} on {column}" for column in away.index[away]]
         said = (
             f"{self.score.capitalize()}, mean ± standard deviation over {values['seed'].nunique()} of our starts and "

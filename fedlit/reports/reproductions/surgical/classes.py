@@ -86,7 +86,7 @@ class ClassesReport:
         if by == "site":
             (external,) = columns[-1].sets
             sites = self.sites.items()
-            return [Column(f"{external}, {site} classes", [external], False, own, [site]) for site, own in sites]
+            return [Column(f"{external}, {site} classes", [external], False, labels, [site]) for site, labels in sites]
         return columns
 
 

@@ -31,26 +31,26 @@ class FrequenciesReport:
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the available data sets; there are no runs."""
-        found = list(sources_there(self.config, self.folders, self.root))
+        sources = list(sources_there(self.config, self.folders, self.root))
         classes = sorted({name for labelled in self.sites.values() for name in labelled})
         shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
         rows = [
             (source.name, len(source.labels), name, float(np.nanmean(source.labels[:, column])))
-            for source in found
+            for source in sources
             for column, name in enumerate(source.classes)
             if name in self.sites.get(source.name, classes)
         ]
         table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
         shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
-        names = [source.name for source in found]
+        names = [source.name for source in sources]
         cells = shares[names].apply(lambda column: ["" if np.isnan(share) else f"{share:.4f}" for share in column])
         shown = [[f"**{name}**" if name in shared else name, *cells.loc[name]] for name in classes]
-        heads = [f"{source.name} ({len(source.labels):,} images)" for source in found]
+        heads = [f"{source.name} ({len(source.labels):,} images)" for source in sources]
         said = (
             "Share of positives among the images with a label; empty if a site does not label the class. Classes "
             "that all sites label are bold."
         )
-        notes = [f"- {source.name}: {note}" for source in found for note in source.notes]
+        notes = [f"- {source.name}: {note}" for source in sources for note in source.notes]
         text = "\n".join([*grid(["class", *heads], shown), "", said, *(["", *notes] if notes else []), ""])
         return Report(text, {"frequencies": table}, {"figure": _bars(shares[names], shared)})
 
@@ -72,8 +72,8 @@ class EmbeddingReport:
         from sklearn.model_selection import cross_val_predict
         from sklearn.neighbors import KNeighborsClassifier
 
-        found, features, names = list(sources_there(self.config, self.folders, self.root)), [], []
-        for number, source in enumerate(found):
+        sources, features, names = list(sources_there(self.config, self.folders, self.root)), [], []
+        for number, source in enumerate(sources):
             images, count = len(source.labels), min(self.images, len(source.labels))
             rows = np.sort(np.random.default_rng(number).choice(images, count, replace=False))
             features.append(self._embedded(source.pictures(rows).float() / 255).numpy())
@@ -82,8 +82,8 @@ class EmbeddingReport:
         places = TSNE(perplexity=min(30, (len(every) - 1) / 3), random_state=0).fit_transform(every)
         points = pd.DataFrame({"source": names, "x": places[:, 0], "y": places[:, 1]})
         of = f"features of {self.backbone} with ImageNet's weights" if self.backbone else "their pixels"
-        lines = [f"{len(every)} images of {len(found)} data sets, {self.images} of each at most; {of}."]
-        if len(found) > 1 and points["source"].value_counts().min() >= 5:
+        lines = [f"{len(every)} images of {len(sources)} data sets, {self.images} of each at most; {of}."]
+        if len(sources) > 1 and points["source"].value_counts().min() >= 5:
             guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
             right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
             lines.append(
@@ -125,9 +125,9 @@ def _scatter(points: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(6, 5.4), layout="constrained")
     ax = figure.subplots()
     for name, style in styles(list(dict.fromkeys(points["source"]))).items():
-        own = points[points["source"] == name]
+        of_source = points[points["source"] == name]
         look = {"color": style.colour, "marker": style.marker, "alpha": 0.7, "linewidths": 0}
-        ax.scatter(own["x"], own["y"], s=14, label=name, **look)
+        ax.scatter(of_source["x"], of_source["y"], s=14, label=name, **look)
     ax.set(xlabel="t-SNE 1", ylabel="t-SNE 2")
     ax.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=4, frameon=False, fontsize="small")

@@ -45,8 +45,8 @@ class SettingsReport:
         """Return the settings of an axis and the model of all labels, with the number that varies."""
         (other,) = self.usual.keys() - {axis}
         chosen = values[(values[other] == self.usual[other]) & (values["method"] != self.everything)]
-        kept = pd.concat([chosen, values[values["method"] == self.everything]])
-        return kept.assign(axis=axis, number=kept[axis])[["axis", "number", "method", "set", "auroc"]]
+        shown = pd.concat([chosen, values[values["method"] == self.everything]])
+        return shown.assign(axis=axis, number=shown[axis])[["axis", "number", "method", "set", "auroc"]]
 
     def _markdown(self, values: pd.DataFrame, axis: str, test_set: str) -> str:
         """Return a row for each method and a column for each setting, and the mean with its paired test."""

@@ -45,8 +45,8 @@ class Column:
         """Return the AUROC of a class; NaN if it is undefined on one of the sets."""
         sets = [name for name in self.sets if not self.own or label in sites[name]]
         models = (self.models or sites) if method.personal and not self.own else [""]
-        found = [np.mean([method.auroc(name, label, site) for site in models]) for name in sets]
-        return float(np.mean(found)) if found else np.nan
+        aurocs = [np.mean([method.auroc(name, label, site) for site in models]) for name in sets]
+        return float(np.mean(aurocs)) if aurocs else np.nan
 
 
 def values(
@@ -107,11 +107,11 @@ def markdown(title: str, table: pd.DataFrame, reference: str, ddof: int = 1) -> 
 def dilution_markdown(curves: pd.DataFrame) -> str:
     """Return AUROC of unique classes after 1, 2, 4, ... rounds, with differences to surgical heads."""
     rounds = [n for n in (2**k for k in range(20)) if n <= curves["round"].max()]
-    found = curves.pivot_table(index=["method", "seed"], columns="round", values="auroc")[rounds]
+    by_round = curves.pivot_table(index=["method", "seed"], columns="round", values="auroc")[rounds]
     shown = []
-    best = found.loc["SurgAgg"]
+    best = by_round.loc["SurgAgg"]
     for method in dict.fromkeys(curves["method"]):
-        mine = found.loc[method]
+        mine = by_round.loc[method]
         behind = mine - best
         gaps = [f" ({behind[n].mean():+.3f} ± {behind[n].std():.3f})" * (method != "SurgAgg") for n in rounds]
         shown.append([method, *(f"{mine[n].mean():.3f}{gap}" for n, gap in zip(rounds, gaps, strict=True))])
