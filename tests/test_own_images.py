@@ -44,8 +44,7 @@ def project(folder: Path) -> Path:
 
 
 def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fedlit_cli):
-    code, out, err = fedlit_cli("fit --config ours.yaml")
-    assert code == 0, err
+    out = fedlit_cli("fit --config ours.yaml").succeeded()
     assert "fälle.csv: semicolons between cells, Windows-1252, decimal commas" in out
     (directory,) = (project / "runs" / "ours").iterdir()
     partition = pd.read_csv(directory / "partition.csv")
@@ -64,8 +63,7 @@ def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fed
 
 def test_the_check_proposes_the_arguments(project: Path, fedlit_cli):
     words = "--set '{labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}}'"
-    code, out, _ = fedlit_cli(f"data check fälle.csv --root bilder {words}")
-    assert code == 0
+    out = fedlit_cli(f"data check fälle.csv --root bilder {words}").succeeded()
     for line in (
         "image: '{Studie}/{Ansicht}'",
         "patient: Patient",

@@ -98,8 +98,7 @@ def test_the_command(folder: Path, fedlit_cli):
     assert f"{folder}: " in out
     assert "in 3 entries" in out
     assert "decoded image files, unfinished" in out
-    code, out, _ = fedlit_cli(f"data cache --cache_dir {folder} --remove all --older 30")
-    assert code == 0
+    out = fedlit_cli(f"data cache --cache_dir {folder} --remove all --older 30").succeeded()
     assert "removed 1 of 3" in out
     assert fedlit_cli(f"data cache --cache_dir {folder} --remove unfinished")[0] == 0
     assert [entry.what for entry in entries(folder)] == ["decoded image files"]

@@ -73,10 +73,8 @@ def test_an_exported_model_pads_pictures_as_in_training(wide, fedlit_cli, monkey
         f"--data.site site --data.labels '[Edema]' --data.image_size {SIZE} --data.cache_dir cache --data.resize pad "
         "--model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
     )
-    code, _, err = fedlit_cli(f"fit --name one {options}")
-    assert code == 0, err
-    code, _, err = fedlit_cli(f"export {options} --ckpt_path last --output model.safetensors")
-    assert code == 0, err
+    fedlit_cli(f"fit --name one {options}").succeeded()
+    fedlit_cli(f"export {options} --ckpt_path last --output model.safetensors").succeeded()
     file = wide / "3.png"
     found = ImageScorer(wide / "model.safetensors").read(file)
     np.testing.assert_array_equal(found, read_image(file, SIZE, resize="pad"))

@@ -20,8 +20,7 @@ def runs(fedlit_cli, tmp_path, monkeypatch) -> dict[str, Kept]:
     for name, more in (("without", ""), ("with", "--federation.test_curves true")):
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
-        code, _, err = fedlit_cli(f"{TOYS} {more}")
-        assert code == 0, err
+        fedlit_cli(f"{TOYS} {more}").succeeded()
         kept[name] = Kept(tmp_path / name / "runs" / "default" / "one")
     return kept
 

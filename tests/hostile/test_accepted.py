@@ -132,8 +132,7 @@ def ran(place: Path, words: str, fedlit_cli: Callable, patch: pytest.MonkeyPatch
     save = Checkpoints.save
     patch.chdir(place)
     patch.setattr(Checkpoints, "save", lambda self, held, *rest: (saved.append(held.round), save(self, held, *rest))[1])
-    code, _, err = fedlit_cli(f"{BASE} {words}")
-    assert code == 0, err
+    fedlit_cli(f"{BASE} {words}").succeeded()
     found = sorted(path.parent.relative_to(place) for path in place.rglob("config.yaml"))
     return Seen(found[0] if found else Path("none"), saved)
 

@@ -127,13 +127,11 @@ def test_it_is_refused_in_words(given, fedlit_cli):
 def test_classes_as_an_attribute_or_a_property_reach_the_model(kind, fedlit_cli, tmp_path):
     (tmp_path / "own_classes.py").write_text(MODULE)
     torch.manual_seed(0)
-    code, out, err = fedlit_cli(ONES_OWN + kind)
-    assert code == 0, err
+    out = fedlit_cli(ONES_OWN + kind).succeeded()
     assert "Edema" in out
     assert "mean over defined classes" in out
 
 
 def test_a_model_that_takes_no_classes_needs_none(fedlit_cli, tmp_path):
     (tmp_path / "own_classes.py").write_text(MODULE)
-    code, _, err = fedlit_cli(f"fit --model own_classes.Unscored {OPTIONS} --data own_classes.Nameless")
-    assert code == 0, err
+    fedlit_cli(f"fit --model own_classes.Unscored {OPTIONS} --data own_classes.Nameless").succeeded()
