@@ -134,3 +134,11 @@ def test_what_has_no_card_is_refused(tmp_path: Path, fedlit_cli: Cli):
     fedlit_cli(f"card {untrained}").refused("card-without-checkpoint")
     fedlit_cli(f"card {tmp_path / 'empty'}").refused("compare-not-a-run-directory")
     assert yaml.safe_load((untrained / "config.yaml").read_text())["seed"] == 0
+
+
+def test_a_class_may_have_the_name_of_a_column(tmp_path: Path, fedlit_cli: Cli):
+    labels = write_trained(tmp_path / "run") / "labels.csv"
+    labels.write_text(labels.read_text().replace("Mass", "patients"))
+    fedlit_cli(f"card {tmp_path}/run --draws 100").succeeded()
+    card = (tmp_path / "run" / "model_card.md").read_text()
+    assert "| north | train | 2 | 1 | 1 of 2 |" in card

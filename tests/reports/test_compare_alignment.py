@@ -81,6 +81,13 @@ def test_runs_with_nothing_in_common_are_refused() -> None:
         share(["a", "b"], apart)
 
 
+def test_scores_that_are_not_finite_are_refused() -> None:
+    infinite = predictions(1.0, 0, 20)
+    infinite.scores[0, 0] = torch.inf
+    with refused("scores-not-finite", "b"):
+        share(["a", "b"], [predictions(1.0, 0, 20), infinite])
+
+
 def test_classes_without_a_shared_label_are_named() -> None:
     one, other = predictions(1.0, 0, 20), predictions(1.0, 1, 20)
     one.labels[:10, 1], other.labels[10:, 1] = torch.nan, torch.nan

@@ -107,6 +107,14 @@ def test_an_unfinished_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path:
         compare_runs([], notes)
 
 
+def test_what_is_no_run_is_told(tmp_path: Path) -> None:
+    (tmp_path / "sweep.txt").touch()
+    with refused("compare-run-is-a-file", tmp_path):
+        loaded(tmp_path / "sweep.txt")
+    with refused("compare-without-runs"):
+        loaded()
+
+
 def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
     for name in ("FedAvg", "Scaffold"):
         write_run(tmp_path / name, None, config((name,)))

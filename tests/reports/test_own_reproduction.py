@@ -219,3 +219,10 @@ def test_figures_show_methods_that_no_paper_has_and_all_windows(draw):
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     shown = {text.get_text().split(",")[0] for legend in legends if legend for text in legend.get_texts()}
     assert shown == {"mine", "CODA+"}
+
+
+def test_methods_that_look_alike_in_two_papers_differ_in_one_figure():
+    rows = [("Phantom", "p", method, [(1, 0.5), (2, 0.6)]) for method in ("CODASCA", "LocalSCGDAM", "CODA+", "CoDA")]
+    figure = draw_steps(pd.DataFrame(rows, columns=["title", "column", "method", "curve"]))
+    looks = {(line.get_color(), line.get_linestyle(), line.get_marker()) for line in figure.axes[0].lines}
+    assert len(looks) == 4

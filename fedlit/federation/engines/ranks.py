@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -11,6 +12,16 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import Broadcast, ClientReport, Payload, Round
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program
 from fedlit.federation.engines.scores import Scores, View
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """Message from one rank to all others before a round's all-reduce."""
+
+    reports: list[ClientReport]
+    sizes: dict[str, int]
+    error: str
+    key: str | None
 
 
 class FabricEngine(Engine):
@@ -63,12 +74,12 @@ class FabricEngine(Engine):
             # Other ranks would otherwise wait forever.
             error = f"rank {self._fabric.global_rank}: {traceback.format_exc()}"
         sizes = {name: vector.numel() for name, vector in total.vectors.items()} if total else {}
-        every_reports, every_sizes, errors, keys = zip(*self._gather((reports, sizes, error, key)), strict=True)
-        if any(errors):
-            first = next(key for key, error in zip(keys, errors, strict=True) if error)
-            raise TrainingError("; ".join(filter(None, errors)), key=first or "rank-failed")
-        by_client = {report.client: report for of_rank in every_reports for report in of_rank}
-        sizes = next(filter(None, every_sizes), {})
+        ranks = self._gather(RankReport(reports, sizes, error, key))
+        failed = [rank for rank in ranks if rank.error]
+        if failed:
+            raise TrainingError("; ".join(rank.error for rank in failed), key=failed[0].key or "rank-failed")
+        by_client = {report.client: report for rank in ranks for report in rank.reports}
+        sizes = next((rank.sizes for rank in ranks if rank.sizes), {})
         return self._sum(total, sizes), [by_client[name] for name in cohort]
 
     def evaluate(self, views: Sequence[View], down: Broadcast) -> list[Scores]:

@@ -57,11 +57,11 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     if not len(common):
         raise ConfigError(_nothing_shared(names, ids), key="no-shared-image")
     classes = _classes(names, predictions, notes)
-    taken = [p.take(index.get_indexer(common)) for p, index in zip(predictions, ids, strict=True)]
-    columns = [[p.classes.index(name) for name in classes] for p in taken]
-    labels = np.stack([p.labels.numpy()[:, column] for p, column in zip(taken, columns, strict=True)])
-    scores = np.stack([p.scores.numpy()[:, column] for p, column in zip(taken, columns, strict=True)])
-    patients = np.stack([p.patients for p in taken])
+    rows = [index.get_indexer(common) for index in ids]
+    cells = [np.ix_(r, [p.classes.index(name) for name in classes]) for p, r in zip(predictions, rows, strict=True)]
+    labels = np.stack([p.labels.numpy()[cell] for p, cell in zip(predictions, cells, strict=True)])
+    scores = np.stack([p.scores.numpy()[cell] for p, cell in zip(predictions, cells, strict=True)])
+    patients = np.stack([p.patients[r] for p, r in zip(predictions, rows, strict=True)])
     contradiction = np.nan_to_num(np.abs(labels - labels[0])).any(axis=(0, 2))
     same = ~contradiction & (patients == patients[0]).all(0)
     if not same.any():
@@ -192,7 +192,7 @@ def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[
         ConfigError: If no fields are unique.
     """
     for key in KEYS:
-        columns = [[getattr(p, field) for field in key] for p in predictions]
+        columns = [[getattr(p, field).tolist() for field in key] for p in predictions]
         ids = [pd.Index(map("/".join, zip(*each, strict=True)), dtype=object) for each in columns]
         if all(index.is_unique for index in ids):
             return ids

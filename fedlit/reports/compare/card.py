@@ -108,7 +108,8 @@ def _clients(directory: Path) -> list[Row]:
     counts = table.groupby(["client", "split"]).agg(images=("image", "size"), patients=("patient", "nunique"))
     if labels is not None:
         cells = labels.assign(cell=labels.apply(_positives, axis=1)).set_index(["client", "split", "class"])["cell"]
-        counts = counts.join(cells.unstack("class")[list(dict.fromkeys(labels["class"]))]).fillna(ABSENT)
+        positives = cells.unstack("class")[list(dict.fromkeys(labels["class"]))].reindex(counts.index)
+        counts = pd.concat([counts, positives.fillna(ABSENT)], axis=1)
     order = {"train": 0, "val": 1, "test": 2}
     rows = sorted(counts.itertuples(name=None), key=lambda row: (row[0][0], order[row[0][1]]))
     return [("client", "split", *counts.columns), *((*place, *cells) for place, *cells in rows)]

@@ -18,6 +18,7 @@ def mean_cost(runs: Sequence[PastRun]) -> pd.Series:
     """
     costs = [
         {
+            # An empty index has the maximum NaN, which fmax ignores.
             "rounds": np.fmax(*(run.metric(key).index.max() for key in ("round/stage", "bytes/up"))),
             "bytes": sent(run).max(),
             "steps": steps(run).max(),

@@ -125,15 +125,18 @@ class Statistics:
 
     def auroc_table(self) -> pd.DataFrame:
         """Return one row per method and class, as in ``auroc.csv``."""
-        table = pd.DataFrame(
-            {"method": scored.method.name, "class": name, "auroc": estimate.value, "sd_over_seeds": estimate.sd}
-            | {"seeds": len(scored.method.runs), **vars(estimate.interval)}
-            | {"interval": RESAMPLED if estimate is scored.macro else scored.how, **counts}
-            for scored in self.scored
-            for name, estimate, counts in zip(self.names, scored.rows, [*self.support.rows(), {}], strict=True)
-        )
-        counts = dict.fromkeys(("n_pos", "n_neg", "patients_pos", "patients_neg"), "Int64")
-        return table.astype(counts | {"in_mean": "boolean"})
+        rows = []
+        for scored in self.scored:
+            support = [*self.support.rows(), (None,) * 5]
+            for name, estimate, counts in zip(self.names, scored.rows, support, strict=True):
+                how = RESAMPLED if estimate is scored.macro else scored.how
+                interval = (estimate.interval.low, estimate.interval.high, estimate.interval.level, how)
+                method = scored.method
+                rows.append((method.name, name, estimate.value, estimate.sd, len(method.runs), *interval, *counts))
+        columns = ["method", "class", "auroc", "sd_over_seeds", "seeds", "low", "high", "level", "interval"]
+        counts = ["n_pos", "n_neg", "patients_pos", "patients_neg"]
+        table = pd.DataFrame(rows, columns=[*columns, *counts, "in_mean"])
+        return table.astype(dict.fromkeys(counts, "Int64") | {"in_mean": "boolean"})
 
     def differences_table(self) -> pd.DataFrame:
         """Return one row per method and class, as in ``differences.csv``."""

@@ -83,11 +83,12 @@ class Support:
         """Return the negative images of a class, such as ``223 (120)``."""
         return _counted(self.n_neg, self.patients_neg, column, sign)
 
-    def rows(self) -> list[dict[str, int | bool | None]]:
+    def rows(self) -> list[tuple[int | bool | None, ...]]:
         """Return for each class the counts of images and patients, and whether it is in the mean over classes."""
-        names = ("n_pos", "n_neg", "patients_pos", "patients_neg")
-        counts = {name: getattr(self, name) for name in names} | {"in_mean": self.averaged}
-        return [{n: v if v is None else v[i].item() for n, v in counts.items()} for i in range(len(self.n_pos))]
+        nothing = np.full(len(self.n_pos), None)
+        counts = (self.n_pos, self.n_neg, self.patients_pos, self.patients_neg, self.averaged)
+        columns = [(nothing if column is None else column).tolist() for column in counts]
+        return list(zip(*columns, strict=True))
 
 
 def _counted(images: np.ndarray, patients: np.ndarray | None, column: int, sign: str) -> str:

@@ -18,7 +18,7 @@ STYLES = {
     "SCAFFOLD": Style("#c1572b", "--", "s"),
     "FedProx": Style("#7a5195", ":", "D"),
 }
-"""Looks of the papers' methods; colour is never the only cue."""
+"""Looks of the papers' methods, alike for methods of different papers; colour is never the only cue."""
 
 DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3))]
 
@@ -83,7 +83,12 @@ def draw_steps(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
 
 
 def _looks(runs: pd.DataFrame) -> dict[str, Style]:
-    return STYLES | styles([method for method in dict.fromkeys(runs["method"]) if method not in STYLES])
+    """Return the looks of the methods: all different, also if two papers give two of them the same."""
+    methods = list(dict.fromkeys(runs["method"]))
+    known = {method: STYLES[method] for method in methods if method in STYLES}
+    if len(set(known.values())) < len(known):
+        return styles(methods)
+    return known | styles([method for method in methods if method not in known])
 
 
 def _common(curves: pd.Series) -> tuple[list[int], np.ndarray]:
