@@ -107,7 +107,7 @@ class Evictions:
         return Counter()
 
 
-@dataclass
+@dataclass(eq=False)
 class Hosted:
     """A lead's run in the process of the server's job. It may be made before the sites are connected."""
 

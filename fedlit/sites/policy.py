@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedlit.core.errors import ConfigError, FedlitError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.system.argument_types import check_number, checked
 from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
 
@@ -22,6 +22,7 @@ class PolicyError(FedlitError):
     """Error of a request against the site's policy; names the key."""
 
 
+@checked
 @dataclass
 class Leaves:
     """Limits of what may leave a site.
@@ -51,6 +52,7 @@ class Leaves:
             )
 
 
+@checked
 @dataclass
 class Floors:
     """Least sizes of what a site answers.
@@ -70,6 +72,7 @@ class Floors:
             check_number(f"floors.{name}", getattr(self, name), "[1, inf)", key="floor-below-one")
 
 
+@checked
 @dataclass
 class Limits:
     """Limits of the resources of a site that a server may use.
@@ -99,6 +102,7 @@ class Limits:
             check_number(f"limits.{name}", value, "(0, inf]", key="limit-not-positive")
 
 
+@checked
 @dataclass
 class Policy:
     """Policy of a site: what it does for a server.

@@ -56,7 +56,7 @@ class PhasePlan:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
-            check_number(name, getattr(self, name), "[1, inf)", key="plan-number-below-one")
+            check_number(name, getattr(self, name), "[1, inf)", key="plan-number-below-one", optional=False)
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
 

@@ -10,6 +10,7 @@ import yaml
 
 from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.system import documents
+from fedlit.core.system.argument_types import checked
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import Sources, explain
@@ -19,6 +20,7 @@ from fedlit.sites.policy import Policy
 SHARE = re.compile(r"([1-9]\d*) of ([1-9]\d*)")
 
 
+@checked
 @dataclass
 class SiteSettings:
     """Settings of a site: its name, its data, its folder of states, and its policy.

@@ -102,6 +102,11 @@ SITE = {"name": "a", "data": {"class_path": "toys.ToyData"}, "state": "state"}
         ({"policy": {"verb": []}}, ("site-settings-invalid", "verb")),
         ({"data": {"class_path": "toys.ToyNet"}}, ("site-settings-invalid", "ToyNet")),
         ({"state": None}, ("site-settings-invalid", "state")),
+        ({"policy": {"floors": {"whole": None}}}, ("argument-type", "Floors.whole: expected True or False")),
+        ({"policy": {"limits": {"memory": None}}}, ("argument-type", "Limits.memory")),
+        ({"policy": {"leaves": {"counts_below": None}}}, ("argument-type", "Leaves.counts_below")),
+        ({"policy": {"verbs": None}}, ("argument-type", "Policy.verbs")),
+        ({"policy": {"days": None}}, ("argument-type", "Policy.days")),
     ],
 )
 def test_mistakes_in_a_sites_file_are_told_with_the_file(tmp_path, values, mistake):
