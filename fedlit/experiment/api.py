@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
+from difflib import get_close_matches
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,6 @@ from fedlit.experiment.as_yaml import described, plain
 from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.fingerprints import fingerprints
-from fedlit.experiment.mistakes import near
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.experiment.result import Fitted
@@ -131,7 +131,8 @@ def fit(
     """
     arguments = {name: value for name, value in locals().items() if name != "settings"}
     if unknown := settings.keys() - Options.__annotations__:
-        meant = near(min(unknown), signature(fit).parameters)
+        near = get_close_matches(min(unknown), signature(fit).parameters, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
     check_arguments(fit, arguments | settings)
     check_names(Namespace(experiment=experiment, name=name))

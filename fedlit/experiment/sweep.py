@@ -58,8 +58,9 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
     sources = Sources((command, "--config", str(path)))
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(kind, skip=skip)
+    accepted = set(parser.get_defaults().keys())
     try:
-        content = {key: value for key, value in documents.load_mapping(path).items() if value is not None}
+        content = {k: v for k, v in documents.load_mapping(path).items() if v is not None or k not in accepted}
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
     try:

@@ -102,6 +102,8 @@ def test_no_file_and_no_yaml(folder: Path):
 def test_a_key_without_a_value_counts_as_left_out(key: str, folder: Path):
     without = load_sweep(write(folder, {name: value for name, value in GRID.items() if name != key}))
     assert load_sweep(write(folder, GRID | {key: None})) == without
+    with refused("sweep-file-invalid", "gird", "grid"):
+        load_sweep(write(folder, GRID | {"gird": None}))
 
 
 def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path):

@@ -362,4 +362,4 @@ def _kept(folder: SharedFolder, file: str, state: AnyState | None) -> SentState:
 def _resolve(worker: Worker, folder: SharedFolder, sent: SentState) -> AnyState:
     if isinstance(sent, Handle):
         return ClientState.from_tensors(folder.open(sent), len(worker.program.aggregators))
-    return sent or worker.fresh_state()
+    return worker.fresh_state() if sent is None else sent
