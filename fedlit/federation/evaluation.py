@@ -294,9 +294,10 @@ def _logged(
     """Yield the slug of each logged name, its weighted mean (of merged torchmetrics, the value), and all values."""
     for name in sorted({name for each in results for name in each.logged}):
         having = [each for each in results if name in each.logged]
-        merged = _merged([each.metrics.get(name) for each in having])
-        mean = sum(weight_of(each) * each.logged[name] for each in having) / sum(map(weight_of, having))
-        yield slug(name), mean if merged is None else merged, [each.logged[name] for each in having]
+        value = _merged([each.metrics.get(name) for each in having])
+        if value is None:
+            value = sum(weight_of(each) * each.logged[name] for each in having) / sum(map(weight_of, having))
+        yield slug(name), value, [each.logged[name] for each in having]
 
 
 def _merged(metrics: Sequence[Metric | None]) -> float | None:

@@ -19,7 +19,7 @@ from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.cost import mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.external import read_external
-from fedlit.reports.compare.joining import what_joining_brought
+from fedlit.reports.compare.joining import gains_from_joining
 from fedlit.reports.compare.methods import baseline_method, differences, grouped
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import load_runs
@@ -318,7 +318,7 @@ def test_a_file_has_gains_too(tmp_path: Path):
     file = write(site_predictions(1.4, 8), tmp_path / "extern.csv")
     pd.read_csv(file)[["image", "score/Mass", "score/Nodule"]].to_csv(file, index=False)
     runs, _ = load_runs([str(tmp_path / "runs"), str(file)], None, {}, "", tmp_path)
-    (gains,) = what_joining_brought(runs, draws=100).methods
+    (gains,) = gains_from_joining(runs, draws=100).methods
     assert [home.site for home in gains.home] == ["east", "west"]
     assert gains.home[0].gain.value > 0.05
 

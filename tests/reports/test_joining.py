@@ -14,7 +14,7 @@ from fedlit.metrics.auroc import auroc
 from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import compare_runs
-from fedlit.reports.compare.joining import Joining, what_joining_brought
+from fedlit.reports.compare.joining import Joining, gains_from_joining
 from fedlit.reports.compare.random_effects import random_effects
 from fedlit.reports.compare.runs import load_runs
 
@@ -26,7 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def joined(folder: Path, draws: int = 100) -> Joining:
     runs, _ = load_runs([str(folder)], None, {}, "", folder)
-    return what_joining_brought(runs, draws=draws)
+    return gains_from_joining(runs, draws=draws)
 
 
 def macro(found: Predictions, rows: np.ndarray) -> float:

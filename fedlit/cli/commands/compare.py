@@ -69,7 +69,7 @@ def parser(argv: Sequence[str]) -> Parser:
 def execute(args: Namespace, parser: Parser) -> int:
     """Compare runs and write the report; return the exit code."""
     from fedlit.reports.compare.comparison import compare_runs
-    from fedlit.reports.compare.joining import what_joining_brought
+    from fedlit.reports.compare.joining import gains_from_joining
     from fedlit.reports.compare.latex import write_latex
     from fedlit.reports.compare.margin import MARGIN, check_margin, margin_tests, needed
     from fedlit.reports.compare.report import write_report
@@ -96,7 +96,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         if args.power:
             comparison = replace(comparison, plans=tuple(needed(numbers, args.margin or MARGIN)))
         if args.against:
-            gains = what_joining_brought(runs, args.level, args.draws, status.update)
+            gains = gains_from_joining(runs, args.level, args.draws, status.update)
             comparison = replace(comparison, joining=gains)
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""

@@ -42,8 +42,10 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
-OTHERS = (HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, StepCapture(), Compiler())
-EVERY = (*OF_MODULES, *OTHERS, *IN_ROUNDS)
+EVERY = (
+    *OF_MODULES, HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, StepCapture(), Compiler(),
+    *IN_ROUNDS,
+)  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [

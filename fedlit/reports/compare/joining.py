@@ -117,7 +117,7 @@ class Joining:
         return pd.DataFrame(rows, columns=[*columns, "p", "p_holm", "support"])
 
 
-def what_joining_brought(
+def gains_from_joining(
     runs: Sequence[PastRun],
     level: float = LEVEL,
     draws: int = DRAWS,
@@ -161,9 +161,9 @@ def what_joining_brought(
     notes += [f"{', '.join(sites)}: {note}" for note, sites in texts.items()]
     if len(alone) == 1:
         notes.append("There is one site, so there is no summary over sites, and nothing is known of their differences.")
-    home, away = _corrected(home), _corrected(away)
+    home, away, sites = _corrected(home), _corrected(away), sorted(alone)
     methods = [
-        MethodGains(m, *(tuple(gains.get((m.name, site)) for site in sorted(alone)) for gains in (home, away)), None)
+        MethodGains(m, tuple(home.get((m.name, s)) for s in sites), tuple(away.get((m.name, s)) for s in sites), None)
         for m in others
     ]
     return Joining(_summarised(methods, level, notes), level, notes)

@@ -216,8 +216,9 @@ def read_document(file: Path) -> Document:
         )
     scales = {}
     for name in (each for each in (*SCALES, LINKED) if each in written):
-        where, below = place.below("scales", name), written["paper"] if name == LINKED else {}
-        scales[name] = _scale(where, patched(patched(common, below), where.mapping(written[name])))
+        where = place.below("scales", name)
+        base = patched(common, written["paper"]) if name == LINKED else common
+        scales[name] = _scale(where, patched(base, where.mapping(written[name])))
     head = {key: value for key, value in whole.items() if key in of_document}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
 
