@@ -238,7 +238,7 @@ class Hosted:
 
     def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
         """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""
-        return named.get("experiment") == self._folder.name if named and self._folder else None
+        return named == {"experiment": self._folder.name} if named and self._folder else None
 
     def _kept(self) -> int:
         """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""

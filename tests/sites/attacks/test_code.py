@@ -359,3 +359,13 @@ def test_a_prepare_whose_members_are_others_is_refused(attacked):
         answer = attacked.ask("prepare", asked, attacked.tensors())
         attacked.refuses(answer, words, "unfit")
     assert answer.verb == FAILED
+
+
+@pytest.mark.parametrize(
+    ("means", "is_meant"),
+    [({"experiment": "default"}, True), ({"experiment": ["default"]}, False), ("default", False), (7, False)],
+)
+def test_a_lead_that_asks_in_another_form_does_not_mean_the_run(means, is_meant, tmp_path):
+    hosted = Hosted(tmp_path / "fedlit.json", "", "one", SitesInProcess({}))
+    hosted._folder = tmp_path / "default"
+    assert hosted.progress({"means": means})["means"] is is_meant
