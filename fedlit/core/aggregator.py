@@ -200,8 +200,7 @@ class Aggregator(Checked):
         It is part of ``ctx.loss``, so it also works with aggregators that compute the gradient; in LocalSCGDAM it
         belongs to the outer loss. The batch is on the device. ``ctx.model.module`` is the trained module with its
         current weights. Inside ``with ctx.model.at(vector):`` it computes with another vector [P], such as
-        ``ctx.start``, the weights at which the round began, or weights of an earlier round in ``ctx.state``. Steps with
-        an extra loss are not captured (``cuda_graph``).
+        ``ctx.start``, the weights at which the round began, or weights of an earlier round in ``ctx.state``.
         """
         return torch.zeros(())
 

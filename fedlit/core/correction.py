@@ -21,16 +21,11 @@ class Correction:
         self.layout, self.device = layout, device
         self.decay = torch.zeros(layout.num_groups, dtype=torch.float64)
         self._spans: list[tuple[int, int, float]] = []
-        self._decays: Tensor | None = None
 
     @cached_property
     def bias(self) -> Tensor:
         """[P], allocated at the first access."""
         return self.layout.zeros(self.device)
-
-    def fix_addresses(self) -> None:
-        """Keep the decay of every element as a tensor [P] at a fixed address, as a captured step needs it."""
-        self._decays = torch.zeros_like(self.bias)
 
     def pull(self, centre: Tensor, strength: float) -> None:
         """Add the gradient of ``strength/2 * |w - centre|^2``; dual variables are never pulled."""
@@ -50,27 +45,18 @@ class Correction:
         self.decay *= mask.owned
         self.decay[self.layout.groups(("dual",))] = 0
         self._spans = self.layout.spans(self.decay)
-        if self._decays is not None:
-            for start, stop, decay in self._spans:
-                self._decays[start:stop] = decay
 
     def write(self, grad: Tensor, w: Tensor) -> None:
         """Set ``grad = bias + decay * w`` in one pass, before a backward pass after which the dual slice is negated."""
-        if self._decays is not None:
-            torch.addcmul(self.bias, self._decays, w, out=grad)
-        else:
-            for start, stop, decay in self._spans:
-                if decay:
-                    torch.add(self.bias[start:stop], w[start:stop], alpha=decay, out=grad[start:stop])
-                else:
-                    grad[start:stop] = self.bias[start:stop]
+        for start, stop, decay in self._spans:
+            if decay:
+                torch.add(self.bias[start:stop], w[start:stop], alpha=decay, out=grad[start:stop])
+            else:
+                grad[start:stop] = self.bias[start:stop]
         grad[self.layout.slices["dual"]].neg_()
 
     def add_to(self, grad: Tensor, w: Tensor) -> None:
         """Compute ``grad += bias + decay * w``."""
         grad += self.bias
-        if self._decays is not None:
-            grad.addcmul_(self._decays, w)
-            return
         for start, stop, decay in self._spans:
             grad[start:stop].add_(w[start:stop], alpha=decay)

@@ -2,8 +2,7 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +33,6 @@ class FederationFabric(Fabric):
     Attributes:
         logged: Values of the current round by name.
         metrics: Metrics of torchmetrics logged in it, by name.
-        asked: Whether ``global_step`` or ``current_epoch`` was read since this was set to False.
     """
 
     logger = progress_bar_callback = None
@@ -45,7 +43,7 @@ class FederationFabric(Fabric):
         super().__init__(**options)
         self.logged: dict[Key, list[Any]] = defaultdict(list)
         self.metrics: dict[str, Metric] = {}
-        self.asked, self._counts = False, (0, 0)
+        self._counts = 0, 0
 
     def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
         """Set a module up without keeping a reference to it, as Fabric does for callbacks, which are not used here.
@@ -60,27 +58,16 @@ class FederationFabric(Fabric):
     @property
     def global_step(self) -> int:
         """Number of the client's training steps so far, as a module reads it from ``self.global_step``."""
-        self.asked = True
         return self._counts[0]
 
     @property
     def current_epoch(self) -> int:
         """Number of completed passes over the client's training images, as in ``self.current_epoch``."""
-        self.asked = True
         return self._counts[1]
 
     def count(self, steps: int, epochs: int) -> None:
         """Set both counts."""
         self._counts = steps, epochs
-
-    @contextmanager
-    def separate_log(self) -> Iterator[dict[Key, list[Any]]]:
-        """Context manager that collects logged values in a separate dictionary and leaves ``logged`` unchanged."""
-        before, self.logged = self.logged, defaultdict(list)
-        try:
-            yield self.logged
-        finally:
-            self.logged = before
 
     def on_any_rank(self, number: int) -> int:
         """Return the maximum of a number over ranks, such as that of a signal that one of them received."""

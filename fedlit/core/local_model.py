@@ -29,7 +29,7 @@ COMPILING = {"options": {"fallback_random": True}}
 
 
 class Steps(Protocol):
-    """The two halves of a local step, run normally or replayed."""
+    """The two halves of a local step."""
 
     def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
@@ -47,7 +47,6 @@ class LocalModel:
         hooks: Calls the training hooks that the module overrides.
         watched: Whether a whole round has been trained.
         first_steps: Steps that replace this model's own in its first round, or None.
-        replayed: Steps that replace them in later rounds, or None.
     """
 
     def __init__(
@@ -73,7 +72,6 @@ class LocalModel:
         self._clipped = _joined((start, stop) for start, stop, _ in self.optimizer.segments)
         self.learns = self.moves = self.watched = False
         self.first_steps: Steps | None = None
-        self.replayed: Steps | None = None
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
         self.correction = Correction(self.layout, self.flat.w.device)
@@ -159,7 +157,7 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        steps = self.first_steps or self.replayed or self
+        steps = self.first_steps or self
         loss = steps.compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])

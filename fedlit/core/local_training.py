@@ -17,7 +17,6 @@ class LocalTraining:
         gradient_clamp: Largest absolute value of an element of a local gradient; unbounded by default.
         measure_batches: Number of batches of each client in a measuring round.
         channels_last: Whether convolutions compute in that memory format.
-        captured: Number of examples in a batch whose step is captured as a CUDA graph and replayed; 0 for none.
         compiled: Whether the module's forward pass is compiled.
     """
 
@@ -26,7 +25,6 @@ class LocalTraining:
     gradient_clamp: float | None = None
     measure_batches: int = 32
     channels_last: bool = False
-    captured: int = 0
     compiled: bool = False
 
     @property

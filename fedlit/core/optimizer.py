@@ -65,36 +65,11 @@ class FlatOptimizer:
         self.rates = [group["lr"] for group in self._optimizer.param_groups]
         options = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
         self._groups = copy.deepcopy(options)
-        self._fixed = False
-
-    def fix_addresses(self) -> None:
-        """Keep the state and the rates as tensors at fixed addresses, as a captured step needs them.
-
-        The state is initialised by a step at rate 0 along a zero gradient; a round with a fresh state sets it to zero.
-        """
-        self._fixed = True
-        device = self._parameters()[0].device
-        fused = device.type == "cuda"
-        for group in self._optimizer.param_groups:
-            # Fused kernels read float32; elsewhere the rate keeps all digits that it has in Python.
-            group["lr"] = torch.zeros((), dtype=torch.float32 if fused else torch.float64, device=device)
-            if fused and "capturable" in group:
-                group["capturable"] = True
-        self._point_at_gradients()
-        self._optimizer.step()
 
     def begin(self, state: State, lr_factor: float) -> None:
         """Start a round from ``state``, or with a fresh state if it is empty; rates are multiplied by ``lr_factor``."""
         self._shown = False
         self._point_at_gradients()
-        if self._fixed:
-            for i, held in enumerate(self._states()):
-                for key, tensor in held.items():
-                    saved = state.get(f"{i}/{key}")
-                    tensor.zero_() if saved is None else tensor.copy_(saved)
-            for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-                group["lr"].fill_(rate * lr_factor)
-            return
         self._optimizer.state = defaultdict(dict)
         for i, parameter in enumerate(self._parameters()):
             if source := stripped(state, f"{i}/") if state else self._fresh[i]:
@@ -157,7 +132,7 @@ class FlatOptimizer:
         """Refuse rates that a module changed during a round: algorithms compute with those of its start."""
         self._take_back()
         for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-            if not self._fixed and group["lr"] != rate * lr_factor:
+            if group["lr"] != rate * lr_factor:
                 raise TrainingError(
                     f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
                     f"{group['lr']:g}; rates may change only between rounds: set federation.schedule",

@@ -120,7 +120,7 @@ METRICS = {
 CHOSEN = "Class ({0} by default), whose arguments follow as .NAME VALUE, or a YAML file with class_path and init_args."
 
 LAST = (
-    "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile", "cuda_graph",
+    "measure_batches", "checkpoint_every", "workers", "threads", "memory_format", "compile",
     "state_memory", "quorum", "deadline", "on_site_error",
 )  # fmt: skip
 """Settings of a federation that few users change; they follow the others."""

@@ -39,7 +39,7 @@ KNOWN = (
     "federation.schedule.window", "federation.rounds", "fabric.accelerator", "fabric.devices",
     "fabric.num_nodes", "federation.workers", "federation.threads", "federation.eval_every", "federation.monitor",
     "federation.monitor_mode", "federation.checkpoint_every", "federation.measure_batches", "data.eval_batch_size",
-    "data.cache_dir", "data.device", "federation.memory_format", "federation.cuda_graph",
+    "data.cache_dir", "data.device", "federation.memory_format",
     "federation.state_memory",
 )  # fmt: skip
 """Keys that a short name covers, or that do not change results; keys below them are not meant."""

@@ -32,7 +32,6 @@ from fedlit.federation.examinations import (
     ElementwiseOptimizer,
     FreshOptimizer,
     HooksOfSteps,
-    StepCapture,
     examine,
     examine_clients,
     is_foreign,
@@ -74,11 +73,8 @@ def assemble(
     optimizer = FlatOptimizer(model.module, model)
     if is_foreign(optimizer.configured):
         examine(module, (ElementwiseOptimizer(),))
-    if away is None:  # sites check this themselves
-        if settings.cuda_graph is True:
-            examine((fabric.device, model, optimizer, aggregators), (StepCapture(),))
-        if settings.compile:
-            examine(fabric.device, (Compiler(),))
+    if settings.compile and away is None:  # sites check this themselves
+        examine(fabric.device, (Compiler(),))
     if fabric.local_rank == 0:
         data.prepare_data()
     fabric.barrier()
@@ -106,10 +102,7 @@ def assemble(
         workers = min(wanted_workers(settings.workers, fabric), largest)
     placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
-        settings.training,
-        channels_last=memory_format == "channels_last",
-        captured=data.batch_size * (settings.cuda_graph is True and away is None),
-        compiled=bool(settings.compile),
+        settings.training, channels_last=memory_format == "channels_last", compiled=bool(settings.compile)
     )
     program = Program(
         module=module, aggregators=aggregators, clients=clients, data=datasets, test_sets=test_sets, training=training,

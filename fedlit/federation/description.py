@@ -46,7 +46,6 @@ def introduction(session: Session) -> str:
         session.engine.where,
         session.memory_format,
         "compiled" * bool(session.federation.compile),
-        "one CUDA graph per step" * (session.federation.cuda_graph is True),
         "images on the device" * (session.placement.name == "resident"),
     )
     return (

@@ -84,8 +84,6 @@ class Settings(RoundSettings):
         memory_format: Memory format of images in convolutions, ``contiguous`` or ``channels_last``. Results are
             bit-identical only for the same format. By default ``channels_last`` for ImageClassifier on a GPU, and on a
             CPU for backbones that it makes faster, such as DenseNet; otherwise ``contiguous``.
-        cuda_graph: Whether local steps are captured once as a CUDA graph and replayed for every client: ``true`` or
-            ``false``. By default (``auto``) they are not captured.
         compile: Whether torch.compile compiles the model's forward pass, which takes about a minute at the start.
             Results are not bit-identical to those without it. By default the model is not compiled.
         test_curves: Whether each evaluation also scores the test sets and logs ``test_curve/...``; do not base any
@@ -111,7 +109,6 @@ class Settings(RoundSettings):
     workers: int | Literal["auto"] = "auto"
     threads: int = 1
     memory_format: Literal["contiguous", "channels_last"] | None = None
-    cuda_graph: bool | Literal["auto"] = "auto"
     compile: bool | None = None
     test_curves: bool | None = None
     state_memory: int | str = "auto"

@@ -15,7 +15,6 @@ from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
-from fedlit.federation.engines.captured import RECORDERS
 from fedlit.federation.examinations import Compiler, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import IncompatibleError
@@ -187,7 +186,6 @@ def prepared(
         plan.gradient_clamp,
         plan.measure_batches,
         devices.resolve_memory_format(plan.memory_format, fabric, module) == "channels_last",
-        plan.batch_size * (plan.cuda_graph is True and fabric.device.type in RECORDERS),
         compiled=bool(plan.compile),
     )
     if plan.compile:

@@ -20,7 +20,7 @@ OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "sch
 """Keys of a phase that decide what its clients train, and how long."""
 
 OF_A_FEDERATION = (
-    "optimizer_state", "gradient_clip", "gradient_clamp", "measure_batches", "memory_format", "cuda_graph", "compile",
+    "optimizer_state", "gradient_clip", "gradient_clamp", "measure_batches", "memory_format", "compile",
     "threads",
 )  # fmt: skip
 """Settings of the federation that a plan has."""
@@ -45,7 +45,6 @@ class PhasePlan:
     gradient_clamp: float | None
     measure_batches: int
     memory_format: Literal["contiguous", "channels_last"] | None
-    cuda_graph: bool | Literal["auto"]
     compile: bool | None
     threads: int
     # batch_size, eval_batch_size, limit_eval_batches: Examples in a batch, and batches in an evaluation.

@@ -1,7 +1,6 @@
 """The optimizer's fused step: when it is used, and what it needs of a restored state."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -74,16 +73,3 @@ def test_on_a_gpu_the_state_comes_back_to_it(name):
     assert all(group.get("fused") for group in groups(stepping)) == (name != "RMSprop")
     wanted = steps(*flat(MAKE[name]), 3)
     torch.testing.assert_close(steps(model, stepping, 3).cpu(), wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_a_recorded_fused_step_has_its_rate_and_its_count_on_the_gpu(monkeypatch):
-    """Simulated without a GPU: which tensors are made, and on which device."""
-    _, stepping = flat(MAKE["Adam"])
-    gpu, made, zeros = torch.device("cuda", 0), [], torch.zeros
-    monkeypatch.setattr(torch, "zeros", lambda *size, **options: made.append(options) or zeros(*size))
-    monkeypatch.setattr(stepping, "_parameters", lambda: [SimpleNamespace(device=gpu)])
-    monkeypatch.setattr(stepping, "_point_at_gradients", lambda: None)
-    monkeypatch.setattr(stepping._optimizer, "step", lambda: None)
-    stepping.fix_addresses()
-    assert made == [{"dtype": torch.float32, "device": gpu}]
-    assert groups(stepping)[0]["capturable"] is True

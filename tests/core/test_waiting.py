@@ -9,7 +9,6 @@ from engine_rounds import opened, played
 from engine_rounds import run as run_clients
 from lightning.pytorch import LightningModule
 from pictures import Small, data, network
-from tape import WAITING
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlit.aggregators import CODASCA, FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
@@ -23,6 +22,9 @@ from fedlit.federation.devices import Placement
 from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule
+
+WAITING = {"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "_unique2", "unique_dim"}
+"""Operations for which a host waits for its GPU."""
 
 
 class Refusing(TorchDispatchMode):

@@ -73,7 +73,6 @@ ELSEWHERE = {
     "on_site_error": "of sites: tests/sites/test_site_faults.py",
     "threads": "of worker processes: tests/federation/engines",
     "memory_format": "tests/core/test_memory_format.py",
-    "cuda_graph": "needs a GPU, or its stand-in: tests/federation/engines/test_captured.py",
     "compile": "tests/federation/test_compile.py",
     **dict.fromkeys(
         ("table", "root", "image", "patient", "site", "labels", "findings", "separator", "splits", "test", "duplicates",

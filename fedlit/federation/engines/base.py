@@ -26,7 +26,6 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round, first_loss
-from fedlit.federation.engines.captured import CapturedSteps
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.examinations.attributes import AttributeWatch
@@ -105,8 +104,6 @@ class Worker:
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
         self._watch = AttributeWatch(self.local.module)
-        if program.training.captured:
-            self.local.replayed = CapturedSteps(self.local)
         self._streams: dict[str, BatchStream] = {}
         self._down: tuple[Broadcast, Broadcast] | None = None
         self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None

@@ -10,7 +10,7 @@ from fedlit.federation.examinations.attributes import AttributeWatch
 from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
-from fedlit.federation.examinations.machine import Compiler, StepCapture
+from fedlit.federation.examinations.machine import Compiler
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     BuffersOfOneType,
@@ -43,12 +43,12 @@ IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
 EVERY = (
-    *OF_MODULES, HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, StepCapture(), Compiler(),
+    *OF_MODULES, HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, Compiler(),
     *IN_ROUNDS,
 )  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [
     "EVERY", "OF_MODULES", "Compiler", "ElementwiseOptimizer", "Examination", "FreshOptimizer", "HooksOfSteps",
-    "StepCapture", "examine", "examine_clients", "is_foreign",
+    "examine", "examine_clients", "is_foreign",
 ]  # fmt: skip
