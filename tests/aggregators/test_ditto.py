@@ -10,7 +10,9 @@ from toys import Quadratic, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import Ditto, FedAvg, FedBN, Scaffold
 from fedlit.federation.evaluation import client_views
+from fedlit.federation.federation import Federation
 from fedlit.predictions.export import kept_parts, owner
+from fedlit.schedules import Stage, StageSchedule
 from fedlit.testing import OwnRows
 
 LAM = 0.3
@@ -47,6 +49,15 @@ def test_two_clients_and_two_steps_computed_by_hand():
     found = [done.server.w, *(done.states[name].aggregators[0]["v"] for name in ("one", "two"))]
     expected = torch.tensor([0.38, 0.185, 0.555], dtype=torch.float64)
     torch.testing.assert_close(torch.cat(found), expected, rtol=0, atol=1e-12)
+
+
+def test_a_rate_of_its_own_has_the_factors_of_the_round_and_of_the_client():
+    # (x - 1)^2 / 2 from 0, lam = 0: rates 0.2 and 0.2 * 0.5 (client) in round 1, a quarter of them (round) in round 2
+    schedule = StageSchedule([Stage(1, 1, "steps"), Stage(1, 1, "steps", lr_factor=0.25)])
+    federation = Federation([Ditto(0.0, lr=0.2)], schedule=schedule, lr_factors={"two": 0.5})
+    done = simulate(Quadratic(), Problems(one=(1.0, 1.0), two=(1.0, 1.0)), federation)
+    v = {name: float(state.aggregators[0]["v"]) for name, state in done.states.items()}
+    assert v == pytest.approx({"one": 1 - 0.8 * 0.95, "two": 1 - 0.9 * 0.975}, abs=1e-12)
 
 
 @pytest.mark.parametrize(("lam", "expected"), [(0.0, (0.0, 1.0)), (1e3, None), (1.0, None)])

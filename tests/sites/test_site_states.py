@@ -61,6 +61,16 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
         old.read("North", 1)
 
 
+def test_the_pending_state_of_a_rejected_round_is_deleted(tmp_path):
+    states = SiteStates(tmp_path, NEW, "", 0)
+    for number, accepted in ((3, True), (4, False), (3, False)):  # round 3 came twice
+        state = ClientState(10 * number + accepted, torch.zeros(0), torch.zeros(0), {}, [])
+        states.keep("North", number, state, accepted)
+    states.commit("North", 3, durable=[])
+    assert [file.name for file in tmp_path.rglob("*.pt")] == ["round-000003.pt"]
+    assert states.read("North", 3).batches == 31
+
+
 def test_one_new_file_keeps_a_run(folder):
     kept(folder, OLD, 31)
     os.utime(next((folder / OLD).rglob("*.pt")), (1000 * DAY,) * 2)
