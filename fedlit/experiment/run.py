@@ -96,7 +96,8 @@ def _fit(
             say(line)
         run.artifact(run.metrics.path)
         main, seconds = experiment.federation.rounds, time.perf_counter() - began
-        result = Result(main, rounds, seconds, metrics, phase_rounds=before - main)
+        weights = experiment.federation.client_weights
+        result = Result(main, rounds, seconds, metrics, phase_rounds=before - main, client_weights=weights)
         status = "FINISHED"
         return Outcome(run.directory, 0, session, best, rounds, metrics)
     except (KeyboardInterrupt, SystemExit):

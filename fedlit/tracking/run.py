@@ -47,6 +47,7 @@ class Result:
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
     phase_rounds: int = 0  # Number of rounds of the phases before the main part, which ``metrics.csv`` counts too.
+    client_weights: str = ""  # ``examples`` or ``uniform``, as the clients were weighted; "" if it is not recorded.
 
     @property
     def best_step(self) -> int:

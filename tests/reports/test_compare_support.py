@@ -205,6 +205,22 @@ def test_weights_that_an_aggregator_states_are_shown(tmp_path: Path) -> None:
     assert any("client weights: federation.weights (uniform and examples)" in note for note in comparison.notes)
 
 
+@pytest.mark.parametrize(
+    ("recorded", "differ"), [("examples", False), ("uniform", True), ("", False)], ids=["examples", "uniform", "older"]
+)
+@pytest.mark.parametrize("path", ["my_project.mine.Trimmed", None], ids=["own class", "empty list"])
+def test_client_weights_of_an_own_aggregator_are_those_of_its_run(
+    path: str | None, recorded: str, differ: bool, tmp_path: Path
+) -> None:
+    own, found = config(()), predictions(1.0)
+    own["federation"]["aggregators"] = [{"class_path": path}] if path else []
+    first = PastRun.read(write_run(tmp_path / "FedAvg", found, config(("FedAvg",))))
+    other = PastRun.read(write_run(tmp_path / "own", found, own, client_weights=recorded))
+    comparison = compare_runs([first, other], draws=100)
+    assert any("client weights" in note for note in comparison.notes) == differ
+    assert comparison.methods[1].settings["federation.weights"] == (recorded or "examples")
+
+
 def test_runs_of_one_draw_and_of_many_are_other_methods(tmp_path: Path) -> None:
     runs = []
     for name, drawn in (("one", (0, 0)), ("own", (0, 1))):

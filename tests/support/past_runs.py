@@ -58,6 +58,7 @@ def write_run(
     settings: Mapping[str, object],
     metrics: Mapping[str, Sequence[float]] | None = None,
     finished: bool = True,
+    client_weights: str = "",
 ) -> Path:
     """A run directory with predictions, configuration and metrics by round."""
     directory.mkdir(parents=True)
@@ -72,7 +73,7 @@ def write_run(
             file.append({key: value}, step)
     file.close()
     if finished:
-        Result(3, 3, 1.0).write(directory)
+        Result(3, 3, 1.0, client_weights=client_weights).write(directory)
     return directory
 
 

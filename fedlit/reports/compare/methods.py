@@ -48,7 +48,9 @@ def grouped(runs: Sequence[PastRun]) -> list[Method]:
     members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
     several_draws = [len({run.draw for run in group}) > 1 for group in members]
     words = [
-        _weighted(readable(group[0].settings | {key: OF_THE_RUN if several else seed for key, seed in group[0].draw}))
+        _weighted(
+            readable(group[0].settings | {key: OF_THE_RUN if several else seed for key, seed in group[0].draw}), group
+        )
         for group, several in zip(members, several_draws, strict=True)
     ]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
@@ -62,14 +64,19 @@ def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
     return [[run for run in group if run.draw == draw] for draw in dict.fromkeys(run.draw for run in group)]
 
 
-def _weighted(words: dict[str, str]) -> dict[str, str]:
-    """Add the client weights that were used, from the federation's setting or an aggregator's, to readable settings."""
+def _weighted(words: dict[str, str], runs: Sequence[PastRun]) -> dict[str, str]:
+    """Set the client weights in readable settings to those that the runs used.
+
+    A run that did not record them used those of the federation's setting or of a built-in aggregator, or else examples.
+    """
+    if not any(key.startswith("federation.") for key in words):
+        return words
     ours = {cls.__name__: cls for cls in shipped("aggregators")}
     aggregators = {k: ours[word] for k, word in words.items() if "federation.aggregators" in k and word in ours}
-    stated = [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in aggregators)]
+    stated = [run.client_weights for run in runs]
+    stated += [words.get("federation.weights"), *(words.get(f"{key}.weights") for key in aggregators)]
     stated += [cls.weights for cls in aggregators.values()]
-    used = next((each for each in stated if each not in (None, ABSENT)), "examples")
-    return words | {"federation.weights": used} if aggregators else words
+    return words | {"federation.weights": next((each for each in stated if each not in (None, "", ABSENT)), "examples")}
 
 
 def baseline_method(methods: Sequence[Method], name: str | None) -> Method:

@@ -116,6 +116,7 @@ class MLflowRuns:
             name=run.info.run_name or run_id,
             git=tags.get("fedlit.git", tags.get("mlflow.source.git.commit", "")[:12]),
             tags={key: value for key, value in tags.items() if not key.startswith("mlflow.")},
+            client_weights=run.data.params.get("weights", ""),
         )
 
     def _write_metrics(self, run: Any, directory: Path) -> None:

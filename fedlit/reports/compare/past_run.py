@@ -11,7 +11,7 @@ from fedlit.experiment.naming import APART, is_data_seed
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import FOLDER, Predictions, read
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.run import flatten, read_config
+from fedlit.tracking.run import Result, flatten, read_config
 
 Notes = list[str]
 """Sentences about what was left out of a comparison, and why."""
@@ -30,6 +30,7 @@ class PastRun:
     directory: Path  # Folder of its files: the run directory, or a download from MLflow.
     draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key; runs with the same seeds have the same data.
     table: Predictions | None = None  # Predictions from elsewhere, whose test set has no name; None for fedlit's runs.
+    client_weights: str = ""  # ``examples`` or ``uniform``, as its clients were weighted; "" if it is not recorded.
 
     @classmethod
     def read(cls, directory: Path) -> "PastRun":
@@ -41,7 +42,9 @@ class PastRun:
         draw = tuple((key, int(value)) for key, value in flat.items() if is_data_seed(key) and str(value).isdigit())
         seed = int(seed) if str(seed).lstrip("-").isdigit() else None
         files = {"where": str(directory), "name": directory.name, "directory": directory}
-        return cls(**files, seed=seed, git="", tags=tags, settings=settings, draw=draw)
+        result = Result.read(directory)
+        weights = result.client_weights if result else ""
+        return cls(**files, seed=seed, git="", tags=tags, settings=settings, draw=draw, client_weights=weights)
 
     @property
     def site(self) -> str | None:
