@@ -163,6 +163,23 @@ def test_settle_leaves_what_is_given_or_unknown():
     assert [v.item() for v in (lonely.p, lonely.a, lonely.b, lonely.alpha)] == [0.0, 0.7, 0.2, 0.4]
 
 
+def test_the_mean_gap_is_that_of_clients_with_both_sides():
+    """Of three clients, one lacks negatives of the first class, and one has no label of the second."""
+    labels = torch.tensor(
+        [[[1, 0], [0, 1], [0, 1]], [[1, 1], [1, 0], [NAN, 0]], [[0, NAN], [1, NAN], [0, NAN]]], dtype=torch.float64
+    )
+    logits = draws(9, n=9, classes=2)[0].view(3, 3, 2)
+    objective = built(2, dual_means="clients", score="raw")
+    reports = [objective.measure(h, y, y) for h, y in zip(logits, labels, strict=True)]
+    objective.settle({name: sum(report[name] for report in reports) / 3 for name in reports[0]})
+    for column, clients in enumerate([(0, 2), (0, 1)]):
+        gaps = []
+        for client in clients:
+            h, y = logits[client, :, column], labels[client, :, column]
+            gaps.append(h[y == 0].mean() - h[y == 1].mean())
+        torch.testing.assert_close(objective.alpha[column].item(), 1 + sum(gaps).item() / 2)
+
+
 @pytest.mark.parametrize("form", ["margin", "paper"])
 @pytest.mark.parametrize("score", ["sigmoid", "raw"])
 def test_optimum_is_where_the_gradient_vanishes(score, form):

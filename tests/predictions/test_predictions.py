@@ -24,7 +24,7 @@ from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.auroc import slug
-from fedlit.predictions.table import Predictions, collected, read, write
+from fedlit.predictions.table import COLUMNS, Predictions, collected, read, write
 from fedlit.tracking.base import RunInfo, Tracker
 from fedlit.tracking.run import Result
 
@@ -301,6 +301,14 @@ def some(classes=("Nodule/Mass", "Ödem, links"), **fields) -> Predictions:
     scores, labels = torch.tensor([[0.1, torch.nan], [-2.5, 3e-8]]), torch.tensor([[1, torch.nan], [torch.nan, 0]])
     words = [np.array(pair) for pair in (["a/1", "b"], ["", "p 2"], ["", "Nord"], ["x", "y"], ["", "y"])]
     return Predictions("outer by y", 7, "logit", classes, scores, labels, *words, **fields)
+
+
+@pytest.mark.parametrize("rows", [[1], np.array([False, True])], ids=["indices", "mask"])
+def test_rows_are_taken_of_every_field(rows):
+    one = some(groups={"sex": np.array(["F", "M"])}).take(rows)
+    assert (len(one), one.groups["sex"].tolist()) == (1, ["M"])
+    assert [getattr(one, name).tolist() for name in COLUMNS.values()] == [["b"], ["p 2"], ["Nord"], ["y"], ["y"]]
+    assert (one.scores[:, 0].tolist(), one.labels[:, 1].tolist()) == ([-2.5], [0.0])
 
 
 class TestFile:
