@@ -34,7 +34,7 @@ from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, ma
 Damaged = Literal["refuse", "drop"]
 
 # Part of every identity: raise it when decoding changes, so that old images are not reused.
-_FORMAT = "5"
+_FORMAT = "6"
 
 MAX_FAILURES = 100
 """Number of damaged files after which decoding stops if damage is refused."""

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
-from PIL import Image, ImageOps
+import simplejpeg
+from PIL import ExifTags, Image, ImageOps
 
 from fedlit.core.errors import DataError
 from fedlit.data.pictures.opening import open_picture
@@ -21,6 +22,9 @@ THUMB = 128
 
 DRAFT = 2
 """Smallest size at which a JPEG is decoded, as a multiple of the wanted size."""
+
+TIFF_BITS, TIFF_PHOTOMETRIC = 258, 262
+"""Tags of a TIFF: bits per sample, and the meaning of its values: 0 if white is zero."""
 
 Resize = Literal["squeeze", "pad"]
 """Rule for images that are not square: their shape is changed, or they get black borders."""
@@ -49,10 +53,19 @@ def read_image(
         DataError: The file cannot be decoded, or a pixel has more bits than ``depth``.
     """
     with open_picture(file) as image:
+        deep_colour = _has_16_bits_of_colour(image)
         if image.format == "JPEG":
             image.draft("L" if channels == 1 else "RGB", (DRAFT * image_size, DRAFT * image_size))
+        if image.format == "JPEG" and image.mode in ("L", "RGB"):
+            image = _decoded(image)
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
+        if deep_colour and depth < DEPTH:
+            raise DataError(
+                f"expected grey pixels, or colours of 8 bits, because depth is {depth}; found colours of 16 bits, of "
+                "which only the upper 8 can be read; convert it to 8 bits",
+                key="pixels-deep-colour",
+            )
         if image.mode.startswith("I"):
             image = _eight_bits(image, depth)
         elif image.mode == "F":
@@ -69,8 +82,36 @@ def read_image(
 _SQUARE = {"squeeze": Image.Image.resize, "pad": ImageOps.pad}
 
 
+def _has_16_bits_of_colour(image: Image.Image) -> bool:
+    """Return whether Pillow will drop the lower bits of a file's colours, before it is loaded."""
+    coded = image.tile[0][3] if getattr(image, "tile", None) else ""
+    return ";16" in str(coded[0] if isinstance(coded, tuple) else coded) and not image.mode.startswith("I")
+
+
+def _decoded(image: Image.Image) -> Image.Image:
+    """Decode an opened JPEG at the size of its draft, to the same pixels as Pillow, but refuse damage.
+
+    Pillow passes over libjpeg's warnings, so that the missing part of a file with an end marker would be grey.
+
+    Raises:
+        DataError: libjpeg warns about the file.
+    """
+    image.fp.seek(0)
+    height, width = image.size[::-1]
+    colours = "GRAY" if image.mode == "L" else "RGB"
+    try:
+        pixels = simplejpeg.decode_jpeg(image.fp.read(), colours, min_height=height, min_width=width)
+    except ValueError as error:
+        raise DataError(f"the JPEG is damaged: {error}", key="jpeg-damaged") from None
+    decoded = Image.fromarray(pixels[..., 0] if colours == "GRAY" else pixels)
+    decoded.getexif()[ExifTags.Base.Orientation] = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return decoded
+
+
 def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
     pixels = np.asarray(image)
+    tags = getattr(image, "tag_v2", {})
+    depth = min(depth, *tags.get(TIFF_BITS, (DEPTH,)))
     darkest, brightest = int(pixels.min()), int(pixels.max())
     if darkest < 0 or brightest >= 2**16:
         raise DataError(f"expected pixels of up to 16 bits, found {darkest} to {brightest}", key="pixels-above-16-bits")
@@ -78,6 +119,8 @@ def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
         raise DataError(
             f"expected pixels of {depth} bits (depth), below {2**depth:,}, not {brightest:,}", key="pixels-above-depth"
         )
+    if tags.get(TIFF_PHOTOMETRIC) == 0:  # Pillow inverts white as zero for 8 bits alone
+        pixels = 2**depth - 1 - pixels
     return Image.fromarray(_scale(depth)[pixels])
 
 
