@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
+import yaml
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader
 from rich.console import Console
-from yaml import YAMLError
 
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError, key_of
 from fedlit.core.system import documents
@@ -30,7 +30,12 @@ def _checked(text: str) -> Any:
     return _read(text)
 
 
-set_loader("yaml", _checked, (YAMLError,))
+def _written(settings: Any) -> str:
+    return yaml.dump(settings, Dumper=documents.Dumper, sort_keys=False, allow_unicode=True)
+
+
+set_loader("yaml", _checked, (yaml.YAMLError,))
+set_dumper("yaml", _written)
 
 
 class Parser(ArgumentParser):

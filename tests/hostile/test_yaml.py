@@ -61,6 +61,7 @@ TEXT = [
     bad("latin-1", TINY.replace("logger", "# caf\xe9\nlogger").encode("latin-1"), "line 6", "UTF-8", "0xe9"),
     bad("UTF-16", TINY.encode("utf-16"), "bad.yaml", "expected UTF-8", "UTF-16"),
     bad("a NUL", TINY.encode() + b"\0\n", "bad.yaml, line 7", "NUL"),
+    bad("a no-break space", "federation:\n\u00a0 rounds: 3\n", "bad.yaml, line 2", "NO-BREAK SPACE (U+00A0)"),
     bad("a tab", "federation:\n\trounds: 3\n", "bad.yaml, line 2, column 1", "tab", "spaces"),
     bad("a torn file", "federation:\n  rounds: 3\n  work", "bad.yaml, line 3, column 7", "expected valid YAML"),
     bad("an open bracket", "federation: {rounds: 3\nlogger: false\n", "bad.yaml, line 2", "expected valid YAML"),
@@ -104,9 +105,47 @@ LARGE = [
 ]
 
 
+ROUNDS = "federation:\n  aggregators: [FedAvg]\n  rounds: 3\n  workers: 1\n"
+BLANKS = {"\u00a0": "NO-BREAK SPACE (U+00A0)", "\u2003": "(U+2003)", "\u200b": "(U+200B)", "\ufeff": "(U+FEFF)"}
+COPIED = {
+    "an indentation": ("  rounds: 3", "{}  rounds: 3"),
+    "two signs of an indentation": ("  rounds: 3", "{0}{0}rounds: 3"),
+    "after a colon": ("rounds: 3", "rounds:{}3"),
+    "before a colon": ("rounds: 3", "rounds{}: 3"),
+    "the end of a value": ("rounds: 3", "rounds: 3{}"),
+    "before a remark": ("rounds: 3", "rounds: 3{}# few"),
+    "the end of a key without a value": ("  rounds: 3", "  participation:{}\n    fraction: 1\n"),
+}
+LOOKALIKES = {
+    f"{number} {what}": (ROUNDS.replace(old, new.format(sign)), "bad.yaml, line 3", number)
+    for sign, number in BLANKS.items()
+    for what, (old, new) in COPIED.items()
+    if (sign, what) != ("\ufeff", "an indentation")  # which YAML allows
+}
+LOOKALIKES |= {
+    "a block": (ROUNDS.replace("  ", "\u00a0\u00a0"), "bad.yaml, line 2", "U+00A0"),
+    "a list": (ROUNDS.replace("[FedAvg]", "[FedAvg,\u00a0FedBN]"), "line 2", "U+00A0"),
+    "a bullet": (ROUNDS.replace("[FedAvg]", "\n  - FedAvg\n  \u2013 FedBN"), "line 4, column 3", "EN DASH"),
+    "a wide colon": (ROUNDS.replace("rounds: ", "rounds\uff1a"), "line 3, column 9", "FULLWIDTH COLON"),
+    "curly quotes": (ROUNDS.replace("FedAvg", "\u201cFedAvg\u201d"), "line 2", "LEFT DOUBLE QUOTATION MARK"),
+    "curly quotes around a colon": ("name: \u201ca: b\u201d\n", "line 1", "LEFT DOUBLE QUOTATION MARK"),
+    "curly quotes around a remark": ("name: \u2018a # b\u2019\n", "line 1", "LEFT SINGLE QUOTATION MARK"),
+    "a curly quote at the end": ('name: "a\u201d\n' + ROUNDS, "line 1, column 9", "RIGHT DOUBLE QUOTATION MARK"),
+}
+
+
 @each([*TWICE, *TEXT, *SECTIONS, *LARGE])
 def test_it_is_refused_with_its_place(given, fedlit_cli, folder):
     check_refused(given, fedlit_cli)
+
+
+@pytest.mark.parametrize(("text", "line", "sign"), LOOKALIKES.values(), ids=LOOKALIKES)
+def test_a_character_that_only_looks_like_yaml_is_named(text, line, sign, tmp_path: Path):
+    (file := tmp_path / "bad.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(documents.DocumentError) as caught:
+        documents.load(file)
+    assert line in str(caught.value)
+    assert sign in str(caught.value)
 
 
 def test_what_explodes_is_refused_in_milliseconds():
@@ -122,6 +161,9 @@ LEGAL = {
     "dots beside a section": "federation.rounds: 3\nfederation: {workers: 1}\n",
     "a byte order mark": "\ufeffa: 1\n",
     "letters of other languages": "a: Zürich\n",
+    "blanks of other kinds within a text": "Pleural\u00a0Thickening: a\u2003b  # \u00a0\n",
+    "blanks of other kinds in quotes": "a: '\u00a0b\u200b'\nc: '\u201cd\u201d'\n",
+    "quotes within a text": "a: \u201cx\u201d and y\u2019s\n",
 }
 
 
@@ -130,6 +172,12 @@ def test_what_was_legal_stays_legal(text, tmp_path: Path):
     file = tmp_path / "good.yaml"
     file.write_text(text, encoding="utf-8")
     assert documents.load(file) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("word", ["\u00a0a", "a\u200b", "a:\u2003b", "\u201ca\u201d"])
+def test_what_fedlit_writes_can_be_read(word, tmp_path: Path):
+    (file := tmp_path / "config.yaml").write_text(yaml.dump([word], Dumper=documents.Dumper, allow_unicode=True))
+    assert documents.load(file) == [word]
 
 
 def test_a_long_file_is_no_explosion(monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,6 @@
 """YAML files of users: read in one way everywhere, and refused if they cannot mean what they say."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import lookalikes
 
 Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -18,11 +19,26 @@ hundreds."""
 DEEPEST = 100
 """Largest depth of nested mappings and lists."""
 
+LINES_BEFORE = 3
+"""Number of lines before an error that may contain its cause."""
+
 TOO_DEEP = f"expected at most {DEEPEST} nested mappings or lists, found more"
 
 
 class DocumentError(ConfigError, yaml.YAMLError):
     """A document that no command can use."""
+
+
+class Dumper(yaml.SafeDumper):
+    """A dumper that quotes the texts that :func:`load` would refuse without quotes."""
+
+
+Dumper.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if lookalikes.mistaken(text) else None
+    ),
+)
 
 
 @dataclass
@@ -87,11 +103,11 @@ def check_text(text: str, name: str = "") -> None:
     """Refuse an ambiguous document, without building its content; messages begin with the ``name`` of its file.
 
     Raises:
-        DocumentError: It is not YAML; a key occurs twice, which would drop the first; or its anchors or nesting make it
-            far larger than a configuration.
+        DocumentError: It is not YAML; a key occurs twice, which would drop the first; its anchors or nesting make it
+            far larger than a configuration; or a word of a file has a blank or a quotation mark that is not YAML's.
     """
     try:
-        problem = next(_problems(text), None)
+        problem = next(_problems(text, of_file=bool(name)), None)
     except yaml.YAMLError as error:
         raise DocumentError(_described(error, name, text), key="yaml-invalid") from error
     if problem is not None:
@@ -117,7 +133,7 @@ def load_mapping(path: Path) -> dict[str, Any]:
     return content
 
 
-def _problems(text: str) -> Iterator[tuple[int, str]]:
+def _problems(text: str, of_file: bool) -> Iterator[tuple[int, str]]:
     """Yield (line, problem) of a document as it is written, without expanding aliases."""
     levels: list[_Level] = []
     sizes: dict[str, int] = {}  # numbers of values behind anchors, with all aliases expanded
@@ -132,6 +148,8 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
             word, size, anchor = words.get(event.anchor), sizes.get(event.anchor, 1), None
         elif isinstance(event, yaml.ScalarEvent):
             word, size, anchor = event.value, 1, event.anchor
+            if of_file and event.style in (None, "") and (sign := lookalikes.mistaken(word)):
+                yield line, f"{word!r}: {lookalikes.described(sign)}"
             words |= {anchor: word} if anchor else {}
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             path = _below(levels[-1]) if levels else ()
@@ -192,7 +210,27 @@ def _described(error: yaml.YAMLError, name: str, text: str) -> str:
         line, column = len(lines) - 1, len(lines[-1])
     if lines[line][column:].startswith("\t"):
         what = "found a tab; indent with spaces"
+    elif place := _lookalike(error, lines, line):
+        line, column = place
+        return f"{_place(name, line + 1)}, column {column + 1}: {lookalikes.described(lines[line][column])}"
     return f"{_place(name, line + 1)}, column {column + 1}: expected valid YAML: {what}"
+
+
+def _lookalike(error: yaml.YAMLError, lines: Sequence[str], line: int) -> tuple[int, int] | None:
+    """Return line and column of a character that only looks like YAML's and causes an error in or below its line."""
+    begun = getattr(error, "context_mark", None)  # where a quotation mark without an end is
+    for number in (*range(line, max(line - LINES_BEFORE, 0) - 1, -1), *([min(begun.line, line)] if begun else ())):
+        plain = lookalikes.plain(lines[number])
+        if plain == lines[number]:
+            continue
+        try:
+            for _ in yaml.parse("\n".join([*lines[:number], plain, *lines[number + 1 :]]), Loader):
+                pass
+        except yaml.YAMLError as other:
+            if str(other) == str(error):
+                continue
+        return number, next(i for i, sign in enumerate(lines[number]) if sign in lookalikes.PLAIN)
+    return None
 
 
 def _place(name: str, line: int) -> str:

@@ -10,6 +10,7 @@ import pandas as pd
 import yaml
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.data.labels import letters
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
 from fedlit.data.own.image_paths import columns_of, image_pattern, images_below, why_no_image
@@ -81,9 +82,8 @@ class Proposal:
         """Return a YAML for ``fedlit fit --config FILE``, with a remark about each argument."""
         lines = [f"# {self.written}", f"experiment: {experiment}", "data:", "  class_path: ImageTable", "  init_args:"]
         for name, value in self.arguments.items():
-            text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).removesuffix(
-                "\n...\n"
-            )
+            style = {"default_flow_style": True, "width": 10_000, "allow_unicode": True}
+            text = yaml.dump(value, Dumper=documents.Dumper, **style).removesuffix("\n...\n")
             remark = f"  # {self.reasons[name]}" if self.reasons.get(name) else ""
             lines.append(f"    {name}: {text.strip()}{remark}")
         lines += [f"    # {reason}" for name, reason in self.reasons.items() if name not in self.arguments]
