@@ -61,6 +61,7 @@ class Composition(Aggregator, ABC):
     def __init__(self, *parts: Aggregator) -> None:
         self.parts = parts
         self.batches_per_step = max(part.batches_per_step for part in parts)
+        self.optimizer_state = next((part.optimizer_state for part in parts if part.optimizer_state), None)
         name = type(self).__name__
         for part in parts:
             if part.weights not in (None, self.weights):

@@ -26,7 +26,8 @@ class FedNova(Aggregator):
 
     Proximal terms of other algorithms in the list (FedProx, CODA+) are found in the correction, so that a momentum and
     a pull may also meet. Without differences in the number of steps FedNova is FedAvg. Momentum has to start from zero
-    in each round (``federation.optimizer_state: reset``). Combine it with FedAvgM for the paper's server momentum.
+    in each round, as ``|a_k|_1`` counts this round's gradients only, so ``federation.optimizer_state: keep`` is
+    refused. Combine it with FedAvgM for the paper's server momentum.
 
     Deviations: means are over the cohort and over the owners of a row, tau_eff is one number for the cohort (and one
     for dual variables, which nothing pulls). A client's factor of the learning rate (``lr_factors``) counts as
@@ -46,6 +47,7 @@ class FedNova(Aggregator):
     def __init__(self, momentum: float = 0.0) -> None:
         check_number("FedNova.momentum", momentum, "[0, 1)", key="fednova-momentum-out-of-range")
         self.momentum = momentum
+        self.optimizer_state = "reset" if momentum else None
 
     def configure_model(self, module: nn.Module) -> None:
         """Refuse an optimizer whose a_k is another one."""

@@ -82,6 +82,9 @@ class Aggregator(Checked):
     weights: Literal["examples", "uniform"] | None = None
     """Client weights that the algorithm is defined with. Two different ones in a list are refused."""
 
+    optimizer_state: Literal["reset"] | None = None
+    """``reset`` if the algorithm is defined only for clients' optimizers that start afresh in each round."""
+
     governs: str | tuple[str, ...] | None = None
     """What only this algorithm of a list may decide: ``head`` or ``norm``, which is how this part of the model is
     shared, or a term that would act twice, such as ``control variates``. Two aggregators that govern the same thing

@@ -23,6 +23,7 @@ class Parts:
         objective: The loss, called with (logits [B, C], labels [B, C]).
         fixed_features: The layers that map images to features and are not trained; the forward pass then takes features
             too.
+        random_features: Whether these layers still have the weights with which they were drawn.
         train_only: Called with ``head`` or ``all``: freezes the rest, or nothing.
         any_memory_format: Whether it computes on images of any memory format, that is, never calls ``view`` on the
             output of a convolution.
@@ -32,6 +33,7 @@ class Parts:
     head: nn.Module | None = None
     objective: nn.Module | None = None
     fixed_features: nn.Module | None = None
+    random_features: bool = False
     train_only: Callable[[str], None] | None = None
     any_memory_format: bool = False
 
@@ -48,8 +50,9 @@ class Parts:
             layers("head"),
             layers("objective"),
             layers("fixed_features"),
-            getattr(module, "train_only", None),
-            getattr(module, "any_memory_format", False) is True,
+            random_features=getattr(module, "random_features", False) is True,
+            train_only=getattr(module, "train_only", None),
+            any_memory_format=getattr(module, "any_memory_format", False) is True,
         )
 
 

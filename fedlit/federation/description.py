@@ -7,6 +7,7 @@ from rich.filesize import decimal
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.governing import governed
 from fedlit.core.messages import Payload
+from fedlit.core.parts import Parts
 from fedlit.data.clients import group_counts
 from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning
@@ -19,12 +20,17 @@ MOST_CLIENTS = 100
 """Largest number of clients whose images a tracker lists."""
 
 
-def announcement(session: Session, monitor: Monitor) -> list[str]:
-    """Return the messages to the user before the first round, one line each."""
+def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]:
+    """Return the messages to the user before the first round, or that after ``done`` rounds, one line each."""
     lines = (introduction(session), *session.data.notes, without_positives(session), label_schemes(session))
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
+    if not done and Parts.of(session.program.module).random_features:
+        lines += (
+            "warning: only the head is trained, on features of a body with random weights; set model.pretrained or "
+            "model.weights, or train the body first, in a phase",
+        )
     notices = (session.placement.notice, _states_in_files(session), session.federation.schedule.notice, monitor.notice)
     lines += notices
     return [line for line in lines if line]

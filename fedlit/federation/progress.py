@@ -48,7 +48,7 @@ class RoundProgress(Callback):
         self._clients, self._cohort, self._began = 0, 0, time.monotonic()
         self._task = self._bar.add_task("", total=self._rounds, completed=self._done, current=self._done, left="")
         self._bar.start()
-        for line in announcement(state.session, state.monitor):
+        for line in announcement(state.session, state.monitor, state.done):
             self._say(line)
 
     def on_round_start(self, state: FitState) -> None:

@@ -164,6 +164,12 @@ class Settings(RoundSettings):
             raise ConfigError(f"federation.aggregators: {twice}", key="aggregators-govern-twice")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
+            if aggregator.optimizer_state not in (None, self.optimizer_state):
+                raise ConfigError(
+                    f"federation.optimizer_state: expected reset, as {type(aggregator).__name__} needs momentum that "
+                    f"starts from zero in each round, found {self.optimizer_state}; set it to reset",
+                    key="optimizer-state-kept",
+                )
 
     def over(self, done: int, best: Best) -> bool:
         """Check if ``done`` is the number of rounds, or if patience has run out."""

@@ -80,6 +80,7 @@ class ImageClassifier(Classifier):
             check_number(f"model.{name}", width, "[0, inf)", key="model-width-negative", advice="; use 0 for none")
         check_number("model.drop_rate", drop_rate, "[0, 1)", key="drop-rate-out-of-range")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
+        self._drawn = None if pretrained or weights else _sum_of(self.body)
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
@@ -100,6 +101,11 @@ class ImageClassifier(Classifier):
     def fixed_features(self) -> nn.Module | None:
         """The layers from images to features that training never changes; None if the whole model is trained."""
         return self.body if self.frozen else None
+
+    @property
+    def random_features(self) -> bool:
+        """True if the body is frozen with the weights with which it was drawn, neither trained nor loaded since."""
+        return self.frozen and self._drawn == _sum_of(self.body)
 
     def train(self, mode: bool = True) -> "ImageClassifier":
         """Set the mode of all layers; a frozen body stays in evaluation mode."""
@@ -207,6 +213,10 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
             key="weights-incomplete",
         )
     return body
+
+
+def _sum_of(body: nn.Module) -> float:
+    return sum(float(parameter.detach().double().sum()) for parameter in body.parameters())
 
 
 def _fingerprint(value: Tensor) -> tuple[tuple[int, ...], float]:

@@ -9,6 +9,7 @@ from simulation import federated, simulate
 from toys import Quadratic, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx
+from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.fednova import length
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -115,6 +116,20 @@ def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
 
 def test_it_goes_with_server_momentum():
     simulate(ToyNet(), ToyData(2), federated([FedNova(), FedAvgM()], rounds=1), "32-true")
+
+
+class Composed(Composition):
+    def __init__(self):
+        super().__init__(FedNova(0.9), FedProx(0.1))
+
+
+@pytest.mark.parametrize("aggregator", [FedNova(0.9), Composed()], ids=["alone", "as a part"])
+def test_a_momentum_that_goes_on_from_round_to_round_is_refused(aggregator):
+    """Its steps along earlier gradients would count as steps along this round's."""
+    with refused("optimizer-state-kept", type(aggregator).__name__, "set it to reset"):
+        federated([aggregator], optimizer_state="keep")
+    federated([aggregator])
+    federated([FedNova()], optimizer_state="keep")  # without momentum there is nothing to keep
 
 
 class WithAdam(ToyNet):

@@ -50,6 +50,11 @@ def test_text_of_a_refusal(allowed: str, value: float, text: str) -> None:
     assert str(refusal.value) == f"A.b: expected {text}, found {value}; leave it out"
 
 
+def test_a_bool_is_no_number() -> None:
+    with pytest.raises(DataError, match=r"prevalence of 'Mass': expected a number in \[0, 1\], found True"):
+        Hospital("north", 9, prevalence={"Mass": True})
+
+
 @pytest.mark.parametrize(
     "make",
     [

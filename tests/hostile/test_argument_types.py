@@ -17,6 +17,7 @@ from fedlit.core.system.argument_types import _hints, check_arguments
 from fedlit.data import Dirichlet, ImageTable, NIHChestXray14, Organisations, VinDrCXR
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
+from fedlit.federation.participation import Availability, Timetable
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule
@@ -53,6 +54,14 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         "Organisations.classes: expected 'union' or 'shared' or a list of a text, found 'all'"),
     (lambda: ImageTable(names="harmonized"),
         "ImageTable.names: expected 'source' or 'harmonised' or a dict, found 'harmonized'"),
+    (lambda: Federation(lr_factors={"north": 0.5, "south": True}),
+        "Federation.lr_factors['south']: expected a number, found True"),
+    (lambda: Federation(lr_factors={"north": "0.5"}), "Federation.lr_factors['north']: expected a number, found '0.5'"),
+    (lambda: Federation(lr_factors=[0.5]), "Federation.lr_factors: expected a dict, found [0.5]"),
+    (lambda: Availability({"north": True}), "Availability.shares['north']: expected a number, found True"),
+    (lambda: Timetable({"north": 1}), "Timetable.rounds['north']: expected a list of a whole number, found 1"),
+    (lambda: Timetable({"north": [True]}),
+        "Timetable.rounds['north']: expected a list of a whole number, found [True]"),
     (lambda: NIHChestXray14(resize="crop"), "NIHChestXray14.resize: expected 'squeeze' or 'pad', found 'crop'"),
     (lambda: VinDrCXR(parts=["val"]), "VinDrCXR.parts: expected a list of 'train' or 'test', found ['val']"),
 ]  # fmt: skip

@@ -15,6 +15,9 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.federation.assembly import assemble
+from fedlit.federation.description import announcement
+from fedlit.federation.federation import Federation
+from fedlit.federation.monitor import Monitor
 from fedlit.models import ImageClassifier
 from fedlit.objectives import BCE, AUCSaddle
 
@@ -103,6 +106,24 @@ class TestTrainableHead:
             if buffer.is_floating_point():
                 torch.testing.assert_close(end.buffer(f"body.{name}"), buffer, rtol=0, atol=0)
         assert not torch.equal(end.tensor("head.weight"), before.head.weight)
+
+    @pytest.mark.parametrize("norm", ["batch", "group"])
+    def test_a_run_warns_if_the_frozen_body_is_random(self, norm):
+        options = {"backbone": "small_cnn", "norm": norm}
+        model, other = (ImageClassifier(CLASSES, **options, trainable=part) for part in ("head", "all"))
+        fabric, monitor = make_fabric("cpu"), Monitor("val/loss", "min")
+
+        def warns(model: ImageClassifier, done: int = 0) -> bool:
+            session = assemble(Federation(rounds=1), model, ToyData(2), fabric)
+            return any("a body with random weights" in line for line in announcement(session, monitor, done))
+
+        assert warns(model)
+        assert not warns(model, done=1)  # the run that is resumed has said it
+        assert not warns(other)
+        other.train_only("head")
+        assert warns(other)
+        model.load_state_dict(other.state_dict())
+        assert not warns(model)
 
     def test_it_can_be_turned_off_again(self):
         model = ImageClassifier(CLASSES, backbone="resnet10t", trainable="head")

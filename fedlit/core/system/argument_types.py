@@ -80,9 +80,9 @@ def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: st
     hints = _hints(function)
     for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):
-            expected, found = _as_text(hints[name]), _found(value)
+            where, value, hint = _wrong(f"{prefix}{name}", value, hints[name])
             raise ConfigError(
-                f"{prefix}{name}: expected {expected}, found {found}{_advice(value, hints[name])}", key="argument-type"
+                f"{where}: expected {_as_text(hint)}, found {_found(value)}{_advice(value, hint)}", key="argument-type"
             )
 
 
@@ -104,7 +104,7 @@ def check_number(
     if value is None and optional:
         return
     low, high = map(float, allowed[1:-1].split(","))
-    inside = value is not None and (
+    inside = not isinstance(value, (bool, NoneType)) and (
         low < value < high or (value == low and allowed[0] == "[") or (value == high and allowed[-1] == "]")
     )
     if not inside:
@@ -145,11 +145,23 @@ def fits(value: Any, hint: Any) -> bool:
     if origin in (list, tuple, Sequence):
         kind = (np.ndarray, Sequence) if origin is Sequence else (list, tuple)
         return isinstance(value, kind) and not isinstance(value, str) and all(fits(each, inner[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(each, inner[1]) for each in value.values())
     if origin is not None:
         return isinstance(value, origin)
     if hint in NUMBERS:
         return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
     return isinstance(value, (str, Path) if hint in (str, Path) else hint)  # a path may be given as either
+
+
+def _wrong(where: str, value: Any, hint: Any) -> tuple[str, Any, Any]:
+    """Return the place, value and annotation of what does not fit: of a dict, its first wrong entry."""
+    for kind in (hint, *get_args(hint)):
+        if get_origin(kind) is dict and isinstance(value, dict):
+            for key, entry in value.items():
+                if not fits(entry, get_args(kind)[1]):
+                    return _wrong(f"{where}[{key!r}]", entry, get_args(kind)[1])
+    return where, value, hint
 
 
 def _plain(value: Any) -> Any:

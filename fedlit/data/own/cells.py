@@ -51,21 +51,6 @@ def folded(text: object) -> str:
     return str(text).strip().casefold() if number is None else f"{number:g}"
 
 
-def meanings(values: Mapping[str, str], where: str = "data.values") -> dict[str, str]:
-    """Return the meaning of each spelling, including custom ones.
-
-    Raises:
-        DataError: A meaning is not positive, negative, uncertain or blank.
-    """
-    for spelling, meaning in values.items():
-        if meaning not in VALUE_OF:
-            expected = ", ".join(VALUE_OF)
-            raise DataError(
-                f"{where}: {spelling!r}: expected one of {expected}, found {meaning!r}", key="meaning-unknown"
-            )
-    return SPELLED | {folded(spelling): meaning for spelling, meaning in values.items()}
-
-
 def reader_of(values: Mapping[str, str], of_column: Mapping[str, str], column: str) -> Callable[[str], str | None]:
     """Return a function that returns the meaning of a cell of a column, or None for an unknown cell.
 
@@ -76,11 +61,10 @@ def reader_of(values: Mapping[str, str], of_column: Mapping[str, str], column: s
         column: Name of the column, for messages.
 
     Raises:
-        ValueError: A meaning or a range is invalid.
+        DataError: A range is invalid.
     """
     where = f"data.values: {column!r}"
-    spelled = meanings(values) | {folded(spelling): meaning for spelling, meaning in of_column.items()}
-    meanings(of_column, where)
+    spelled = SPELLED | {folded(text): meaning for given in (values, of_column) for text, meaning in given.items()}
     ranges = [
         (_ends(spelling, where), meaning)
         for spelling, meaning in of_column.items()

@@ -14,7 +14,6 @@ from fedlit.data.own.cells import (
     Meaning,
     findings_in,
     listed_rows,
-    meanings,
     read_findings,
     read_labels,
     read_splits,
@@ -223,7 +222,6 @@ class ImageTable(ChestXrays):
         return table
 
     def _check_values(self) -> None:
-        meanings(self.values)
         wrong = [word for word, meaning in self.values.items() if meaning not in ("negative", "blank")] or [
             *self.column_values
         ]

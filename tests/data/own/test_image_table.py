@@ -280,7 +280,7 @@ REFUSED = {
     "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, ("table-column-missing", "'study'")),
     "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, ("view-unknown", "clinic 'nort'")),
     "no view": (("p0", "p0"), {"views": {"clinic": []}}, ("table-views-empty", "'clinic'")),
-    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, ("meaning-unknown", "data.values: 'yes'")),
+    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, ("argument-type", "values['yes']")),
     "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, ("policy-label-unknown", "blank", "'Edma'")),
     "no image": (("p0", "p0"), {"image": ...}, ("table-argument-missing", "image")),
     "no label": (("p0", "p0"), {"labels": ...}, ("table-labels-missing",)),

@@ -132,7 +132,7 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
     ("values", "mistake"),
     [
         ({"Age": {">= x": "positive"}}, ("range-invalid", "data.values: 'Age'", "'>= x'")),
-        ({"Age": {">= 18": "yes"}}, ("meaning-unknown", "data.values: 'Age': '>= 18'", "positive")),
+        ({"Age": {">= 18": "yes"}}, ("argument-type", "values['Age']['>= 18']", "positive")),
         ({"Agee": {">= 18": "positive"}}, ("values-column-unknown", "'Agee'")),
         ({">= 18": "positive"}, ("range-without-column", "'>= 18'", "positive")),
     ],
