@@ -2,11 +2,11 @@
 
 import copy
 import io
+import pickle
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from difflib import get_close_matches
 
-import cloudpickle
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Broadcast, ClientData, ClientState, ServerState, State
+from fedlit.core.system.pickling import dumps
 from fedlit.data.contract import check_data_module as check_data_module
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
@@ -164,7 +165,7 @@ def check_aggregator(
         _report(aggregator, problems)
 
     def fresh() -> Aggregator:
-        return cloudpickle.loads(before)
+        return pickle.loads(before)
 
     def toy(aggregators: list[Aggregator], workers: int = 1) -> _Toy:
         return _Toy(aggregators, workers, module, data)
@@ -375,7 +376,7 @@ def _check_unchanged(now: State, before: State, what: str) -> None:
 
 def _pickled(aggregator: Aggregator, problems: list[str]) -> bytes | None:
     try:
-        return cloudpickle.dumps(copy.copy(aggregator))
+        return dumps(copy.copy(aggregator))
     except Exception as error:
         problems.append(
             f"it cannot travel to a worker process: {error}; keep open files, locks and generators out of it"

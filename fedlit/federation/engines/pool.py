@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import cloudpickle
 import torch
 
 from fedlit.core.checkpoints.small_states import is_small
@@ -23,6 +22,7 @@ from fedlit.core.checkpoints.stored_states import StateFolder
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
+from fedlit.core.system.pickling import Pickler, dumps
 from fedlit.core.system.processes import context, end_with_parent, keep_freed_memory, let_go, starting
 from fedlit.federation.engines.base import AnyState, Program, Reply, Worker, jobs_of
 from fedlit.federation.engines.packing import packed
@@ -266,7 +266,7 @@ class ProcessPool:
 def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
     try:
         with file.open("wb") as out:
-            cloudpickle.dump(program, out)
+            Pickler(out).dump(program)
     except Exception as error:  # custom classes may raise anything
         folder.close()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -285,7 +285,7 @@ def _unpicklable(program: Program) -> str:
     parts |= {f"the data of client {name!r}": data for name, data in program.data.items()}
     for name, part in parts.items():
         try:
-            cloudpickle.dumps(part)
+            dumps(part)
         except Exception:
             return name
     return "a test set"
@@ -313,7 +313,7 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
         try:
             if worker is None:
                 with path.open("rb") as file:
-                    program = cloudpickle.load(file)
+                    program = pickle.load(file)
                 path.unlink()
                 worker = Worker(program, make_fabric(**options))
             match message:

@@ -1,0 +1,59 @@
+import pickle
+import subprocess
+import sys
+from operator import attrgetter
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from fedlit.core.system.pickling import dumps
+
+SCRIPT = """
+import sys
+import torch
+from torch.utils import data
+
+aten = torch.ops.aten
+relu = torch.ops.aten.relu.default
+
+
+class Named:
+    def __init__(self):
+        self.classes, self.ops, self.backends, self.library, self.distributed = "abcde"
+        self.net = torch.nn.Linear(2, 2)
+        self.data = data.TensorDataset(torch.ones(1))
+
+    def __call__(self):
+        with torch.backends.cudnn.flags(enabled=False):
+            return relu(self.net.weight) + aten.neg(self.net.bias) + torch.ops.aten.add.Tensor(self.net.weight, 1.0)
+"""
+FRESH = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())().tolist())"
+
+
+def test_attributes_of_a_scripts_class_may_have_the_names_of_modules():
+    """As ``self.classes`` beside ``torch.nn``, with which ``torch.classes`` is sent, in a process that is no copy."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(SCRIPT, names)
+    made = names["Named"]()
+    fresh = subprocess.run([sys.executable, "-c", FRESH], input=dumps(made), capture_output=True, check=True)
+    assert fresh.stdout.decode().strip() == str(made().tolist())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["classes", "ops", "backends", "backends.cudnn", "ops.aten", "ops.aten.relu",
+     "ops.aten.relu.default", "ops.aten.add.Tensor", "_VF", "nn"],
+)  # fmt: skip
+def test_what_a_library_has_once_is_itself_again(name: str):
+    named = attrgetter(name)(torch)
+    assert pickle.loads(dumps(named)) is named
+
+
+def test_a_module_that_nobody_can_import_keeps_its_error():
+    class Replaced(ModuleType):
+        pass
+
+    with pytest.raises(TypeError, match="cannot pickle 'Replaced' object"):
+        dumps(Replaced("replaced"))
