@@ -1,8 +1,10 @@
 """``fedlit.fit``: a federation in a script or a notebook."""
 
+import os
 import random
 import re
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
@@ -16,6 +18,7 @@ import torch
 import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
+from rich.console import Console
 from typing_extensions import Unpack
 
 from fedlit.core.errors import ConfigError
@@ -91,7 +94,9 @@ def fit(
 
     This is `fedlit fit` with objects for the model and the data; the arguments have the names of its keys. The results
     are also in ``run_dir/experiment/name``. Neither ``model`` nor the generators of Python, NumPy and torch are
-    changed. Worker processes do not import the script, so it needs no ``if __name__ == "__main__"``.
+    changed. Worker processes do not import the script, so it needs no ``if __name__ == "__main__"``. All threads of a
+    process share these generators: a second call waits until the first one, in another thread, has ended, and other
+    threads must not draw meanwhile.
 
     Args:
         model: Any LightningModule, with the weights from which the federation starts. If it has an attribute
@@ -136,9 +141,9 @@ def fit(
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
     check_arguments(fit, arguments | settings)
     check_names(Namespace(experiment=experiment, name=name))
-    examine(model, OF_MODULES)
-    data = _data(clients, model, test_sets, batch_size, eval_batch_size)
-    with named_errors(), _unchanged_generators(), ExitStack() as open_things:
+    with _one_at_a_time(), named_errors(), _unchanged_generators(), ExitStack() as open_things:
+        examine(model, OF_MODULES)
+        data = _data(clients, model, test_sets, batch_size, eval_batch_size)
         federation = Federation(**settings)
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
@@ -216,6 +221,34 @@ def _settled(federation: Federation) -> dict[str, Any]:
     if settings["monitor_mode"] == "auto":
         settings["monitor_mode"] = better(federation.monitor) or "auto"
     return settings
+
+
+_turn = threading.RLock()  # a callback may call fedlit.fit, and gets its generators back
+
+
+def _renew_turn() -> None:
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # a copy of this process lacks the thread that would give its turn back
+    os.register_at_fork(after_in_child=_renew_turn)
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Context manager that threads enter one after another, because they draw from the same generators."""
+    turn = _turn
+    if not turn.acquire(blocking=False):
+        Console(highlight=False, soft_wrap=True).print(
+            "fedlit.fit waits until the fedlit.fit of another thread has ended, because both draw from the generators "
+            "of this process; to train at the same time, use processes"
+        )
+        turn.acquire()
+    try:
+        yield
+    finally:
+        turn.release()
 
 
 @contextmanager

@@ -63,6 +63,11 @@ def can_be_copied() -> bool:
     )
 
 
+def may_have_children() -> bool:
+    """Return whether this process may start others; the daemonic processes of a ``multiprocessing.Pool`` may not."""
+    return not multiprocessing.current_process().daemon
+
+
 @contextmanager
 def starting() -> Iterator[None]:
     """Context manager in which processes are started.

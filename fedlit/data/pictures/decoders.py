@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.text import Text
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system.processes import context, cores, end_with_parent, starting
+from fedlit.core.system.processes import context, cores, end_with_parent, may_have_children, starting
 from fedlit.data.pictures import pixels
 from fedlit.data.pictures.hashes import perceptual_hashes
 
@@ -74,6 +74,7 @@ def decoded(
     """
     target = (partial, states, (job.image_size, job.channels, job.depth, job.resize))
     parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+    processes = processes and may_have_children()
     chunks = [[(row, job.files[row]) for row in part] for part in parts]
     pool = ProcessPoolExecutor(cores(), context(), _begin, target) if processes else ThreadPoolExecutor(cores())
     try:

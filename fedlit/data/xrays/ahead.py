@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from multiprocessing.synchronize import Event
 
-from fedlit.core.system.processes import cores, end_with_parent, starting
+from fedlit.core.system.processes import cores, end_with_parent, may_have_children, starting
 from fedlit.data.xrays.pictures import IMAGES, Picture, inspect_image
 
 CHUNK = 256
@@ -72,8 +72,8 @@ def _begin(enough: Event) -> None:
 
 
 def is_worth_it(roots: Sequence[str]) -> bool:
-    """Return True if there are several cores and many images below the folders."""
-    return cores() > 1 and sum(1 for _ in islice(_images(roots), WORTH)) == WORTH
+    """Return True if other processes may help and there are many images below the folders."""
+    return cores() > 1 and may_have_children() and sum(1 for _ in islice(_images(roots), WORTH)) == WORTH
 
 
 def _images(roots: Sequence[str]) -> Iterator[str]:

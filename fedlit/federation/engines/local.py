@@ -3,7 +3,7 @@
 from typing import Literal
 
 from fedlit.core.fabric import FederationFabric
-from fedlit.core.system.processes import cores
+from fedlit.core.system.processes import cores, may_have_children
 from fedlit.federation.engines.base import Engine, InProcessPool, Program
 from fedlit.federation.engines.pool import ProcessPool
 
@@ -23,5 +23,9 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:
+        alone = workers > 1 and not may_have_children()
+        workers = 1 if alone else workers
         super().__init__(ProcessPool(program, fabric, workers) if workers > 1 else InProcessPool(program, fabric))
         self.where = f"{workers} workers" if workers > 1 else f"one worker on {fabric.device}"
+        if alone:
+            self.where += " (this process belongs to a multiprocessing pool and cannot start workers)"
