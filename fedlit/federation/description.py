@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from rich.filesize import decimal
+from torch import Tensor
 
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.flat import SLICES, Layout
 from fedlit.core.governing import governed
-from fedlit.core.messages import Payload
+from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
 from fedlit.data.clients import group_counts
 from fedlit.data.pictures.cached import note_use
@@ -18,6 +20,9 @@ from fedlit.tracking.run import Run
 
 MOST_CLIENTS = 100
 """Largest number of clients whose images a tracker lists."""
+
+NAMED = {"stats": "statistics", "squares": "squared norms"}
+"""Names of a payload's vectors for readers."""
 
 
 def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]:
@@ -81,13 +86,45 @@ def without_positives(session: Session) -> str:
     return f"no positive training image at {', '.join(named)}{more}" if named else ""
 
 
-def leaves_a_site(total: Payload, aggregators: Sequence[Aggregator]) -> str:
-    """Return a line with everything that a client sends in a round, by name and number of values."""
+def leaves_a_site(total: Payload, session: Session) -> str:
+    """Return what a client sends in a round and what it does not; a line for each group of clients that differ."""
+    layout, aggregators = session.layout, session.federation.aggregators
+    clients_of: dict[str, list[str]] = {}
+    for client, mask in session.masks.items():
+        clients_of.setdefault(_sent(total, mask, layout, aggregators), []).append(client)
+    lines = []
+    for text, clients in clients_of.items():
+        more = f" and {len(clients) - 6} more" if len(clients) > 6 else ""
+        named = f"{', '.join(clients[:6])}{more} send{'s' * (len(clients) == 1)}"
+        lines.append(f"each round {named if len(clients_of) > 1 else 'a site sends'} {text}")
+    return "\n".join(lines)
+
+
+def _sent(total: Payload, mask: Mask, layout: Layout, aggregators: Sequence[Aggregator]) -> str:
     sent = []
     for name, vector in total.vectors.items():
-        index, _, part = name.partition("/")
-        sent.append(f"{f'{part} of {type(aggregators[int(index)]).__name__}' if part else name} [{vector.numel():,}]")
-    return f"each round a site sends {decimal(total.nbytes)}: {', '.join(sent)}, its weight and which parts it shares"
+        size, (index, _, part) = vector.numel(), name.partition("/")
+        number = sum(piece.stop - piece.start for piece in mask.sent(layout, size))
+        named = f"{part} of {type(aggregators[int(index)]).__name__}" if part else NAMED.get(name, name)
+        if number:
+            sent.append(f"{named} [{number:,}{f' of {size:,}' if number < size else ''}]")
+    text = f"{decimal(total.nbytes_sent(mask, layout))}: {', '.join(sent)}, its weight and which parts it shares"
+    kept, lacked = _parts(layout, mask.kept), _parts(layout, ~(mask.owned | mask.kept))
+    text += f"; {' and '.join(kept)} stay{'s' * (len(kept) == 1)} with the client" if kept else ""
+    return text + (f"; {' and '.join(lacked)} {'are' if lacked[1:] else 'is'} not sent" if lacked else "")
+
+
+def _parts(layout: Layout, groups: Tensor) -> list[str]:
+    """Return the names of groups [num_groups] that are true and have values: ``norm``, ``head (Edema)`` and so on."""
+    filled = {segment.group for segment in layout.segments} | ({layout.stats_group} if layout.stats_size else set())
+    true, named = filled & set(groups.nonzero().flatten().tolist()), []
+    for name in SLICES:
+        of_slice = filled & set(layout.groups((name,)))
+        rows = [c for c in layout.classes if true & set(layout.groups((name,), (c,)))]
+        if of_slice & true:
+            part = f"{name} ({', '.join(rows)})" if rows else f"a part of {name}"
+            named.append(name if of_slice <= true else part)
+    return named + ["statistics"] * (layout.stats_group in true)
 
 
 def tags(session: Session) -> dict[str, str]:

@@ -69,7 +69,7 @@ class Federation(Settings):
                             )
                         state.rnd = rnd = session.with_replies(rnd, reports)
                         stalled.after(rnd, reports, type(session.module).__name__)
-                        state.settled, state.sent = False, description.leaves_a_site(total, self.aggregators)
+                        state.settled, state.sent = False, state.sent or description.leaves_a_site(total, session)
                         diagnostics = self.close_round(state.server, total, rnd, session)
                         del total  # the next round needs its memory
                         state.done, state.reports = rnd.index + 1, reports

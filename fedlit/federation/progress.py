@@ -16,6 +16,9 @@ from fedlit.federation.state import FitState
 PLAIN_SECONDS = 1.0
 """Shortest time between lines without a terminal, except for evaluations, which always print one."""
 
+MOST_LINES = 8
+"""Largest number of lines that say what leaves the sites; all of them are in a file of the run."""
+
 SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
 """Validation metrics in the line; the first available one is shown."""
 
@@ -77,7 +80,10 @@ class RoundProgress(Callback):
             left = self._left()
             self._say("  ".join(part for part in (*parts, left and f"{left} left") if part))
         if self._done == 1:
-            self._say(state.sent)
+            lines = state.sent.splitlines()
+            self._say("\n".join(lines[:MOST_LINES]))
+            if (more := len(lines) - MOST_LINES) > 0:
+                self._say(f"and {more} more lines in leaves_a_site.txt")
 
     def on_fit_end(self, state: FitState) -> None:
         """Print the reason for an early end and remove the live line."""

@@ -25,7 +25,7 @@ class FitState:
         reports: Reports of the clients in that round's cohort.
         metrics: Metrics of that round, by key. Callbacks may add to it in ``on_evaluation_end`` and in
             ``on_round_end``, before it is logged.
-        sent: Readable list of the values that a site sends in each round.
+        sent: Readable list of the values that a site sends in each round, and of those that stay.
         stop: Reason to end the rounds early. A callback that sets it must set it on every rank.
         settled: Whether ``server`` is the state after ``done`` rounds that are all recorded; False from the end of a
             round until its metrics are logged.

@@ -105,7 +105,7 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         federation.close_round(server, total, rnd, session)
         seconds, losses = (", ".join(f"{getattr(r, name):.3g}" for r in reports) for name in ("seconds", "loss"))
         steps = f"{window} step{'s' * (window > 1)}"
-        yield f"a round of {steps}: {seconds} s, loss {losses}; {leaves_a_site(total, federation.aggregators)}"
+        yield f"a round of {steps}: {seconds} s, loss {losses}; {leaves_a_site(total, session)}"
         scores = session.engine.evaluate(client_views(data, "val"), session.broadcast(server, rnd))
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))

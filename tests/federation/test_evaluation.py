@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 from engine_rounds import opened
+from rich.filesize import decimal
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES, ToyData, ToyNet
 
-from fedlit.aggregators import FedBN, PersonalHeads, SurgicalHeads
+from fedlit.aggregators import FedBN, LocalOnly, PersonalHeads, Scaffold, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport, ServerState
 from fedlit.data.schemes import by_sharing
@@ -31,7 +32,7 @@ from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.metrics.tally import Tally
 from fedlit.schedules import ConstantSchedule
-from fedlit.tracking.base import Tracker
+from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.run import Run
 
 
@@ -268,3 +269,28 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
         assert payload.weight == session.weights[report.client]
         kept = layout.stats_size + sum(part.stop - part.start for part in session.masks[report.client].unshared(layout))
         assert report.bytes_up == payload.nbytes - 4 * kept
+
+
+WHAT_LEAVES = {
+    "everything": ([], 3, "w [483], statistics [8], squared norms [34], its weight and which parts it shares"),
+    "FedBN": ([FedBN()], 3, "w [475 of 483], squared norms [34], its weight and which parts it shares; norm and "
+              "statistics stay with the client"),
+    "heads": ([PersonalHeads(), Scaffold()], 3, "w [48 of 483], statistics [8], c of Scaffold [48 of 483], squares of "
+              "Scaffold [2], squared norms [34], its weight and which parts it shares; head stays with the client"),
+    "nothing": ([LocalOnly()], 3, "squared norms [34], its weight and which parts it shares; body and norm and head "
+                "and statistics stay with the client"),
+    "rows": ([FedBN(), SurgicalHeads()], 2, "w [330 of 483], squared norms [34], its weight and which parts it shares; "
+             "norm and statistics stay with the client; head (Nodule) is not sent"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WHAT_LEAVES)
+def test_the_list_of_what_leaves_a_site_follows_the_masks(case, tmp_path):
+    aggregators, labelled, wanted = WHAT_LEAVES[case]
+    _, run, _ = fit(ToyData(4, labelled=labelled), aggregators, tmp_path)
+    up = next(value for _, key, value in MetricsFile(run.directory / "metrics.csv").rows() if key == "bytes/up")
+    clients = ["a site sends"] if labelled == 3 else ["site-0, site-3 send", "site-1 sends", "site-2 sends"]
+    lines = (run.directory / "leaves_a_site.txt").read_text().splitlines()
+    starts = [line.partition(": ")[0] for line in lines]
+    assert starts == [f"each round {sending} {decimal(int(up / 4))}" for sending in clients]
+    assert lines[0].endswith(f": {wanted}")

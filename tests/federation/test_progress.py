@@ -79,7 +79,7 @@ class Rounds:
 
 @pytest.fixture(autouse=True)
 def announced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "announcement", lambda session, monitor: session.announced)
+    monkeypatch.setattr(progress, "announcement", lambda session, monitor, done: session.announced)
 
 
 def test_without_a_terminal_evaluations_and_the_last_round_have_a_line_each(clock: Clock):
@@ -104,6 +104,16 @@ def test_without_a_terminal_fast_rounds_share_lines(clock: Clock):
         clock.now += 0.01
         rounds.end(metrics(0.5))
     assert 8 <= len(rounds.printed()) <= 12
+
+
+def test_of_many_lines_about_what_leaves_the_sites_the_first_are_shown():
+    rounds = Rounds(plain(), 2)
+    rounds.state.sent = "\n".join(f"each round site-{number} sends 2 kB" for number in range(11))
+    rounds.end(metrics(0.5))
+    assert [line.partition(" sends")[0] for line in rounds.printed()[1:]] == [
+        *(f"each round site-{number}" for number in range(8)),
+        "and 3 more lines in leaves_a_site.txt",
+    ]
 
 
 def test_long_sentences_are_one_line_in_a_pipe():

@@ -74,7 +74,7 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         counts=_csv(directory / "counts.csv"),
         left_out=[] if left_out is None else list(left_out["reason"].value_counts().items()),
         groups=_groups(directory, tests),
-        sent=sent.read_text().strip() if sent.is_file() else "",
+        sent=sent.read_text().strip().replace("\n", "\n- ") if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
         aurocs={name: _aurocs(run, name, table, level, draws) for name, table in tests.items()},
     )
