@@ -35,13 +35,14 @@ def report(check: Check, console: Console) -> None:
 
 
 def report_problems(problems: Sequence[Problem], console: Console) -> None:
-    """Print problems, each with its first places."""
+    """Print problems, each with its first places, or with all."""
     for problem in problems:
         console.print(f"problem: {problem.text}", style="red", soft_wrap=True)
-        for place in problem.places[:SHOWN]:
+        shown = len(problem.places) if problem.all_shown else SHOWN
+        for place in problem.places[:shown]:
             console.print(f"  {place}", style="red", soft_wrap=True)
-        if len(problem.places) > SHOWN:
-            console.print(f"  ... and {len(problem.places) - SHOWN:,} more", style="red", soft_wrap=True)
+        if len(problem.places) > shown:
+            console.print(f"  ... and {len(problem.places) - shown:,} more", style="red", soft_wrap=True)
 
 
 def _positives(positives: pd.DataFrame) -> Table:

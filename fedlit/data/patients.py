@@ -12,8 +12,11 @@ INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u2060\ufeff]")
 DASH = re.compile(r"(?<=[^\W\d_])[-_ \u2010-\u2015\u2212](?=\d)")
 """A separator between a letter and a number: P-12 equals P12, but 1-12 differs from 11-2."""
 
-UNNAMED = ("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido")
-"""Words for a missing name, in lower case."""
+UNNAMED = (
+    *("", "nan", "none", "null", "n/a", "<na>", "nat", "?", "unknown", "unbekannt", "inconnu", "desconocido"),
+    *("#n/a", "#ref!", "#value!", "#name?", "#div/0!", "#null!", "#num!", "#nv", "#bezug!", "#wert!"),
+)
+"""Words for a missing name, and what spreadsheets show for a failed formula, in lower case."""
 
 SHOWN = 3
 

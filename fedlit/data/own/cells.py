@@ -11,6 +11,7 @@ import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import UNCERTAIN, similar_names
+from fedlit.data.own.table_formats import has_thousands
 from fedlit.data.records import listed
 from fedlit.data.tables import LabelTable
 
@@ -41,6 +42,9 @@ SPLITS = {
 
 RANGE = re.compile(r"\s*(<=|>=|<|>)\s*([+-]?\d+(?:[.,]\d+)?)\s*")
 """One end of a range of numbers."""
+
+QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
+"""An entry of a list in Python or JSON."""
 
 COMPARISONS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 
@@ -103,6 +107,16 @@ def read_labels(
     for position, column in enumerate(columns):
         special = (of_columns or {}).get(column, {})
         of_row, spellings = pd.factorize(table.rows[column])
+        unnamed = [cell for cell in spellings if cell not in special and cell not in values]
+        if has_thousands(unnamed):
+            grouped = of_row == next(n for n, cell in enumerate(spellings) if has_thousands([cell]))
+            cell = table.rows[column][grouped].iloc[0]
+            raise DataError(
+                f"{table.at(grouped)}: column {column!r}: expected a number with one reading, found {cell!r}, which is "
+                f"{cell.replace(',', '')} or {cell.replace(',', '.', 1)}; write numbers without signs for thousands, "
+                "and with a point for decimals",
+                key="number-of-two-readings",
+            )
         means = [*map(reader_of(values, special, column), spellings)]
         if strange := [n for n, meaning in enumerate(means) if meaning is None]:
             wrong = np.isin(of_row, strange)
@@ -122,7 +136,7 @@ def read_labels(
 
 def findings_in(table: LabelTable, column: str, separator: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """Return all findings in the lists of a column, in alphabetical order."""
-    parts = {part for cell in table.rows[column].unique() for part in _parts(cell, separator)}
+    parts = {part for cell in table.rows[column].unique() for part in parts_of(cell, separator)}
     return tuple(sorted(part for part in parts if folded(part) not in _words(values)))
 
 
@@ -139,7 +153,7 @@ def read_findings(
     of_row, lists = pd.factorize(table.rows[column])
     labels = np.zeros((len(lists), len(findings)), dtype=np.float32)
     for row, text in enumerate(lists):
-        parts = _parts(text, separator)
+        parts = parts_of(text, separator)
         for part in parts:
             where = f"{table.at(of_row == row)}: column {column!r}"
             if part in position:
@@ -157,6 +171,27 @@ def read_findings(
         if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]
+
+
+def joined_labels(labels: np.ndarray, image_of: np.ndarray, rule: str) -> np.ndarray:
+    """Return labels of images, [N, L], from those of several rows about them, [R, L].
+
+    Args:
+        labels: The labels of the rows in {0, 1, ``UNCERTAIN``, NaN}. A blank one has no say.
+        image_of: The image of each row, [R].
+        rule: ``any``, by which 1 wins over uncertain, and that over 0, or ``vote``: 1 or 0 if more of the rows say so
+            than anything else, otherwise uncertain.
+    """
+    images = int(image_of.max()) + 1
+    positive, uncertain, negative = (np.zeros((images, labels.shape[1])) for _ in range(3))
+    for counts, value in ((positive, 1), (uncertain, UNCERTAIN), (negative, 0)):
+        np.add.at(counts, image_of, labels == value)
+    if rule == "any":
+        found = np.where(positive > 0, 1, np.where(uncertain > 0, UNCERTAIN, 0))
+    else:
+        yes, no = positive > np.maximum(uncertain, negative), negative > np.maximum(uncertain, positive)
+        found = np.where(yes, 1, np.where(no, 0, UNCERTAIN))
+    return np.where(positive + uncertain + negative > 0, found, np.nan).astype(np.float32)
 
 
 def refuse_totals(table: LabelTable) -> None:
@@ -254,7 +289,13 @@ def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], f
     return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
 
 
-def _parts(cell: str, separator: str) -> list[str]:
+def parts_of(cell: str, separator: str) -> list[str]:
+    """Return the entries of a list in a cell, such as ``Edema|Mass`` or, as Python and JSON write it, ``['Edema']``."""
+    if cell[:1] + cell[-1:] in ("[]", "{}", "()"):
+        cell = cell[1:-1]
+        if quoted := QUOTED.findall(cell):
+            return [stripped for one, other in quoted if (stripped := (one or other).strip())]
+        separator = separator if separator in cell else ","
     return [stripped for part in cell.split(separator) if (stripped := part.strip())]
 
 

@@ -13,6 +13,7 @@ from fedlit.data.labels import UNCERTAIN, Names, Policy, harmonised, letters, si
 from fedlit.data.own.cells import (
     Meaning,
     findings_in,
+    joined_labels,
     listed_rows,
     read_findings,
     read_labels,
@@ -33,6 +34,11 @@ from fedlit.data.tables import LabelTable, refuse_empty
 from fedlit.data.xrays.base import ChestXrays, refuse
 from fedlit.data.xrays.reading import Reading
 
+Rows = Literal["one", "any", "vote"]
+
+ROUNDED = r"\d(?:[.,]\d+)?[eE]\+\d+"
+"""A number as spreadsheets show it if its column is too narrow, such as 1.23E+11."""
+
 
 class ImageTable(ChestXrays):
     """Your own images: a table with one row per image, and a folder with the images.
@@ -50,6 +56,8 @@ class ImageTable(ChestXrays):
         patient: The column with the patient; by default each image is a patient of its own. Equal ids are one patient,
             also at different sites.
         sheet: The sheet of a spreadsheet; by default the first.
+        encoding: The encoding of a CSV, such as ``gb18030``, ``shift_jis`` or ``cp1251``; by default UTF-8 or, if only
+            single letters need it, Windows-1252.
         site: The column with the hospital. Each hospital is then a client, unless a partition says otherwise.
         sites: A map from cells of that column to other names of hospitals, to rename or merge them: ``{St. Mary:
             Marys}``.
@@ -57,6 +65,9 @@ class ImageTable(ChestXrays):
         splits: A map from other words in that column to these, such as ``{holdout: test}``.
         test: A file with the ids of the test set, one patient or image per line. All others are for training and
             validation, unless ``split`` says otherwise.
+        rows: What rows of one image mean: ``one`` allows a single row for each image; with ``any``, a label is positive
+            if one of the rows is, as in tables with a row for each box; with ``vote`` it is what most of the rows say,
+            as in tables with a row for each reader, and uncertain if they are even.
         labels: The columns of labels, or the findings that the column ``findings`` may name.
         findings: The column with a list of findings, instead of columns of labels. Named findings are positive, all
             others are negative, and an empty cell is blank. "No Finding" and "normal" are not findings.
@@ -108,6 +119,8 @@ class ImageTable(ChestXrays):
         sites: dict[str, str] | None = None,
         duplicates: Duplicates = "refuse",
         partition: Partition | None = None,
+        encoding: str | None = None,
+        rows: Rows = "one",
         **kwargs,
     ):
         example = "`fedlit data check TABLE --root FOLDER` proposes it"
@@ -128,6 +141,7 @@ class ImageTable(ChestXrays):
         self.split_words = split_words(splits or {})
         self.test_list = None if test is None else Path(test).expanduser()
         self.file, self.sheet, self.renamed = Path(table).expanduser(), sheet, sites or {}
+        self.encoding, self.rows = encoding, rows
         self.source = self.file.name.partition(".")[0]
         self.image, self.patient, self.site, self.split_column = image, patient, site, split
         self.findings, self.separator = findings, separator
@@ -178,18 +192,24 @@ class ImageTable(ChestXrays):
             )
         refuse_totals(table)
         notes = [format_note]
+        everywhere = set(table.rows[self.site]) if self.site else set()
         table = self._of_filters(table, notes)
         for column in (self.patient, self.site, self.split_column):
             if column and not (column == self.split_column and "" in self.split_words):
                 refuse_empty(table, column)
+        for column in filter(None, (self.patient, *columns_of(self.image))):
+            rounded = table.rows[column].str.fullmatch(ROUNDED).to_numpy()
+            refuse(table, column, rounded, "an id with all of its digits, which a spreadsheet has rounded")
         for column in filter(None, (self.patient, self.site)):
             refuse(table, column, is_unnamed(table.rows[column].to_numpy()), "a name, or remove the line")
         paths = self._paths(table)
-        patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
         if self.findings:
             labels = read_findings(table, self.findings, self.separator, self.labels, self.values)
         else:
             labels = read_labels(table, self.labels, self.values, self.column_values)
+        if self.rows != "one":
+            table, paths, labels = self._joined(table, paths, labels, notes)
+        patients = table.rows[self.patient].to_numpy(dtype=str) if self.patient else paths
         reading = Reading(
             files=[self.root / path for path in paths],
             names=paths,
@@ -201,13 +221,14 @@ class ImageTable(ChestXrays):
             notes=notes,
             sites=self._sites(table) if self.site else None,
             lines=np.array([f"{table.unit} {line}" for line in table.lines.tolist()]),
+            lost_sites=tuple(sorted(everywhere - set(table.rows[self.site]) - {""})) if self.site else (),
         )
         notes += self._remarks(reading)
         return reading
 
     @cached_property
     def _read_table(self) -> tuple[LabelTable, str]:
-        return read_any_table(self.file, self.sheet)
+        return read_any_table(self.file, self.sheet, self.encoding)
 
     def _checked(self, column: str | None, advice: str = "") -> LabelTable:
         """Return the table after checking that it has a column; the error ends with the advice."""
@@ -245,20 +266,40 @@ class ImageTable(ChestXrays):
             )
 
     def _paths(self, table: LabelTable) -> np.ndarray:
-        """Return the path of each image below the folder, [N] str; two rows with the same path are an error."""
+        """Return the path of each row's image below the folder, [N] str; with ``rows: one`` each is in one row."""
         for column in columns_of(self.image):
             refuse_empty(table, column)
         paths = [self._only_image(p) if p.endswith("/*") else p for p in paths_of(self.image, table.rows)]
         repeated = pd.Series(paths).duplicated(keep=False).to_numpy()
-        if repeated.any():
+        if repeated.any() and self.rows == "one":
             name = paths[int(np.argmax(repeated))]
             lines = [str(table.lines[row]) for row, path in enumerate(paths) if path == name]
             raise DataError(
                 f"{table.path}: image {name!r} is on {table.unit}s {', '.join(lines)} ({repeated.sum()} such). "
-                "Keep one of them, or add a column to data.image that distinguishes them",
+                "Keep one of them, add a column to data.image that distinguishes them, or set data.rows to any or vote",
                 key="table-image-twice",
             )
         return np.array(paths, dtype=str)
+
+    def _joined(
+        self, table: LabelTable, paths: np.ndarray, labels: np.ndarray, notes: list[str]
+    ) -> tuple[LabelTable, np.ndarray, np.ndarray]:
+        """Return the first row, the path and the labels of each image, of rows about its boxes or by its readers.
+
+        Raises:
+            DataError: Rows of one image name several patients, sites or splits.
+        """
+        of_row, names = pd.factorize(paths)
+        first = np.unique(of_row, return_index=True)[1]
+        for column in filter(None, (self.patient, self.site, self.split_column)):
+            cells = table.rows[column].to_numpy()
+            differs = cells != cells[first[of_row]]
+            refuse(table, column, differs, f"that of the image's first row ({self.rows} of the rows of an image)")
+        if len(names) < len(paths):
+            rule = "positive if one of them is" if self.rows == "any" else "what most of them say"
+            notes.append(f"{len(paths):,} rows are of {len(names):,} images of {self.source}: a label is {rule}")
+        is_first = np.isin(np.arange(len(paths)), first)
+        return table.where(is_first), np.array(names, dtype=str), joined_labels(labels, of_row, self.rows)
 
     def _only_image(self, path: str) -> str:
         """Return the path of the only image in a folder, given ``FOLDER/*``, or that if there is not exactly one."""

@@ -12,13 +12,20 @@ import yaml
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.data.labels import letters
-from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, split_words
+from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, parts_of, split_words
 from fedlit.data.own.image_paths import columns_of, image_pattern, images_below, why_no_image
 from fedlit.data.own.table_formats import is_numeric, read_any_table
 from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
 
-FRONTAL = ("pa", "ap", "ap_horizontal", "frontal")
+_POSITION = (
+    r"(erect|supine|standing|upright|semi[ _-]?erect|sitting|seated|recumbent|horizontal|portable|mobile|bedside|view|"
+    r"chest)"
+)
+_FRONT = r"(pa|ap|p\.a\.|a\.p\.|frontal|(post|ant)ero[ _-]?(anterior|posterior))"
+FRONTAL = re.compile(rf"({_POSITION}[ _,.-]*)*{_FRONT}([ _,.()-]*{_POSITION})*[ )]*", re.IGNORECASE)
+"""Views from the front, whatever the patient's position."""
+
 SEPARATORS = ("|", ";", ",", "/")
 SITES, WORDS, FEW_WORDS = 50, 10, 5
 """Limits: sites, words for splits, and words of a label."""
@@ -102,7 +109,7 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
         ConfigError: There is no image below the folder, the table names no image, or no column is a label.
     """
     known = dict(known or {})
-    read, written = read_any_table(table, known.get("sheet"))
+    read, written = read_any_table(table, known.get("sheet"), known.get("encoding"))
     folder = table.parent if root is None else root
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder of images; name it: --root FOLDER", key="proposal-root-missing")
@@ -259,7 +266,7 @@ def _add_classes(proposal: Proposal, known: Mapping[str, Any], rows: pd.DataFram
     arguments, classes = proposal.arguments, [str(name) for name in known["classes"]]
     if column := arguments.get("findings"):
         separator = arguments.get("separator", "|")
-        there = sorted({part.strip() for cell in rows[column].unique() for part in cell.split(separator)} - {""})
+        there = sorted({part for cell in rows[column].unique() for part in parts_of(cell, separator)})
         of = _like(classes, [part for part in there if folded(part) not in NO_FINDING])
         what = f"no list of {column!r} names {{}}; if it was looked for and never found, add it to labels, not here"
     else:
@@ -309,8 +316,9 @@ def _add_findings(proposal: Proposal, rows: pd.DataFrame, columns: Sequence[str]
     for name in sorted(columns, key=lambda name: not _NAMED["findings"].search(name)):
         cells = rows[name][rows[name] != ""]
         if _NAMED["findings"].search(name) and len(cells):
-            separator = max(SEPARATORS, key=lambda sign: cells.str.contains(sign, regex=False).sum())
-            parts = {part.strip() for cell in cells.unique() for part in cell.split(separator)}
+            plain = cells[~cells.str.fullmatch(r"[\[({].*[\])}]")]  # of lists as Python and JSON write them
+            separator = max(SEPARATORS, key=lambda sign: plain.str.contains(sign, regex=False).sum())
+            parts = {part for cell in cells.unique() for part in parts_of(cell, separator)}
             if len(parts) <= max(2, len(cells) // 3):
                 proposal.arguments |= {"findings": name, "separator": separator}
                 proposal.reasons["findings"] = f"{len(parts)} different: {listed(sorted(parts), 6)}"
@@ -320,7 +328,7 @@ def _add_findings(proposal: Proposal, rows: pd.DataFrame, columns: Sequence[str]
 def _add_views(proposal: Proposal, rows: pd.DataFrame, columns: Sequence[str]) -> None:
     for name in columns:
         counts = rows[name].value_counts()
-        frontal = [str(view) for view in counts.index if str(view).casefold() in FRONTAL]
+        frontal = [str(view) for view in counts.index if FRONTAL.fullmatch(str(view).strip())]
         if _NAMED["views"].search(name) and frontal and len(frontal) < len(counts):
             proposal.arguments["views"] = {name: frontal}
             others = ", ".join(f"{count:,} {view or 'none'}" for view, count in counts.items() if view not in frontal)

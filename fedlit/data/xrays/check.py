@@ -18,9 +18,10 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
+from fedlit.data.own.class_folders import ClassFolders
 from fedlit.data.patients import keys, united
 from fedlit.data.pictures.pixels import SIDE, read_image
-from fedlit.data.records import SPLITS, check_records, contents, labelled_classes
+from fedlit.data.records import SPLITS, check_records, contents, labelled_classes, listed
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays
@@ -60,6 +61,8 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
     if not looks_like:
         looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
+    if not looks_like and ClassFolders.recognises(root):
+        return ClassFolders
     if len(looks_like) > 1:
         raise ConfigError(
             f"{root} looks like {' and like '.join(looks_like)}; name one with --source", key="data-set-ambiguous"
@@ -184,7 +187,13 @@ def _problems(result: Check) -> Iterator[Problem]:
     if broken := [row for row, picture in enumerate(result.pictures) if picture is not None and picture.problem]:
         text = f"{len(broken)} of {total} images cannot be used; replace them, or remove their rows"
         reasons = [result.pictures[row].problem for row in broken]
-        yield Problem(text, [f"{at}: {why}" for at, why in zip(_files(reading, broken), reasons, strict=True)])
+        places = [f"{at}: {why}" for at, why in zip(_files(reading, broken), reasons, strict=True)]
+        yield Problem(text, places, all_shown=True)
+    if reading.lost_sites:
+        yield Problem(
+            f"no image of {listed(reading.lost_sites)} is left, because all are of other views; choose the views that "
+            f"are read in data.views, or leave these hospitals out of the table"
+        )
 
 
 def _under_two_patients(result: Check) -> list[str]:

@@ -27,10 +27,11 @@ LEAK = (
 
 @dataclass(frozen=True)
 class Problem:
-    """A sentence about a mistake, and the places where it occurs."""
+    """A sentence about a mistake, and the places where it occurs; ``all_shown`` if each of them needs a hand."""
 
     text: str
     places: Sequence[str] = ()
+    all_shown: bool = False
 
 
 @dataclass

@@ -28,6 +28,7 @@ class Reading:
         lines: Place of each image in ``source``, such as "line 7", [N] str; None if it has to be searched for.
         groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown. ``read_within()``
             fills it.
+        lost_sites: Hospitals of which no image is of a view that is read.
     """
 
     files: Sequence[str | Path]
@@ -42,6 +43,7 @@ class Reading:
     there: np.ndarray | None = None
     lines: np.ndarray | None = None
     groups: dict[str, np.ndarray] = field(default_factory=dict)
+    lost_sites: tuple[str, ...] = ()
 
     def where(self, mask: np.ndarray) -> "Reading":
         """Return the reading with only the images of a mask, [N] bool."""

@@ -71,9 +71,48 @@ def test_subfolders_of_a_class_and_damage(tmp_path):
     assert sorted(records.table["folder"].unique()) == ["", "deep"]
 
 
+@pytest.mark.parametrize(
+    "masks",
+    [
+        ["COVID/masks/1.png", "Normal/masks/2.png"],
+        ["COVID/Lung Masks/1.png"],
+        ["NORMAL/person1_1_mask.png", "PNEUMONIA/person2_2-segmentation.png"],
+    ],
+)
+def test_masks_are_no_pictures(tmp_path, masks):
+    pictures = FLAT if "person" in masks[0] else ["COVID/images/1.png", "Normal/images/2.png", "Normal/images/3.png"]
+    data = opened(write(tmp_path / "x", [*pictures, *masks]))
+    reading = data.read()
+    assert sorted(reading.names) == sorted(pictures)
+    assert any(note.startswith(f"{len(masks)} files of masks are left out") for note in reading.notes)
+
+
+def test_a_class_may_be_called_mask(tmp_path):
+    assert opened(write(tmp_path / "x", ["mask/1.png", "no_mask/2.png"])).read().names.size == 2
+
+
+@pytest.mark.parametrize("names", [["train/A/a.png", "train/B/b.png", "test/A/c.png", "test/B/d.png"], FLAT[:13]])
+def test_one_picture_of_two_patients_is_an_error(tmp_path, names):
+    root = write(tmp_path / "x", names)
+    (root / names[-1]).write_bytes((root / names[0]).read_bytes())
+    with refused("duplicate-images", "belong to more than one patient", names[0], names[-1]):
+        opened(root).records()
+    with pytest.warns(UserWarning, match="belong to more than one patient"):
+        opened(root, duplicates="allow").records()
+
+
+def test_a_check_opens_folders_of_classes(tmp_path, fedlit_cli):
+    root = write(tmp_path / "x", FLAT)
+    assert "folders: " in fedlit_cli(f"data check {root}").succeeded()
+    (root / FLAT[-1]).write_bytes((root / FLAT[0]).read_bytes())
+    ended = fedlit_cli(f"data check {root} --decode")
+    assert (ended.code, FLAT[-1] in ended.out) == (1, True), ended.out
+
+
 REFUSED = {
     "no root": (["A/1.png"], {"root": None}, ("class-folders-root-missing",)),
     "one class": (["A/1.png"], {}, ("class-folders-missing", "'A'")),
+    "images and masks": (["images/1.png", "masks/1.png"], {}, ("class-folders-of-masks", "'masks'")),
     "splits and classes": (["train/A/1.png", "B/1.png"], {}, ("split-and-class-folders",)),
     "no pattern": (FLAT, {"patient": "person("}, ("patient-pattern-invalid",)),
     "no group": (FLAT, {"patient": "person"}, ("patient-pattern-groups", "found 0")),

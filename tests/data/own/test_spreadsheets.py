@@ -1,0 +1,197 @@
+"""What spreadsheets and exports do to a table: read as it was meant, or refused where two readings fit."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from own_tables import people, picture, write_columns
+from refusals import refused
+
+from fedlit.data import ImageTable
+from fedlit.data.labels import UNCERTAIN
+from fedlit.data.own.cells import joined_labels
+from fedlit.data.own.proposal import FRONTAL, propose
+from fedlit.data.own.table_formats import is_numeric, read_any_table
+
+
+def reading(table: Path, **options):
+    given = {"image": "file", "patient": "patient", "labels": ["Edema"], "image_size": 16, "root": table.parent}
+    return ImageTable(table, **(given | options)).read()
+
+
+def of_doses(tmp_path, cells):
+    columns = people(8, dose=[f'"{cells[n % len(cells)]}"' for n in range(8)])
+    values = {"dose": {">= 300": "positive", "< 300": "negative"}}
+    return reading(write_columns(tmp_path / "ours.csv", columns), labels=["dose"], values=values).labels[:, 0]
+
+
+@pytest.mark.parametrize("cells", [["1,234", "450"], ["-2,450", "12,000,000"], ["310", "1,020"]])
+def test_a_comma_that_may_be_a_point_is_refused(tmp_path, cells):
+    with refused("number-of-two-readings", "ours.csv, line", "'dose'", " or "):
+        of_doses(tmp_path, cells)
+    assert is_numeric(cells) == ""
+
+
+@pytest.mark.parametrize(
+    ("cells", "labels"), [(["1,5", "450"], [0, 1]), (["0,234", "1,234"], [0, 0]), (["301,25", "1,000"], [1, 0])]
+)
+def test_commas_that_can_only_be_points_are(tmp_path, cells, labels):
+    np.testing.assert_array_equal(of_doses(tmp_path, cells), labels * 4)
+
+
+@pytest.mark.parametrize("marked", ["'0017", '"=""0017"""', "'0017 "])
+def test_signs_by_which_excel_marks_text_are_no_part_of_an_id(tmp_path, marked):
+    columns = people(4, patient=["0017", marked, "0018", "'0018"])
+    assert reading(write_columns(tmp_path / "ours.csv", columns)).patients.tolist() == ["0017"] * 2 + ["0018"] * 2
+
+
+@pytest.mark.parametrize("word", ["#N/A", "#REF!", "#DIV/0!", "#n/a", "#NAME?"])
+@pytest.mark.parametrize("column", ["patient", "clinic"])
+def test_a_failed_formula_is_nobody(tmp_path, word, column):
+    columns = people(4, clinic=["north"] * 4)
+    columns[column][2] = word
+    with refused("xray-cell-unexpected", "ours.csv, line 4", column, word):
+        reading(write_columns(tmp_path / "ours.csv", columns), site="clinic")
+
+
+@pytest.mark.parametrize("cell", ["1.23E+11", "1,2e+09", "4E+15"])
+def test_an_id_that_was_rounded_is_refused(tmp_path, cell):
+    columns = people(4)
+    columns["patient"][1] = f'"{cell}"'
+    with refused("xray-cell-unexpected", "line 3", "patient", cell):
+        reading(write_columns(tmp_path / "ours.csv", columns))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ["0.png,p0,north,0,1", "1.png,p0,north,1,1"],
+        ["IM0,p0,north,0,1", "IM1,p0,north,0,0", "IM2,p1,north,1,1"],
+        ["x/1.dcm,p0,0", "x/2.dcm,p1,1"],
+    ],
+)
+def test_a_table_without_a_header_is_refused(tmp_path, rows):
+    (tmp_path / "ours.csv").write_text("\n".join(rows) + "\n")
+    with refused("table-header-is-data", "ours.csv", "header", rows[0].split(",")[0]):
+        read_any_table(tmp_path / "ours.csv")
+
+
+@pytest.mark.parametrize(
+    "header", ["file,Edema,Mass", "file,0,1", "file,Mass,normal"]
+)  # names of classes are cells of a column of words, and numbers
+def test_a_header_may_look_like_cells(tmp_path, header):
+    (tmp_path / "ours.csv").write_text(f"{header}\nIM0,Edema,0\nIM1,,1\nIM2,Mass,normal\n")
+    assert list(read_any_table(tmp_path / "ours.csv")[0].rows) == header.split(",")
+
+
+@pytest.mark.parametrize(
+    ("lists", "classes"),
+    [
+        (["['Edema', 'Mass']", "['normal']", "['Mass']"], ["Edema", "Mass"]),
+        (['["Edema", "Pleural effusion, left"]', "[]", '["Edema"]'], ["Edema", "Pleural effusion, left"]),
+        (["['Edema' 'Mass']", "['Mass']", "['Edema']"], ["Edema", "Mass"]),
+        (["{'Edema'}", "('Mass',)", "[Edema, Mass]"], ["Edema", "Mass"]),
+    ],
+)
+def test_lists_as_python_and_json_write_them(tmp_path, lists, classes):
+    columns = people(12, Findings=['"' + lists[n % 3].replace('"', '""') + '"' for n in range(12)])
+    del columns["Edema"]
+    table = write_columns(tmp_path / "ours.csv", columns)
+    for n in range(12):
+        picture(n).save(tmp_path / f"{n}.png")
+    proposed = propose(table).arguments
+    data = ImageTable(**proposed, image_size=16)
+    assert list(data.labels) == classes
+    named = [[name in row for name in classes] for row in lists]
+    found = data.read().labels[:3]
+    np.testing.assert_array_equal(found[~np.isnan(found[:, 0])], np.array(named)[~np.isnan(found[:, 0])])
+
+
+@pytest.mark.parametrize(
+    "content", [b"<html><table></table></html>", b"\xef\xbb\xbf\n <?xml version='1.0'?>", b"a,b\n1,2\n"]
+)
+@pytest.mark.parametrize("name", ["ours.xls", "ours.xlsx"])
+def test_what_is_only_called_a_spreadsheet_is_named(tmp_path, content, name):
+    (tmp_path / name).write_bytes(content)
+    with refused("spreadsheet-is-text", name, "web page" if b"<" in content else "text"):
+        read_any_table(tmp_path / name)
+
+
+FOREIGN = {
+    "gb18030": ("北京协和医院", "gb"),
+    "shift_jis": ("東京大学病院", ""),
+    "cp1251": ("Городская больница", ""),
+    "euc_kr": ("서울대학교병원", ""),
+    "cp1253": ("Ευαγγελισμός", ""),
+}
+
+
+@pytest.mark.parametrize(("encoding", "hospital", "guess"), [(name, *words) for name, words in FOREIGN.items()])
+def test_another_encoding_is_read_by_name_and_never_as_garbage(tmp_path, encoding, hospital, guess):
+    columns = people(12, clinic=[hospital] * 12)
+    table = write_columns(tmp_path / "ours.csv", columns)
+    table.write_bytes(table.read_text(encoding="utf-8").encode(encoding))
+    with refused("table-encoding-foreign", "ours.csv", "data.encoding", guess):
+        reading(table, site="clinic")
+    assert set(reading(table, site="clinic", encoding=encoding).sites) == {hospital}
+
+
+@pytest.mark.parametrize("hospital", ["Klinikum Münster", "Hôpital Bégin", "Sjúkrahús Ísafjörður", "São João 5 µSv"])
+def test_single_letters_of_western_europe_need_no_name(tmp_path, hospital):
+    table = write_columns(tmp_path / "ours.csv", people(4, clinic=[hospital] * 4))
+    table.write_bytes(table.read_text(encoding="utf-8").encode("cp1252"))
+    assert set(reading(table, site="clinic").sites) == {hospital}
+
+
+def test_an_encoding_that_does_not_fit_is_refused(tmp_path):
+    table = write_columns(tmp_path / "ours.csv", people(4, clinic=["Müller"] * 4))
+    with refused("table-encoding-unknown", "data.encoding", "'chinese-2'"):
+        read_any_table(table, encoding="chinese-2")
+    with refused("table-not-of-encoding", "line 2", "ascii"):
+        read_any_table(table, encoding="ascii")
+
+
+@pytest.mark.parametrize(
+    ("view", "frontal"),
+    [
+        *(
+            (view, True)
+            for view in ("PA", "AP", "AP erect", "ap_supine", "AP semi-erect", "Portable AP", "Posteroanterior")
+        ),
+        *((view, False) for view in ("L", "LL", "Lateral", "LATERAL erect", "RPO", "", "map", "pal")),
+    ],
+)
+def test_views_from_the_front(view, frontal):
+    assert bool(FRONTAL.fullmatch(view)) == frontal
+
+
+def test_a_proposal_that_drops_a_hospital_is_a_problem(tmp_path, fedlit_cli):
+    columns = people(24, clinic=["north"] * 12 + ["south"] * 12, view=["PA"] * 12 + ["LL"] * 12)
+    table = write_columns(tmp_path / "ours.csv", columns)
+    for n in range(24):
+        picture(n).save(tmp_path / f"{n}.png")
+    ended = fedlit_cli(f"data check {table}")
+    assert (ended.code, "problem: no image of 'south' is left" in ended.out) == (1, True), ended.out
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"), [("any", [[1, UNCERTAIN], [0, np.nan]]), ("vote", [[0, UNCERTAIN], [0, np.nan]])]
+)
+def test_rows_of_one_image_are_joined(rule, expected):
+    labels = np.array([[1, UNCERTAIN], [0, np.nan], [0, 0], [0, np.nan]], dtype=np.float32)
+    np.testing.assert_array_equal(joined_labels(labels, np.array([0, 0, 0, 1]), rule), expected)
+
+
+def test_a_row_for_each_box_or_reader(tmp_path):
+    columns = {"file": ["0.png", "1.png", "0.png", "0.png"], "patient": ["a", "b", "a", "a"], "Edema": list("1000")}
+    table = write_columns(tmp_path / "ours.csv", columns)
+    with refused("table-image-twice", "'0.png'", "data.rows"):
+        reading(table)
+    boxes, votes = reading(table, rows="any"), reading(table, rows="vote")
+    assert boxes.names.tolist() == votes.names.tolist() == ["0.png", "1.png"]
+    assert (boxes.labels[:, 0].tolist(), votes.labels[:, 0].tolist()) == ([1, 0], [0, 0])
+    assert boxes.patients.tolist() == ["a", "b"]
+    assert "4 rows are of 2 images of ours: a label is positive if one of them is" in boxes.notes
+    columns["patient"][2] = "c"
+    with refused("xray-cell-unexpected", "line 4", "patient", "'c'"):
+        reading(write_columns(tmp_path / "ours.csv", columns), rows="any")
