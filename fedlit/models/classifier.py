@@ -80,7 +80,8 @@ class ImageClassifier(Classifier):
             check_number(f"model.{name}", width, "[0, inf)", key="model-width-negative", advice="; use 0 for none")
         check_number("model.drop_rate", drop_rate, "[0, 1)", key="drop-rate-out-of-range")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
-        self._drawn = None if pretrained or weights else _sum_of(self.body)
+        counted = next(self.body.parameters()).is_meta  # a site counts the weights of a model before it makes it
+        self._drawn = None if pretrained or weights or counted else _sum_of(self.body)
         self.backbone, self.in_chans = backbone, in_chans
         features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
         self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()

@@ -39,7 +39,7 @@ def a_plan(**changes: Any) -> dict[str, Any]:
     """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
     phase = {"name": "main", "aggregators": [], "schedule": EPOCH} | changes.pop("phase", {})
     plan = PhasePlan(
-        MODEL, phase, 3, 0, "", {}, "reset", None, None, 4, None, "auto", None, 1, 16, 64, None, "32-true"
+        MODEL, phase, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true"
     )  # fmt: skip
     return asdict(plan) | changes
 
