@@ -37,6 +37,7 @@ from fedlit.federation.examinations import (
     is_foreign,
 )
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.participation import Cohorts
 from fedlit.federation.scheduler import following_scheduler
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
@@ -86,10 +87,9 @@ def assemble(
             f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}",
             key="model-of-other-classes",
         )
-    settings.cohorts.check([*clients], settings.rounds)
-    smallest, largest = settings.cohorts.sizes([*clients])
+    cohorts = Cohorts(settings.cohorts, [*clients], settings.rounds, seed)
     for aggregator in aggregators:
-        aggregator.check_cohort(smallest)
+        aggregator.check_cohort(cohorts.smallest)
     examine_clients(data.clients, labelled_classes(module))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
@@ -99,7 +99,7 @@ def assemble(
     memory_format = devices.resolve_memory_format(settings.memory_format, fabric, module)
     workers = 1
     if fabric.world_size == 1:
-        workers = min(wanted_workers(settings.workers, fabric), largest)
+        workers = min(wanted_workers(settings.workers, fabric), cohorts.largest)
     placement = devices.resolve_placement(data.device, fabric.device, datasets, test_sets, workers)
     training = replace(
         settings.training, channels_last=memory_format == "channels_last", compiled=bool(settings.compile)
@@ -122,9 +122,10 @@ def assemble(
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
         federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
-        clients=clients, masks=masks, personal=personal, rates=optimizer.rates, optimizer=optimizer.name,
-        memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
-        program=program, server_model=model, initial=initial, personal_state=personal_state,
+        clients=clients, cohorts=cohorts, masks=masks, personal=personal, rates=optimizer.rates,
+        optimizer=optimizer.name, memory_format=memory_format, placement=placement, stored=stored,
+        state_bytes=state_bytes, engine=engine, program=program, server_model=model, initial=initial,
+        personal_state=personal_state,
     )  # fmt: skip
 
 

@@ -31,6 +31,12 @@ def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
     if warned := control_variates_warning(correcting, session.optimizer):
         lines += (f"warning: {warned}",)
+    if session.federation.rounds > 1 and (idle := session.cohorts.idle):  # a trial run has one
+        more = f" and {len(idle) - 6} more" if len(idle) > 6 else ""
+        lines += (
+            f"warning: federation.participation: no round trains {', '.join(idle[:6])}{more}; set another plan or more "
+            "rounds, or leave them out with federation.clients",
+        )
     if not done and Parts.of(session.program.module).random_features:
         lines += (
             "warning: only the head is trained, on features of a body with random weights; set model.pretrained or "

@@ -1,6 +1,7 @@
 """Participation plans, which say which clients train in a round."""
 
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import torch
 
@@ -14,8 +15,8 @@ WHERE = "federation.participation"
 class Participation(Checked):
     """Base class of participation plans: pure functions of a round's index and the seed, so a resume needs no state."""
 
-    def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
-        """Return the clients, at least one and in their order, that train in the round with this index, from 0."""
+    def cohort(self, clients: Sequence[str], index: int, seed: int) -> Iterable[str]:
+        """Return the clients, at least one and in any order, that train in the round with this index, from 0."""
         raise NotImplementedError
 
     def check(self, clients: Sequence[str], rounds: int) -> None:
@@ -25,13 +26,88 @@ class Participation(Checked):
             ConfigError: Names what was expected, what was found, and the fix.
         """
 
-    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
-        """Return the least and the largest possible number of clients in a round."""
-        return 1, len(clients)
-
     def share(self, clients: Sequence[str]) -> float:
         """Return the mean share of the clients that train in a round, for estimates of costs."""
         return 1.0
+
+
+class Cohorts:
+    """The cohorts of a run's rounds, as a plan draws them: before the first round, and again for each round.
+
+    Args:
+        plan: The plan.
+        clients: Names of all clients, in order.
+        rounds: Number of rounds.
+        seed: Seed of the run.
+
+    Attributes:
+        smallest, largest: Numbers of clients in the smallest and in the largest cohort.
+        idle: Clients that are in no cohort.
+
+    Raises:
+        ConfigError: The plan does not fit the clients, or returns something other than names of clients.
+    """
+
+    def __init__(self, plan: Participation, clients: Sequence[str], rounds: int, seed: int) -> None:
+        plan.check(clients, rounds)
+        self._plan, self._seed, self._clients = plan, seed, dict.fromkeys(clients)
+        sizes, taking_part, self._hashes = set(), set(), []
+        for index in range(rounds):
+            cohort = self._drawn(index)
+            sizes.add(len(cohort))
+            taking_part.update(cohort)
+            self._hashes.append(hash(cohort))  # a tuple for each round could take much memory
+        self.smallest, self.largest = min(sizes), max(sizes)
+        self.idle = [name for name in clients if name not in taking_part]
+
+    def of(self, index: int) -> tuple[str, ...]:
+        """Return the clients of a round, in their order.
+
+        Raises:
+            ConfigError: They are not those that the plan drew before.
+        """
+        cohort = self._drawn(index)
+        if index < len(self._hashes) and hash(cohort) != self._hashes[index]:
+            raise ConfigError(
+                f"{self._where(index)}: expected the same clients whenever it is asked for this round, found others; "
+                "draw only from numpy_generator(seed, 'cohort', str(index)) and keep nothing between calls, because a "
+                "resumed run would continue differently",
+                key="cohort-changes",
+            )
+        return cohort
+
+    def _drawn(self, index: int) -> tuple[str, ...]:
+        drawn = self._plan.cohort([*self._clients], index, self._seed)
+        if isinstance(drawn, str) or not isinstance(drawn, Iterable):
+            raise ConfigError(
+                f"{self._where(index)}: expected a list of clients, found {drawn!r:.60}; return names among "
+                f"{self._named}",
+                key="cohort-not-a-list",
+            )
+        names = [*islice(drawn, len(self._clients) + 1)]
+        if unknown := [name for name in names if not isinstance(name, str) or name not in self._clients]:
+            raise ConfigError(
+                f"{self._where(index)}: expected names among {self._named}, found {unknown[0]!r:.60}",
+                key="cohort-client-unknown",
+            )
+        taking_part = set(names)
+        cohort = tuple(name for name in self._clients if name in taking_part)
+        if len(cohort) < len(names) or not cohort:
+            twice = next((repr(name) for name in cohort if names.count(name) > 1), "none")
+            raise ConfigError(
+                f"{self._where(index)}: expected at least one client, each once, found {twice}"
+                f"{' more than once' * bool(cohort)}; return every client that trains exactly once",
+                key="cohort-empty-or-repeated",
+            )
+        return cohort
+
+    def _where(self, index: int) -> str:
+        return f"{WHERE}: {type(self._plan).__name__}.cohort, round {index + 1}"
+
+    @property
+    def _named(self) -> str:
+        more = f" and {len(self._clients) - 12} more" if len(self._clients) > 12 else ""
+        return f"{', '.join([*self._clients][:12])}{more}"
 
 
 class Share(Participation):
@@ -52,12 +128,9 @@ class Share(Participation):
         """Draw the clients of a round."""
         if self.of_clients == 1:
             return list(clients)
-        drawn = torch.randperm(len(clients), generator=generator(seed, "cohort", index))[: self.sizes(clients)[0]]
-        return [clients[i] for i in sorted(drawn.tolist())]
-
-    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
-        """Return the same number twice."""
-        return (max(1, round(self.of_clients * len(clients))),) * 2
+        drawn = torch.randperm(len(clients), generator=generator(seed, "cohort", index))
+        number = max(1, round(self.of_clients * len(clients)))
+        return [clients[i] for i in sorted(drawn[:number].tolist())]
 
     def share(self, clients: Sequence[str]) -> float:
         """Return the share."""
@@ -92,10 +165,6 @@ class Cyclic(Participation):
                 "lower groups",
                 key="cyclic-too-many-groups",
             )
-
-    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
-        """Return the sizes of the smallest and the largest group."""
-        return len(clients) // self.groups, -(-len(clients) // self.groups)
 
     def share(self, clients: Sequence[str]) -> float:
         """Return the share of one group."""
@@ -149,12 +218,6 @@ class Timetable(Participation):
                     key="timetable-empty-round",
                 )
 
-    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
-        """Return the least and the largest number of clients that the table has in a round."""
-        named = [number for of_client in self.rounds.values() for number in of_client]
-        sizes = [named.count(number) for number in set(named)]
-        return min(sizes), max(sizes)
-
     def share(self, clients: Sequence[str]) -> float:
         """Return the share of the table's places that are filled."""
         named = [number for of_client in self.rounds.values() for number in of_client]
@@ -197,11 +260,6 @@ class Availability(Participation):
                 f"{WHERE}: Availability expected at least {self.least} clients, found {len(clients)}",
                 key="availability-too-few-clients",
             )
-
-    def sizes(self, clients: Sequence[str]) -> tuple[int, int]:
-        """Return the least number, and that of all clients."""
-        always = sum(share == 1 for share in self._shares(clients))
-        return max(self.least, always), len(clients)
 
     def share(self, clients: Sequence[str]) -> float:
         """Return the mean probability."""

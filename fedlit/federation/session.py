@@ -27,6 +27,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.handover import PersonalState
+from fedlit.federation.participation import Cohorts
 from fedlit.federation.restoring import changed_clients, check_place, check_states
 from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
@@ -40,6 +41,7 @@ class Session:
         tags: Tags of the run; they override the session's own tags.
         everyone: Data of all clients, including those that do not take part.
         data: Data of the clients that take part.
+        cohorts: The clients of each round.
         masks: Masks of the elements that each client shares.
         personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
@@ -56,6 +58,7 @@ class Session:
     everyone: FederatedDataModule
     data: FederatedDataModule
     clients: dict[str, Client]
+    cohorts: Cohorts
     masks: dict[str, Mask]
     personal: list[str]
     rates: Sequence[float]
@@ -145,7 +148,7 @@ class Session:
         rank_folder = folder.absolute() / str(self.fabric.global_rank)
         rank_folder.mkdir(parents=True)
         self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
-        check_room(rank_folder, self.state_bytes, len(self.clients), self.federation.cohorts.sizes([*self.clients])[1])
+        check_room(rank_folder, self.state_bytes, len(self.clients), self.cohorts.largest)
 
     def save(
         self,
@@ -194,10 +197,9 @@ class Session:
 
     def round(self, index: int) -> Round:
         """Return the plan and the cohort of a round."""
-        plan, names = self.federation.schedule.plan(index), list(self.clients)
-        cohort = self.federation.cohorts.cohort(names, index, self.seed)
+        plan, cohort = self.federation.schedule.plan(index), self.cohorts.of(index)
         shares = self.participation(cohort)
-        return Round(index=index, seed=self.seed, cohort=tuple(cohort), participation=shares, **vars(plan))
+        return Round(index=index, seed=self.seed, cohort=cohort, participation=shares, **vars(plan))
 
     def with_replies(self, rnd: Round, reports: Sequence[ClientReport]) -> Round:
         """Return the round with only the clients that replied."""

@@ -1,5 +1,9 @@
 """Participation plans: which clients train when, and plans that do not fit their clients."""
 
+import random
+from itertools import cycle
+
+import numpy as np
 import pytest
 import torch
 from engine_rounds import opened
@@ -9,8 +13,10 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import CoordinateMedian, FedDyn, Scaffold
 from fedlit.core.randomness import generator
+from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
-from fedlit.federation.participation import Availability, Cyclic, Share, Timetable
+from fedlit.federation.monitor import Monitor
+from fedlit.federation.participation import Availability, Cohorts, Cyclic, Participation, Share, Timetable
 from fedlit.schedules import ConstantSchedule
 
 SITES = [f"site-{k}" for k in range(5)]
@@ -26,14 +32,12 @@ def test_groups_take_turns():
     for groups in range(1, 6):
         one_turn = cohorts(Cyclic(groups), groups)
         assert sorted(name for cohort in one_turn for name in cohort) == SITES
-        assert (min(map(len, one_turn)), max(map(len, one_turn))) == Cyclic(groups).sizes(SITES)
 
 
 def test_a_table_names_the_rounds_of_each_site():
     plan = Timetable({"site-0": [1, 2], "site-1": [2, 3]}, period=3)
     found = cohorts(plan, 4, clients=SITES[:2])
     assert found == [SITES[:1], SITES[:2], SITES[1:2], SITES[:1]]
-    assert plan.sizes(SITES[:2]) == (1, 2)
     assert plan.share(SITES[:2]) == pytest.approx(4 / 6)
 
 
@@ -46,7 +50,6 @@ def test_availability_has_its_probabilities_and_its_least_number():
     assert 0.2 <= share[0] <= 0.2 + 0.24
     assert share[0] + share[1] == pytest.approx(0.2 + 0.7 + 0.24, abs=0.04)
     assert min(map(len, found)) == 2
-    assert plan.sizes(SITES[:3]) == (2, 3)
     free = cohorts(Availability(0.4), 2000)
     assert sum(map(len, free)) / 10000 == pytest.approx(0.4 + 0.6**5 / 5, abs=0.02)
     assert free == cohorts(Availability(0.4), 2000)
@@ -100,10 +103,88 @@ def test_plans_that_contradict_themselves_or_their_clients_are_refused(make, mis
         make()
 
 
+class Own(Participation):
+    """A user's plan: a function of the clients, the round and the plan itself."""
+
+    def __init__(self, draw):
+        self.draw, self.calls = draw, 0
+
+    def cohort(self, clients, index, seed):
+        self.calls += 1
+        return self.draw(clients, index, self)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda clients, index, plan: (name for name in reversed(clients[1:3])),
+        lambda clients, index, plan: {clients[2], clients[1]},
+        lambda clients, index, plan: dict.fromkeys(clients[1:3]),
+        lambda clients, index, plan: np.array(clients)[[2, 1]],
+    ],
+)
+def test_a_cohort_may_be_of_any_kind_and_has_the_order_of_the_clients(draw):
+    cohorts = Cohorts(Own(draw), SITES, 2, 0)
+    assert [cohorts.of(0), cohorts.of(1)] == [("site-1", "site-2")] * 2
+    assert {type(name) for name in cohorts.of(0)} == {str}
+    assert (cohorts.smallest, cohorts.largest, cohorts.idle) == (2, 2, ["site-0", "site-3", "site-4"])
+
+
+@pytest.mark.parametrize(
+    ("draw", "mistake"),
+    [
+        (lambda clients, index, plan: None, ("cohort-not-a-list", "found None")),
+        (lambda clients, index, plan: "site-0", ("cohort-not-a-list", "found 'site-0'")),
+        (lambda clients, index, plan: 2, ("cohort-not-a-list", "found 2")),
+        (lambda clients, index, plan: [], ("cohort-empty-or-repeated", "found none")),
+        (lambda clients, index, plan: clients[:1] * 2, ("cohort-empty-or-repeated", "'site-0' more than once")),
+        (lambda clients, index, plan: cycle(clients), ("cohort-empty-or-repeated", "'site-0' more than once")),
+        (lambda clients, index, plan: ["site-0", "NIH"], ("cohort-client-unknown", "site-0, site-1", "'NIH'")),
+        (lambda clients, index, plan: [0, 1], ("cohort-client-unknown", "found 0")),
+        (lambda clients, index, plan: [clients], ("cohort-client-unknown", "found ['site-0'")),
+    ],
+)
+def test_what_is_no_cohort_is_refused(draw, mistake):
+    with refused(*mistake, "Own.cohort, round 2"):
+        Cohorts(Own(lambda clients, index, plan: draw(clients, index, plan) if index else clients), SITES, 2, 0)
+
+
+DRAWS = random.Random(0)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda clients, index, plan: [clients[plan.calls % len(clients)]],
+        lambda clients, index, plan: DRAWS.sample(clients, 2),
+        lambda clients, index, plan: clients[: plan.__dict__.setdefault("number", 1)],
+    ],
+    ids=["a counter", "a generator that goes on", "changed from outside"],
+)
+def test_a_plan_that_answers_otherwise_the_second_time_is_refused(draw):
+    """A resumed run would go on with other clients than one that was not interrupted."""
+    plan = Own(draw)
+    cohorts = Cohorts(plan, SITES, 3, 0)
+    plan.number = 4
+    with refused("cohort-changes", "Own.cohort, round "):
+        [cohorts.of(index) for index in range(3)]
+
+
+def test_a_run_names_clients_that_no_round_trains():
+    def announced(rounds):
+        plan = Timetable({"site-0": [1], "site-1": [2], "site-2": [1], "site-3": [3]}, period=3)
+        with opened(Federation(rounds=rounds, participation=plan), ToyNet(), ToyData(4), 1) as (session, _):
+            return " ".join(announcement(session, Monitor("val/loss", "min")))
+
+    assert "no round trains site-3; " in announced(2)
+    assert "no round trains" not in announced(3)
+    assert "no round trains" not in announced(1)  # a trial run
+
+
 def test_a_session_refuses_unknown_sites_and_cohorts_that_an_algorithm_cannot_use():
     for aggregators, plan, message in (
         ([], Timetable({"NIH": [1]}), ("plan-client-unknown", "Timetable", "site-0, site-1", "'NIH'")),
-        ([CoordinateMedian()], Availability(0.9), ("nothing-or-everything-cut", "CoordinateMedian")),
+        ([CoordinateMedian()], Cyclic(4), ("nothing-or-everything-cut", "CoordinateMedian")),
     ):
         with refused(*message):
             simulate(ToyNet(), ToyData(4), Federation(aggregators, rounds=1, participation=plan), "32-true")
