@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader
+from jsonargparse import ArgumentParser, Namespace, set_dumper, set_loader
 from rich.console import Console
 
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError, key_of
@@ -21,20 +21,21 @@ SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": HELP, "
 
 LOG = logging.getLogger(__name__)
 
-_read = get_loader("yaml")
 
-
-def _checked(text: str) -> Any:
-    """Parse a YAML file, or a value of the command line, without ambiguous values."""
-    documents.check_text(text)
-    return _read(text)
+def _read(text: str) -> Any:
+    """Parse a YAML file, or a value of the command line; ``KEY:`` and ``{KEY, KEY}`` are texts for jsonargparse."""
+    value = documents.parse(text)
+    if isinstance(value, dict) and value and all(each is None for each in value.values()):
+        plain = text.strip()
+        return text if [f"{key}:" for key in value] == [plain] or ":" not in plain else value
+    return value
 
 
 def _written(settings: Any) -> str:
     return yaml.dump(settings, Dumper=documents.Dumper, sort_keys=False, allow_unicode=True)
 
 
-set_loader("yaml", _checked, (yaml.YAMLError,))
+set_loader("yaml", _read, (yaml.YAMLError,))
 set_dumper("yaml", _written)
 
 

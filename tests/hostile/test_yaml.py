@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from own_tables import people, write_table
 from refusals import refused
 from support.hostile import TINY, Refused, check_refused, each
 
@@ -190,3 +191,19 @@ def test_configurations_in_pieces_are_merged(fedlit_cli, folder):
     Path("two.yaml").write_text("federation: {rounds: 7}\n")
     code, out, _ = fedlit_cli("fit --config one.yaml --config two.yaml --print_config")
     assert (code, "rounds: 7" in out, "window: 1" in out) == (0, True, True)
+
+
+WORDS = {"NO": "NO", "off": "off", "y": "y", "007": "007", "1:30": "1:30", "2026-11-26": "2026-11-26", "true": True,
+         "False": False, "1e-3": 0.001, "1e5": 100000.0, "12": 12, "-1.": -1.0, "0o17": 15, "~": None}  # fmt: skip
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_words_mean_what_yaml_1_2_says(word):
+    assert repr(documents.parse(f"sites: {{{word}: x}}")["sites"]) == repr({WORDS[word]: "x"})
+    assert repr(documents.parse(f"a: {word}")["a"]) == repr(WORDS[word])
+
+
+def test_norway_is_a_country(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(24, clinic=["NO"] * 12 + ["SE"] * 12))
+    told = "data check {} --set '{{site: clinic, labels: [Edema], sites: {{NO: Norway, SE: Sweden}}}}'"
+    assert "Norway" in fedlit_cli(told.format(table)).succeeded()

@@ -1,5 +1,6 @@
 """YAML files of users: read in one way everywhere, and refused if they cannot mean what they say."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,26 @@ import yaml
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import lookalikes
 
-Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """A loader of YAML 1.2's words: ``NO``, ``1:30``, ``007`` and dates are texts, and ``1e-3`` is a number."""
+
+
+# PyYAML follows YAML 1.1, by which yes, no, on and off are truth values, and 012 is ten.
+WORDS = {
+    "int": (r"[-+]?(0|[1-9][0-9_]*)|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
+    "float": (
+        r"[-+]?(\.[0-9]+|[0-9]+\.[0-9]*)([eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+}
+Loader.yaml_implicit_resolvers = {
+    first: [(tag, words) for tag, words in resolvers if tag.rpartition(":")[2] not in (*WORDS, "timestamp")]
+    for first, resolvers in Loader.yaml_implicit_resolvers.items()
+}
+for _name, (_words, _first) in WORDS.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(f"^(?:{_words})$"), list(_first))
 
 LARGEST = 100_000
 """Largest number of values of a document with all aliases expanded, unless they are written out. Configurations have
