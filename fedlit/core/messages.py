@@ -139,6 +139,10 @@ class ClientData:
     val: Dataset | None = None
     test: Dataset | None = None
 
+    def __post_init__(self) -> None:
+        # Names may come from NumPy arrays, and would be shown as np.str_('north').
+        self.name, self.classes = str(self.name), tuple(map(str, self.classes))
+
 
 @dataclass(frozen=True)
 class Round:

@@ -214,6 +214,7 @@ def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndar
     for name, values in groups.items():
         if not isinstance(name, str) or not name.strip():
             raise DataError(f"records: expected names of groups such as 'sex', found {name!r}", key="record-group-name")
+        name = str(name)  # a NumPy text is a str
         if np.ndim(values) != 1 or len(values) != size:
             found = f"{len(values)}" if np.ndim(values) else repr(values)
             raise DataError(

@@ -75,7 +75,7 @@ class GivenClients(FederatedDataModule):
                 f"{len(parts)}{' without a training set' * (len(parts) in (1, 2, 3))}",
                 key="client-data-tuple",
             )
-        if unknown := [label for label in classes if label not in self.classes]:
+        if unknown := [str(label) for label in classes if label not in self.classes]:
             raise ConfigError(
                 f"{where}: expected classes of the model, {self.classes}, found {unknown[0]!r}",
                 key="client-class-unknown",
@@ -95,10 +95,11 @@ def _named(key: str, value: Any) -> dict[str, Any]:
         )
     if wrong := [name for name in value if not isinstance(name, str)]:
         raise ConfigError(
-            f"{key}: expected names that are texts, found {wrong[0]!r}; write '{wrong[0]}'", key="client-name-not-text"
+            f"{key}: expected names that are texts, found {wrong[0]}; write '{wrong[0]}'", key="client-name-not-text"
         )
-    distinct_names(value)
-    return dict(value)
+    named = {str(name): data for name, data in value.items()}  # a NumPy text is a str
+    distinct_names(named)
+    return named
 
 
 def data_set(where: str, value: Any) -> Dataset:

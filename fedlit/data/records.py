@@ -105,7 +105,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
         DataError: Lengths differ, an image has no site or no patient, an image id occurs twice, a label is not 0, 1 or
             NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
-    records = replace(records, labels=np.asarray(records.labels))
+    records = replace(records, labels=np.asarray(records.labels), classes=tuple(map(str, records.classes)))
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
@@ -151,7 +151,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
             f"{str(records.names[row])!r}, class {records.classes[column]!r} ({wrong.sum()} such labels)",
             key="records-label-not-binary",
         )
-    for site, classes in records.site_classes.items():
+    for site, classes in ((str(site), [*map(str, classes)]) for site, classes in records.site_classes.items()):
         unknown = [label for label in classes if label not in records.classes]
         if unknown:
             raise DataError(

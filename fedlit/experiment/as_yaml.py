@@ -42,8 +42,10 @@ def described(part: Any, depth: int = DEPTH) -> dict[str, Any]:
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
     """Return a value as YAML can hold it; objects are described."""
-    if value is None or isinstance(value, (bool, str)):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, str):
+        return str(value)  # YAML cannot hold a NumPy text
     if isinstance(value, (Number, np.generic)):
         return value.item() if isinstance(value, np.generic) else value
     if isinstance(value, Path):

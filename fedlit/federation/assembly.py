@@ -80,6 +80,7 @@ def assemble(
         data.prepare_data()
     fabric.barrier()
     data.setup("fit")
+    data.clients = {str(name): client for name, client in data.clients.items()}  # names may be NumPy texts
     everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
     if layout.classes and data.classes and layout.classes != tuple(data.classes):

@@ -21,7 +21,7 @@ def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> 
     if unknown or not clients:
         raise ConfigError(
             f"clients: expected names among {', '.join(data.clients)}, found "
-            f"{', '.join(map(repr, unknown)) or 'an empty list'}",
+            f"{', '.join(map(repr, map(str, unknown))) or 'an empty list'}",
             key="clients-not-in-data",
         )
     part = copy.copy(data)
@@ -43,7 +43,7 @@ def participating_clients(
     if unknown := [name for name in factors if name not in everyone.clients]:
         raise ConfigError(
             f"federation.lr_factors: expected names among {', '.join(everyone.clients)}, found "
-            f"{', '.join(map(repr, unknown))}",
+            f"{', '.join(map(repr, map(str, unknown)))}",
             key="lr-factors-client-unknown",
         )
     sizes = {name: len(d.train) for name, d in data.clients.items()}

@@ -146,7 +146,7 @@ class Settings(RoundSettings):
                 key="gradient-clip-and-clamp",
             )
         for name, factor in (self.lr_factors or {}).items():
-            where = f"federation.lr_factors: {name!r}"
+            where = f"federation.lr_factors: {str(name)!r}"
             check_number(where, factor, "(0, inf)", key="lr-factor-not-positive", optional=False)
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError(

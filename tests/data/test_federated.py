@@ -239,6 +239,15 @@ def with_one_patient_in_two_splits(records: Records) -> Records:
             ("site-scheme-class-unknown", "'North'", "'Hernia'"),
         ),
         (lambda records: replace(records, site_classes={"Nord": ("Mass",)}), ("site-scheme-site-unknown", "'Nord'")),
+        (
+            lambda records: replace(records, classes=np.array(["A", "B", "B"])),
+            ("records-label-shape", "['A', 'B', 'B']"),
+        ),
+        (
+            lambda records: replace(records, site_classes=dict.fromkeys(np.array(["North"]), np.array(["Hernia"]))),
+            ("site-scheme-class-unknown", "'North'", "'Hernia'"),
+        ),
+        (lambda records: replace(records, groups={np.str_("sex"): ["f"]}), ("record-group-length", "'sex'")),
     ],
 )
 def test_contradicting_records_are_refused(tmp_path, change, mistake):

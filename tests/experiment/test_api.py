@@ -82,6 +82,17 @@ class TestWhatItGives:
         with refused("client-unknown", "'west'", "north, south"):
             fitted.model_of("west")
 
+    def test_names_of_numpy(self):
+        names, classes = np.array(["north", "south"]), np.array(["Edema", "Mass"])
+        parts = (part(12, 1), part(12, 2))
+        fitted = fit(net(), {name: ClientData(name, classes, data) for name, data in zip(names, parts, strict=True)})
+        assert yaml.safe_load((fitted.directory / "config.yaml").read_text())["data"]["init_args"][
+            "clients"
+        ].keys() == {"north", "south"}
+        for name, mistake in ((np.str_("west"), "lr-factors-client-unknown"), (names[0], "lr-factor-not-positive")):
+            with refused(mistake, f"'{name}'"):
+                fit(lr_factors={name: -1.0 if name in names else 0.5})
+
     def test_test_sets_that_no_client_has(self):
         assert "test/Zurich/auroc_macro" in fit(test_sets={"Zurich": part(20, 8)}).test
 

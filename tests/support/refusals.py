@@ -1,5 +1,6 @@
 """Checks of refused mistakes: the key of the error, and the places and values that its text must name."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
@@ -58,5 +59,6 @@ Cli = Callable[[str], Printed]
 
 
 def _check(key: str | None, expected: str | None, names: tuple[object, ...], text: str) -> None:
+    assert not re.search(r"\bnp\.\w+\(", text), text  # a user writes 'north', not np.str_('north')
     missing = [name for name in map(str, names) if name not in text]
     assert (key, missing) == (expected, []), text
