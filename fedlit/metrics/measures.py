@@ -142,11 +142,14 @@ class Sample:
     support: PatientCounts  # Images and patients.
 
 
-def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float) -> Gap:
+def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float, extra: float = np.inf) -> Gap:
     """Test the gap between two groups of patients, in the same runs.
 
     The standard error under test-set noise comes from draws of all patients, so patients in both groups are no problem.
-    With several seeds, the variance is the sum of that of the images and of that over seeds.
+    With several seeds, the variance is the sum of that of the images and of that over seeds. If each seed has its own
+    test images, gaps of seeds show both noises: the larger p and the longer interval are used. The ``extra`` variance
+    is that of test images in common (Nadeau and Bengio 2003), relative to that of one seed; it is infinite if all seeds
+    have the same images.
     """
     changes, both = group.values - reference.values, (group, reference)
     value, fewest = float(changes.mean()), min(each.support.patients(measure.side) for each in both)
@@ -158,15 +161,24 @@ def compare_groups(measure: Measure, group: Sample, reference: Sample, level: fl
     inverse = sum(part**2 / freedom for part, freedom in parts) / sum(part for part, _ in parts) ** 2
     p = p_images = _two_sided(value / error, inverse)
     p_seeds, seeds = float("nan"), len(changes)
+    reach = _quantile(level, inverse) * error
     if seeds > 1:
-        variance = changes.var(ddof=1) / seeds
+        own = extra < np.inf
+        variance = changes.var(ddof=1) * (1 / seeds + (extra if own else 0))
         p_seeds = _two_sided(value / max(variance, 1e-24) ** 0.5, 1 / (seeds - 1))
+        if own:
+            reach = max(reach, _quantile(level, 1 / (seeds - 1)) * variance**0.5)
+            return Gap(value, Interval(value - reach, value + reach, level), p_images, p_seeds, max(p_seeds, p_images))
         total = variance + error**2
         inverse = (variance**2 / (seeds - 1) + error**4 * inverse) / total**2
-        error = total**0.5
-        p = max(p_seeds, _two_sided(value / error, inverse))
-    reach = float(stats.t.ppf((1 + level) / 2, 1 / inverse if inverse else np.inf) * error)
+        p = max(p_seeds, _two_sided(value / total**0.5, inverse))
+        reach = _quantile(level, inverse) * total**0.5
     return Gap(value, Interval(value - reach, value + reach, level), p_images, p_seeds, p)
+
+
+def _quantile(level: float, inverse: float) -> float:
+    """Return the quantile of Student's t for an interval, given the inverse of its degrees of freedom."""
+    return float(stats.t.ppf((1 + level) / 2, 1 / inverse if inverse else np.inf))
 
 
 def _two_sided(statistic: float, inverse: float) -> float:

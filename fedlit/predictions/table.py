@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FOLDER = "predictions"
 """Folder in a run's directory and among its artifacts, with one file per test set, scored by the tested model."""
 
+PROBABILITIES = "probabilities"
+"""Folder in a run's directory to which ``fedlit predict`` writes."""
+
 KINDS = {"validation_step": "logit", "predict_step": "probability"}
 """Kind of score that each step of a module returns."""
 

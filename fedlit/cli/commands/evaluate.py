@@ -13,11 +13,12 @@ from fedlit.core.system.argument_types import check_number
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
 
-EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Everything is computed
-from the predictions that `fedlit fit` and `fedlit test` write. A threshold is chosen on the validation images that
-`fedlit predict --part val` scores, never on test images, and is then used on every test set and at every site. OUTPUT
-receives report.html, its figures as SVG and PDF, estimates.csv, gaps.csv and points.csv. Runs in MLflow receive up to
-four figures as artifacts, in the folder evaluation."""
+EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Runs with their own
+draws of the data, as `--seed 0,1,2` and sweeps make them, are evaluated on the test images of their draws. Everything
+is computed from the predictions that `fedlit fit` and `fedlit test` write. A threshold is chosen on the validation
+images that `fedlit predict --part val` scores, never on test images, and is then used on every test set and at every
+site. OUTPUT receives report.html, its figures as SVG and PDF, estimates.csv, gaps.csv and points.csv. Runs in MLflow
+receive up to four figures as artifacts, in the folder evaluation."""
 
 
 def parser(argv: Sequence[str]) -> Parser:

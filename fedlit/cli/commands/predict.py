@@ -17,7 +17,7 @@ from fedlit.experiment.resumption import required_checkpoint
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.scoring import image_files, load_scorer, names_a_model, score_files, write_scores
-from fedlit.predictions.table import collected, write
+from fedlit.predictions.table import PROBABILITIES, collected, write
 from fedlit.tracking.run import run_of
 
 IMAGES = (
@@ -70,7 +70,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         session = experiment.session(run_of(path))
         with closing(session.engine):
             server, rounds, _ = session.restore(path)
-            folder = args.output or run_of(path) / "probabilities"
+            folder = args.output or run_of(path) / PROBABILITIES
             for name, scores in evaluate_sets(session, server, args.part, "predict_step").items():
                 table = collected(session, name, scores, rounds)
                 if table is None:

@@ -1,6 +1,6 @@
 """Images, labels and classes that all runs were tested on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
@@ -27,7 +27,7 @@ class Shared:
     unlearned: np.ndarray  # `[C]` bool, True if some run had no positive training image of the class.
     notes: Notes  # What was left out.
     rows: tuple[slice, ...] = ()  # Rows of each run if draws of the data have their own test images; empty for all.
-    overlap: float = 0.0  # Share of the test images that two draws have in common.
+    overlap: float = 1.0  # Share of the test images that two draws have in common.
 
     def of_run(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return `[n, C]` scores and labels of a run, and the `[n]` units of its images."""
@@ -119,7 +119,7 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
         ConfigError: If the runs of a draw have nothing to `share`, or the draws share no class.
     """
     members = {draw: [i for i, other in enumerate(draws) if other == draw] for draw in dict.fromkeys(draws)}
-    tested = [_tested_on(predictions[numbers[0]]) for numbers in members.values()]
+    tested = [tested_on(predictions[numbers[0]]) for numbers in members.values()]
     if len(tested) < 2 or all(each == tested[0] for each in tested):
         return share(names, predictions)
     parts = [share([names[i] for i in ns], [predictions[i] for i in ns]) for ns in members.values()]
@@ -137,8 +137,6 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
         for i, values in zip(members_of, part.scores, strict=True):
             scores[i], rows[i] = values[:, column], slice(ends[number], ends[number + 1])
     notes = list(dict.fromkeys(note for part in parts for note in part.notes))
-    common = [len(one.items() & other.items()) / min(len(one), len(other)) for one, other in combinations(tested, 2)]
-    same = [all(one[key] == other[key] for key in one.keys() & other) for one, other in combinations(tested, 2)]
     return Shared(
         classes=tuple(classes),
         labels=np.concatenate([part.labels[:, column] for part, column in zip(parts, columns, strict=True)]),
@@ -149,12 +147,23 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
         unlearned=np.any([part.unlearned[column] for part, column in zip(parts, columns, strict=True)], axis=0),
         notes=notes,
         rows=tuple(rows[i] for i in range(len(draws))),
-        overlap=float(np.mean(common)) if all(same) else 0.0,
+        overlap=overlap_of(tested),
     )
 
 
-def _tested_on(predictions: Predictions) -> dict[str, tuple[str, bytes]]:
-    """Return patient and labels by image; synthetic data use the same names for other images in each draw."""
+def overlap_of(tested: Sequence[Mapping[str, tuple[str, bytes]]]) -> float:
+    """Return the mean share of the test images that two draws have in common, given `tested_on` of each draw.
+
+    It is 0 if images of the same name have other patients or labels, as synthetic data have in each draw.
+    """
+    pairs = list(combinations(tested, 2))
+    if not all(one[key] == other[key] for one, other in pairs for key in one.keys() & other):
+        return 0.0
+    return float(np.mean([len(one.keys() & other) / min(len(one), len(other)) for one, other in pairs]))
+
+
+def tested_on(predictions: Predictions) -> dict[str, tuple[str, bytes]]:
+    """Return patient and labels by image."""
     labels = np.nan_to_num(predictions.labels.numpy(), nan=-1).astype(np.int8)
     return {
         name: (patient, row.tobytes())
@@ -197,7 +206,7 @@ def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[
         if all(index.is_unique for index in ids):
             return ids
     name, run = next((n, p) for n, p, joined in zip(names, predictions, ids, strict=True) if not joined.is_unique)
-    twice = pd.Series(run.images).mode()[0]
+    twice = str(pd.Series(run.images).mode()[0])
     raise ConfigError(
         f"{name}: expected one name per test image, found {twice!r} twice, so images cannot be paired "
         "between runs; leave the run out",

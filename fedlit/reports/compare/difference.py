@@ -8,7 +8,6 @@ from scipy import stats
 
 from fedlit.metrics.intervals import Interval
 from fedlit.metrics.paired import ALPHA, holm, stars
-from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.methods import Method
 
 
@@ -65,14 +64,14 @@ def paired_by_seed(method: Method, baseline: Method) -> bool:
     return method.draws == baseline.draws and len(set(method.draws)) >= max(2, len(method.draws))
 
 
-def extra_variance(shared: Shared) -> float:
+def extra_variance(overlap: float) -> float:
     """Return the extra variance of a mean over paired seeds, relative to the variance of one seed.
 
     It is added to the 1/n of n independent seeds. If the test images of draws overlap, it is that of a resampled t-test
     (Nadeau and Bengio 2003): the number of test images over that of other images. It is infinite if all draws have the
     same test images, because differences between seeds do not show the noise of these images.
     """
-    return shared.overlap / (1 - shared.overlap) if shared.rows and shared.overlap < 1 else np.inf
+    return overlap / (1 - overlap) if overlap < 1 else np.inf
 
 
 def tested_difference(

@@ -319,7 +319,7 @@ def _against(
         tested = intervals.paired_delong(runs.scores[0], baseline.scores[0], shared.labels)
         error[:-1], how = np.sqrt(tested), DELONG
     by_draw = paired_by_seed(runs.method, baseline.method)
-    extra = extra_variance(shared) if by_draw else None
+    extra = extra_variance(shared.overlap) if by_draw else None
     columns = zip(*(each.by_seed.T for each in both), error, strict=True)
     differences = [tested_difference(*column, level, extra) for column in columns]
     differences = [each if ok else each.untested for each, ok in zip(differences, _judged(support), strict=True)]

@@ -2,11 +2,13 @@
 
 Each measure is computed for every class and group, on each test set, for each run. With several runs, which differ in
 their seed, values and draws are means over runs. All classes, groups and runs share the draws of patients, so gaps
-between groups are paired if they share patients.
+between groups are paired if they share patients. Runs with their own draws of the data have their own test images: the
+patients of all draws are drawn together, and each run takes its own.
 """
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +25,7 @@ from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.metrics.thresholds import predictive_values
 from fedlit.predictions.table import GROUP
+from fedlit.reports.compare.difference import extra_variance
 from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.evaluation.images import COLUMNS, RANKING, Images, test_images, validation_images
@@ -93,14 +96,21 @@ def evaluate_runs(
     notes, methods = list(notes), grouped(runs)
     if len(methods) > 1:
         named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
+        command = shlex.join(["fedlit", "evaluate", *(run.where for run in methods[0].runs)])
         raise ConfigError(
             f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
-            f"({named}); name only the runs of one, and compare methods with `fedlit compare`",
+            f"({named}); name only the runs of one: {command}. `fedlit compare` compares methods",
             key="evaluate-several-methods",
         )
     method = methods[0]
     objective = str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
     sets = test_images(method.runs, request.test_set, objective, notes)
+    if of_draws := [images for images in sets if images.draws > 1]:
+        common = f", of which two draws have {100 * of_draws[0].overlap:.0f}% in common" if of_draws[0].overlap else ""
+        notes.append(
+            f"Runs have their own draws of the data: on {', '.join(images.name for images in of_draws)}, each run is "
+            f"evaluated on the test images of its draw{common}, and values are means over runs."
+        )
     if objective in RANKING:
         notes.append(
             f"{objective} trains scores to rank images; they are not probabilities. Calibration, Brier score and net "
@@ -147,7 +157,7 @@ def evaluate_images(
     frames = {
         "estimates": pd.DataFrame([_where(cell) | _estimate(cell, key, request) for cell in cells for key in MEASURES]),
         "points": pd.DataFrame([row for cell in cells for row in _point_rows(cell, request)]),
-        "gaps": _gaps(cells, kinds, request),
+        "gaps": _gaps(cells, kinds, {images.name: extra_variance(images.overlap) for images in sets}, request),
     }
     return Evaluation(method, request, tuple(sets), tuple(kinds), notes=notes, **frames)
 
@@ -220,8 +230,9 @@ def _cells(
         if made is None
     ]
     if absent:
+        in_draw = ", in a draw of the data" if images.draws > 1 else ""
         notes.append(
-            f"{images.file}: without positive images, or without negative ones, so there are no values: "
+            f"{images.file}: without positive images, or without negative ones{in_draw}, so there are no values: "
             f"{by_owner(absent)}."
         )
     return [each for each in cells if each is not None]
@@ -240,34 +251,39 @@ def _cell(
     labels, name = images.labels[:, column], images.classes[column]
     known = ~np.isnan(labels)
     prevalence = float(labels[known].mean()) if request.prevalence is None and known.any() else request.prevalence
-    rows = rows & known
-    positive = labels[rows] == 1
-    if positive.all() or not positive.any():
-        return None
     stated, chosen = replace(request.stated, prevalence=prevalence), tuple(t for t in thresholds if t.name == name)
-    ids, local = np.unique(patient[rows], return_inverse=True)
     parts, values = [], []
-    for number, logits in enumerate(images.logits):
-        logit = logits[rows, column]
+    for number, (logits, scored) in enumerate(images.by_run):
+        ours = rows & known & scored
+        logit, positive = logits[ours, column], labels[ours] == 1
+        if positive.all() or not positive.any():
+            return None
+        ids, local = np.unique(patient[ours], return_inverse=True)
         part = Performance(logit, positive, local, len(ids), stated, [t.values[number] for t in chosen])
         probability = expit(logit)
         binned = Reliability.of(probability, positive, bin_edges(probability)).parts
         values.append({key: value[0] for key, value in part.values(np.ones((len(ids), 1))).items()} | binned)
-        parts.append(part)
+        parts.append((ids, part))
     draws: dict[str, list[np.ndarray]] = {}
     for start in range(0, counts.shape[1], CHUNK):
-        drawn = counts[ids, start : start + CHUNK].astype(np.float32)
-        of_runs = [part.values(drawn) for part in parts]
+        drawn = counts[:, start : start + CHUNK]
+        of_runs = [part.values(drawn[ids].astype(np.float32)) for ids, part in parts]
         for key in of_runs[0]:
             draws.setdefault(key, []).append(np.mean([each[key] for each in of_runs], axis=0))
     return Cell(
         (images.name, *group, name),
-        parts[0].support,
+        _support(rows, labels, images.numbers, patient),
         {key: np.array([each[key] for each in values]) for key in values[0]},
         {key: np.concatenate(each) for key, each in draws.items()},
         prevalence,
         chosen,
     )
+
+
+def _support(rows: np.ndarray, labels: np.ndarray, image: np.ndarray, patient: np.ndarray) -> PatientCounts:
+    """Count the images and patients, given the numbers of both, `[N]`, which may repeat in other draws of the data."""
+    sides = [rows & (labels == value) for value in (1, 0)]
+    return PatientCounts(*(len(np.unique(of[side])) for of in (image, patient) for side in sides))
 
 
 def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, object]:
@@ -304,8 +320,13 @@ def _point_rows(cell: Cell, request: EvaluationOptions) -> Iterator[dict[str, ob
             yield _where(cell) | chosen | _estimate(cell, f"{name}@{number}", request)
 
 
-def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOptions) -> pd.DataFrame:
-    """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them."""
+def _gaps(
+    cells: Sequence[Cell], kinds: Sequence[str], extra: Mapping[str, float], request: EvaluationOptions
+) -> pd.DataFrame:
+    """Test the gaps between each group and the largest group of its kind, with Holm's correction for all of them.
+
+    ``extra`` is the extra variance of the mean over seeds, by test set.
+    """
     rows: list[dict[str, object]] = []
     references: dict[tuple[str, str, str], Cell] = {}
     for cell in cells:
@@ -318,7 +339,7 @@ def _gaps(cells: Sequence[Cell], kinds: Sequence[str], request: EvaluationOption
         fixed = [f"{rate}@{i}" for i, t in enumerate(cell.thresholds) if t.source == FEDERATION for rate in RATES]
         for key in (*measures.TESTED, *fixed):
             samples = [measures.Sample(each.runs[key], each.draws[key], each.support) for each in (cell, reference)]
-            gap = measures.compare_groups(_measure(key), *samples, request.level)
+            gap = measures.compare_groups(_measure(key), *samples, request.level, extra[name])
             measure, _, threshold = key.partition("@")
             at = cell.thresholds[int(threshold)].point.title if threshold else ""
             where = {"set": name, "by": kind, "group": group, "reference": reference.place[2], "class": label}

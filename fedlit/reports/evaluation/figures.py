@@ -1,6 +1,7 @@
 """Figures of an evaluation, one panel per class: reliability diagram, ROC and PR curves by group, decision curve."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -83,15 +84,25 @@ def _figure(
     return figure
 
 
-def _labelled(
-    images: Images, column: int, rows: np.ndarray | bool = True, fewest: int = 1
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the rows of the labelled images and their labels; None with fewer patients on a side than ``fewest``."""
-    labels = images.labels[:, column]
-    known = np.flatnonzero(~np.isnan(labels) & rows)
-    positive, units = labels[known] == 1, images.units[known]
-    enough = min(len(np.unique(units[positive])), len(np.unique(units[~positive]))) >= fewest
-    return (known, positive) if enough else None
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """The n labelled images of a class that a run has scored."""
+
+    logit: np.ndarray  # `[n]`
+    positive: np.ndarray  # `[n]` bool.
+    patient: np.ndarray  # `[n]` number of each image's patient.
+
+
+def _labelled(images: Images, column: int, rows: np.ndarray | bool = True, fewest: int = 1) -> list[Labelled] | None:
+    """Return the labelled images of each run; None with fewer patients on a side than ``fewest``."""
+    labels, patient = images.labels[:, column], patient_codes(images.units, len(images.units))[0]
+    known = ~np.isnan(labels) & rows
+    sides = [known & (labels == value) for value in (1, 0)]
+    enough = min(len(np.unique(patient[side])) for side in sides) >= fewest
+    if not enough or not all((side & scored).any() for side in sides for _, scored in images.by_run):
+        return None
+    runs = [(logits[:, column], known & scored) for logits, scored in images.by_run]
+    return [Labelled(logit[ours], labels[ours] == 1, patient[ours]) for logit, ours in runs]
 
 
 def _undefined(axes: Axes) -> None:
@@ -103,10 +114,10 @@ def _undefined(axes: Axes) -> None:
 def _reliability(axes: Axes, images: Images, column: int, evaluation: Evaluation) -> None:
     if (labelled := _labelled(images, column)) is None:
         return _undefined(axes)
-    rows, positive = labelled
-    probability = np.concatenate([expit(logits[rows, column]) for logits in images.logits])
-    patient = np.tile(patient_codes(images.units, len(images.units))[0][rows], len(images.logits))
-    positive, edges = np.tile(positive, len(images.logits)), bin_edges(probability)
+    joined = (np.concatenate([getattr(run, part) for run in labelled]) for part in ("logit", "positive", "patient"))
+    logit, positive, patient = joined
+    probability = expit(logit)
+    edges = bin_edges(probability)
     binned = Reliability.of(probability, positive, edges)
     place = np.unique(bin_of(probability, edges), return_inverse=True)[1]
     low, high = binned.intervals(place, positive, patient, evaluation.request.level)
@@ -122,8 +133,7 @@ def _roc(axes: Axes, images: Images, column: int, rows: Mapping[str, np.ndarray]
     roc_axes(axes)
     for number, (name, mask) in enumerate(rows.items()):
         if (labelled := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
-            kept, positive = labelled
-            band = roc_curve([logits[kept, column] for logits in images.logits], [positive * 1.0] * len(images.logits))
+            band = roc_curve([run.logit for run in labelled], [run.positive * 1.0 for run in labelled])
             _line(axes, np.append(0, band.x), np.append(0, band.mean), looks[name], number, len(rows))
 
 
@@ -133,7 +143,7 @@ def _precision(
     axes.set(xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
     for number, (name, mask) in enumerate(rows.items()):
         if (labelled := _labelled(images, column, mask, MIN_PATIENTS)) is not None:
-            curves = [_precision_at(logits[labelled[0], column], labelled[1]) for logits in images.logits]
+            curves = [_precision_at(run.logit, run.positive) for run in labelled]
             _line(axes, RECALLS, np.mean(curves, axis=0), looks[name], number, len(rows))
 
 
@@ -147,17 +157,16 @@ def _precision_at(logit: np.ndarray, positive: np.ndarray) -> np.ndarray:
 def _decision(axes: Axes, images: Images, column: int, looks: Mapping[str, Style]) -> None:
     if (labelled := _labelled(images, column)) is None:
         return _undefined(axes)
-    rows, positive = labelled
-    share = positive.mean()
+    share = float(np.mean([run.positive.mean() for run in labelled]))
     most = min(0.9, max(0.1, 3 * share))
     risks = np.linspace(most / 100, most, 100)
     curves = []
-    for logits in images.logits:
-        probability = expit(logits[rows, column])
-        sides = (probability[positive], probability[~positive])
+    for run in labelled:
+        probability = expit(run.logit)
+        sides = (probability[run.positive], probability[~run.positive])
         counts = [len(side) - np.searchsorted(np.sort(side), risks) for side in sides]
-        curves.append(net_benefit(*counts, len(rows), risks))
-    everyone = net_benefit(positive.sum(), (~positive).sum(), len(rows), risks)
+        curves.append(net_benefit(*counts, len(probability), risks))
+    everyone = net_benefit(share, 1 - share, 1, risks)
     lines = {MODEL: np.mean(curves, axis=0), EVERYONE: everyone, NOBODY: np.zeros(len(risks))}
     for number, (name, values) in enumerate(lines.items()):
         _line(axes, risks, values, looks[name], number, 3)

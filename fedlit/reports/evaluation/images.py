@@ -1,7 +1,9 @@
 """Test and validation images of a method: the logits of each of its runs, labels, patients and groups."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,9 @@ from scipy.special import logit
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
-from fedlit.predictions.table import AGAIN, FOLDER, GROUP, Predictions, read
+from fedlit.predictions.table import AGAIN, FOLDER, GROUP, PROBABILITIES, Predictions, read
+from fedlit.reports.compare.alignment import image_ids, overlap_of, tested_on
 from fedlit.reports.compare.past_run import Notes, PastRun
-
-PROBABILITIES = "probabilities"
-"""Folder in a run's directory to which ``fedlit predict`` writes."""
 
 COLUMNS = {"client": "clients", "site": "sites"}
 """Columns of a file that group its images without being called ``group/...``."""
@@ -26,7 +26,10 @@ SOFTMAX, RANKING = ("SoftmaxFocalLoss",), ("AUCSaddle",)
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """A set of N images with the logits of the R runs of a method."""
+    """A set of N images with the logits of the R runs of a method.
+
+    If runs have their own draws of the data, these are the images of all draws, and a run has scored those of its draw.
+    """
 
     name: str  # Name of the set.
     file: Path  # File of the first run, for messages.
@@ -37,65 +40,155 @@ class Images:
     patients_known: bool
     groups: Mapping[str, np.ndarray]  # `[N]` str by kind of group, "" if unknown.
     round: tuple[int, ...]  # Number of rounds of each run's model.
+    scored: tuple[np.ndarray, ...] = ()  # `[N]` bool for each run: the images of its draw; empty for all images.
+    ids: np.ndarray | None = None  # `[N]`, equal for an image that is in several draws; None if there is one draw.
+    overlap: float = 1.0  # Share of the images that two draws have in common.
+
+    @property
+    def by_run(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield for each run its `[N, C]` logits, and `[N]` bool, the images that it has scored."""
+        everything = np.ones(len(self.labels), dtype=bool)
+        return zip(self.logits, self.scored or (everything,) * len(self.logits), strict=True)
+
+    @property
+    def draws(self) -> int:
+        """Return the number of draws of the data."""
+        return len({rows.tobytes() for rows in self.scored}) or 1
+
+    @property
+    def text(self) -> str:
+        """Return the numbers of images, patients and draws."""
+        counts = [f"{len(np.unique(self.numbers)):,} images"]
+        counts += [f"{len(np.unique(self.units)):,} patients"] * self.patients_known
+        return ", ".join(counts) + f", in {self.draws} draws of the data" * (self.draws > 1)
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """Return `[N]`, the number of each image; images in several draws have the same number."""
+        return np.arange(len(self.labels)) if self.ids is None else np.unique(self.ids, return_inverse=True)[1]
 
 
-def read_images(runs: Sequence[PastRun], files: Sequence[Path], objective: str, notes: Notes) -> Images:
-    """Read the predictions of runs for one set of images.
+def read_images(
+    runs: Sequence[PastRun], parts: Sequence[Predictions], files: Sequence[Path], objective: str, notes: Notes
+) -> Images:
+    """Join the predictions of runs for one set of images, from these files; each draw of the data has its own images.
 
     Raises:
-        DataError: A file is damaged.
-        ConfigError: The runs differ in images, labels, patients, groups or classes.
+        ConfigError: The runs differ in groups or classes, or those of one draw in images, labels or patients.
     """
-    parts = [read(file) for file in files]
-    first, file = parts[0], files[0]
-    keys = [_keys(part, each) for part, each in zip(parts, files, strict=True)]
-    logits = []
-    for part, key, other in zip(parts, keys, files, strict=True):
-        rows = key.get_indexer(keys[0])
-        if len(key) != len(keys[0]) or (rows < 0).any():
-            absent = first.images[rows < 0] if (rows < 0).any() else part.images[keys[0].get_indexer(key) < 0]
-            raise ConfigError(
-                f"{other}: column image: expected the {len(keys[0]):,} images of {file}, found {len(key):,}, and only "
-                f"one of the files has {absent[0]!r}; evaluate runs on one draw of the data, with one data.seed",
-                key="predictions-of-other-images",
-            )
-        if part.classes != first.classes:
-            raise ConfigError(
-                f"{other}: expected the classes of {file}, found others; evaluate runs of one method",
-                key="predictions-of-other-classes",
-            )
-        theirs, ours = _columns(part), _columns(first)
-        for column in dict.fromkeys([*ours, *theirs]):
-            if column not in theirs or column not in ours:
-                lacking = file if column in theirs else other
-                raise ConfigError(
-                    f"{lacking}: expected the column {column}, which other runs have, found none; {AGAIN}",
-                    key="evaluate-column-missing",
-                )
-            if not np.array_equal(theirs[column][rows], ours[column], equal_nan=ours[column].dtype.kind == "f"):
-                raise ConfigError(
-                    f"{other}: column {column}: expected the values of {file}, found others for the same images; "
-                    "evaluate runs on one draw of the data, with one data.seed",
-                    key="predictions-of-other-values",
-                )
-        logits.append(_logits(part, other, objective)[rows])
-    known = not (first.patients == "").any()
+    _check_alike(parts, files)
+    members = {run.draw: [i for i, other in enumerate(runs) if other.draw == run.draw] for run in runs}
+    if len(members) > 1 and _are_equal(parts, files):
+        members = {(): list(range(len(parts)))}
+    tables, logits = [], {}
+    for numbers in members.values():
+        first = numbers[0]
+        for i in numbers:
+            rows = _rows(parts[first], parts[i], files[first], files[i])
+            logits[i] = _logits(parts[i], files[i], objective)[rows]
+        tables.append(parts[first])
+    known = not any((table.patients == "").any() for table in tables)
     if not known:
         notes.append(
-            f"{file}: column patient: some are unknown, so images are counted instead of patients and taken as "
+            f"{files[0]}: column patient: some are unknown, so images are counted instead of patients and taken as "
             "independent; intervals may be too narrow."
         )
-    return Images(
-        name=first.name,
-        file=file,
-        classes=first.classes,
-        logits=tuple(logits),
-        labels=first.labels.numpy().astype(np.float64),
-        units=first.patients if known else np.arange(len(first)),
+    groups = {name: np.concatenate([table.groups[name] for table in tables]) for name in parts[0].groups}
+    groups |= {name: np.concatenate([getattr(table, field) for table in tables]) for name, field in COLUMNS.items()}
+    joined = Images(
+        name=parts[0].name,
+        file=files[0],
+        classes=parts[0].classes,
+        logits=tuple(logits[i] for i in range(len(parts))),
+        labels=torch.cat([table.labels for table in tables]).numpy().astype(np.float64),
+        units=tables[0].patients if known else np.arange(len(tables[0])),
         patients_known=known,
-        groups=dict(first.groups) | {name: getattr(first, attribute) for name, attribute in COLUMNS.items()},
+        groups=groups,
         round=tuple(part.round for part in parts),
     )
+    return joined if len(members) == 1 else _of_draws(joined, tables, list(members.values()))
+
+
+def _of_draws(images: Images, tables: Sequence[Predictions], members: Sequence[list[int]]) -> Images:
+    """Return the images of all draws, given the runs of each; equal patients and images of two draws are the same."""
+    overlap = overlap_of([tested_on(table) for table in tables])
+    ends = np.cumsum([0, *map(len, tables)])
+    rows = [np.arange(start, stop) for start, stop in pairwise(ends)]
+    scored, logits = {}, {}
+    for numbers, here in zip(members, rows, strict=True):
+        for i in numbers:
+            scored[i], logits[i] = np.isin(np.arange(ends[-1]), here), np.full(images.labels.shape, np.nan)
+            logits[i][here] = images.logits[i]
+    ids = image_ids([str(images.file)] * len(tables), tables)
+    units = [table.patients if images.patients_known else index for table, index in zip(tables, ids, strict=True)]
+    prefix = ["" if overlap else f"{draw}/" for draw in range(len(tables))]
+    ids, units = (
+        np.concatenate(
+            [np.char.add(start, np.asarray(each).astype(str)) for start, each in zip(prefix, of, strict=True)]
+        )
+        for of in (ids, units)
+    )
+    count = range(len(images.logits))
+    return replace(
+        images,
+        logits=tuple(logits[i] for i in count),
+        units=units,
+        scored=tuple(scored[i] for i in count),
+        ids=ids,
+        overlap=overlap,
+    )
+
+
+def _check_alike(parts: Sequence[Predictions], files: Sequence[Path]) -> None:
+    """Check that the files of all runs have the same classes and columns."""
+    for part, other in zip(parts, files, strict=True):
+        if part.classes != parts[0].classes:
+            raise ConfigError(
+                f"{other}: expected the classes of {files[0]}, found others; evaluate runs of one method",
+                key="predictions-of-other-classes",
+            )
+        if different := sorted(part.groups.keys() ^ parts[0].groups.keys()):
+            lacking = files[0] if different[0] in part.groups else other
+            raise ConfigError(
+                f"{lacking}: expected the column {GROUP}{different[0]}, which other runs have, found none; {AGAIN}",
+                key="evaluate-column-missing",
+            )
+
+
+def _are_equal(parts: Sequence[Predictions], files: Sequence[Path]) -> bool:
+    """Return True if all runs have the same images, with equal labels, patients and groups."""
+    try:
+        for part, file in zip(parts, files, strict=True):
+            _rows(parts[0], part, files[0], file)
+    except ConfigError:
+        return False
+    return True
+
+
+def _rows(first: Predictions, part: Predictions, file: Path, other: Path) -> np.ndarray:
+    """Return the rows of the images of the first run in those of another run.
+
+    Raises:
+        ConfigError: The runs have different images, or different labels, patients or groups of an image.
+    """
+    advice = "the runs have the same seeds of the data; evaluate each of them on its own"
+    keys, theirs = _keys(first, file), _keys(part, other)
+    rows = theirs.get_indexer(keys)
+    if len(theirs) != len(keys) or (rows < 0).any():
+        absent = first.images[rows < 0] if (rows < 0).any() else part.images[keys.get_indexer(theirs) < 0]
+        raise ConfigError(
+            f"{other}: column image: expected the {len(keys):,} images of {file}, found {len(theirs):,}, and only one "
+            f"of the files has {str(absent[0])!r}; {advice}",
+            key="predictions-of-other-images",
+        )
+    found = _columns(part)
+    for column, values in _columns(first).items():
+        if not np.array_equal(found[column][rows], values, equal_nan=values.dtype.kind == "f"):
+            raise ConfigError(
+                f"{other}: column {column}: expected the values of {file}, found others for the same images; {advice}",
+                key="predictions-of-other-values",
+            )
+    return rows
 
 
 def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes: Notes) -> list[Images]:
@@ -116,8 +209,8 @@ def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes
             f"{runs[0].where}/{FOLDER}: expected {wanted}, found {others}{advice}", key="evaluate-no-predictions"
         )
     chosen.sort(key=lambda name: name != "federation")
-    folders = [run.directory / FOLDER for run in runs]
-    return [read_images(runs, [folder / f"{name}.parquet" for folder in folders], objective, notes) for name in chosen]
+    sets = [[run.directory / FOLDER / f"{name}.parquet" for run in runs] for name in chosen]
+    return [read_images(runs, [*map(read, files)], files, objective, notes) for files in sets]
 
 
 def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> Images:
@@ -136,13 +229,13 @@ def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> 
                 f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it",
                 key="no-validation-predictions",
             )
-    return read_images(runs, files, objective, notes)
+    return read_images(runs, [*map(read, files)], files, objective, notes)
 
 
 def _keys(part: Predictions, file: Path) -> pd.MultiIndex:
     index = pd.MultiIndex.from_arrays([part.clients, part.sites, part.images])
     if not index.is_unique:
-        twice = index[index.duplicated()][0][-1]
+        twice = str(index[index.duplicated()][0][-1])
         raise ConfigError(
             f"{file}: column image: expected one name per image, found {twice!r} twice; leave it out",
             key="predictions-image-twice",

@@ -103,17 +103,19 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
             for name in images.classes if point.name is None else (point.name,):
                 column = images.classes.index(name)
                 known = ~np.isnan(images.labels[:, column])
-                rows = np.flatnonzero(known & ((owner == source) | (source == FEDERATION)))
-                positive = images.labels[rows, column] == 1
-                side = positive if point.rate == "sensitivity" else ~positive
-                patients = len(np.unique(images.units[rows][side]))
+                rows = known & ((owner == source) | (source == FEDERATION))
+                positive = images.labels[:, column] == 1
+                side = rows & (positive if point.rate == "sensitivity" else ~positive)
+                patients = min(len(np.unique(images.units[side & scored])) for _, scored in images.by_run)
                 if not patients:
                     absent.append((source, f"label/{name}"))
                     continue
                 if patients < MIN_PATIENTS:
                     few.append((source, f"label/{name} ({patients})"))
-                scores = [expit(logits[rows, column]) for logits in images.logits]
-                values = (choose_threshold(score, positive, point.rate, point.value) for score in scores)
+                values = (
+                    choose_threshold(expit(logits[ours, column]), positive[ours], point.rate, point.value)
+                    for logits, ours in ((logits, rows & scored) for logits, scored in images.by_run)
+                )
                 chosen.append(Threshold(point, source, name, tuple(values)))
         if absent:
             notes.append(f"{images.file}: no {kind} image, so no threshold for {point.title}: {by_owner(absent)}.")

@@ -99,5 +99,10 @@ def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
     head, *rows = ((ours[0], ours[auroc], *(theirs[i] for i in columns)) for ours, theirs in both)
     yield TextTable(ranking.caption, head, rows)
     for table in sections["points"][:1]:
-        rows = [(row[0], row[1], row[2], row[3], *(cell.partition("\n")[0] for cell in row[5:7])) for row in table.rows]
-        yield TextTable(table.caption.partition(";")[0], (*table.head[:4], *table.head[5:7]), rows, 4)
+        rows = [row for row in table.rows if row[2] == table.rows[0][2]]
+        left = "; those of single sites are in the report" if len(rows) < len(table.rows) else ""
+        varying = [i for i in range(4) if i == 0 or len({row[i] for row in rows}) > 1]
+        fixed = "; ".join(f"{table.head[i]} {rows[0][i]}" for i in range(4) if i not in varying)
+        caption = f"{table.caption.partition(';')[0]}{f' ({fixed})' if fixed else ''}{left}"
+        shown = [(*(row[i] for i in varying), *(cell.partition("\n")[0] for cell in row[5:7])) for row in rows]
+        yield TextTable(caption, (*(table.head[i] for i in varying), *table.head[5:7]), shown, len(varying))

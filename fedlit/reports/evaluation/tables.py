@@ -33,7 +33,8 @@ class TextTable:
 def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
     """Return the tables of each section of the page."""
     by_section: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
-    spread = "± standard deviation over trainings, " if len(evaluation.method.runs) > 1 else ""
+    of = "trainings, each with its own draw of the data" if evaluation.sets[0].draws > 1 else "trainings"
+    spread = f"± standard deviation over {of}, " if len(evaluation.method.runs) > 1 else ""
     level = f"{spread}{100 * evaluation.request.level:g}% intervals for other test patients below the values"
     for images in evaluation.sets:
         ours = evaluation.estimates[evaluation.estimates["set"] == images.name]
