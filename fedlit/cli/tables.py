@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.filesize import decimal
 from rich.table import Column, Table
+from rich.text import Text
 
 from fedlit.data.labels import harmonised
 from fedlit.data.pictures.cached import CacheEntry
@@ -77,28 +78,65 @@ def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: in
     return table
 
 
-def sets_tables(metrics: Mapping[str, float], sets: Sequence[str], title: str, width: int = 80) -> Iterator[Table]:
-    """Make tables of the AUROC of each class and the means over classes, with one column per test set.
+def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str, width: int = 80) -> RenderableType:
+    """Make a table of the AUROC of each class and the means over classes, by test set.
 
-    Columns that do not fit into one table go into the next.
+    Each test set has a column if these fit, and otherwise a row with numbered classes, or with means only.
     """
     start = f"test/{sets[0]}/auroc/"
     classes = [key.removeprefix(start) for key in metrics if key.startswith(start)]
     rows = {f"auroc/{name}": shortened(name, 32) for name in classes}
     kinds = [kind for kind in MEANS if any(f"test/{name}/auroc_{kind}" in metrics for name in sets)]
     means = {f"auroc_{kind}": MEANS[kind] for kind in kinds}
-    first = max(map(len, (*rows.values(), *means.values())))
     shown = {name: shortened(name, 16) for name in sets}
     if len(set(shown.values())) < len(sets):
         shown = dict(zip(sets, sets, strict=True))
-    for part in _abreast(first, [max(6, len(shown[name])) for name in sets], width):
-        table = _titled(title, ["class"], [shown[name] for name in sets[part]])
-        for keys in (rows, means):
-            for key, name in keys.items():
-                values = (metrics.get(f"test/{each}/{key}", float("nan")) for each in sets[part])
-                table.add_row(name, *(_number(value, "-") for value in values))
-            table.add_section()
-        yield table
+    if max(map(len, (*rows.values(), *means.values()))) + 4 + sum(max(6, len(n)) + 3 for n in shown.values()) > width:
+        return _rows_of_sets(metrics, shown, kinds, classes, title=title, width=width)
+    table = _titled(title, ["class"], list(shown.values()))
+    for keys in (rows, means):
+        for key, name in keys.items():
+            values = (metrics.get(f"test/{each}/{key}", float("nan")) for each in sets)
+            table.add_row(name, *(_number(value, "-") for value in values))
+        table.add_section()
+    return table
+
+
+def _rows_of_sets(
+    metrics: Mapping[str, float],
+    sets: Mapping[str, str],
+    kinds: Sequence[str],
+    classes: Sequence[str],
+    title: str,
+    width: int,
+) -> RenderableType:
+    means = {f"auroc_{kind}": kind.replace("_", " ").replace("macro", "mean") for kind in kinds}
+    used = max(map(len, ("test set", *sets.values()))) + sum(max(6, len(name)) + 1 for name in means.values())
+    classes = classes if len(classes) > 1 else []  # the mean is that of the only class
+    digits = 3 if used + 5 * len(classes) <= width else 2
+    needed = used + sum(max(digits + 1, len(str(number))) + 1 for number in range(1, len(classes) + 1))
+    caption = ", ".join(f"{number} {name}" for number, name in enumerate(classes, start=1))
+    if needed > width:
+        classes, caption = [], f"a terminal with {needed} columns (COLUMNS={needed}) shows every class"
+    numbers = [str(number) for number in range(1, len(classes) + 1)]
+    columns = [Column("test set", no_wrap=True)]
+    columns += [Column(name, no_wrap=True, justify="right") for name in (*means.values(), *numbers)]
+    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    for name, text in sets.items():
+        values = {key: metrics.get(f"test/{name}/{key}", float("nan")) for key in (*means, *_keys(classes))}
+        averages = [_number(values[key], "-") for key in means]
+        table.add_row(text, *averages, *(_without_zero(values[key], digits) for key in _keys(classes)))
+    return Group(Text(title, "italic"), table, *([Text(caption, "dim")] if caption else []))
+
+
+def _keys(classes: Sequence[str]) -> list[str]:
+    return [f"auroc/{name}" for name in classes]
+
+
+def _without_zero(value: float, digits: int) -> str:
+    """Return an AUROC as short as ``.57``, ``1.0`` if it is 1, and ``-`` if it is undefined."""
+    text = _number(value, "-", digits)
+    return text[1:] if text.startswith("0") else text[: digits + 1]
 
 
 def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
@@ -204,5 +242,5 @@ def _mean_and_sd(values: pd.Series) -> tuple[str, str]:
     return _number(values.mean(), "-"), _number(values.std(), "-")
 
 
-def _number(value: float, undefined: str = "undefined") -> str:
-    return f"{value:.4f}" if value == value else undefined
+def _number(value: float, undefined: str = "undefined", digits: int = 4) -> str:
+    return f"{value:.{digits}f}" if value == value else undefined

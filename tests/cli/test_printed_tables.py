@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from fedlit.cli.tables import auroc_table, seeds_table, sets_tables, shortened, sweep_table
+from fedlit.cli.tables import auroc_table, seeds_table, sets_table, shortened, sweep_table
 from fedlit.experiment.grid import Sweep
 from fedlit.tracking.run import Result
 
@@ -50,7 +50,7 @@ def test_several_sets_have_a_column_each():
         "test/north/auroc_shared": 0.5,
         "test/south/auroc_shared": 0.25,
     }
-    assert rows(*sets_tables(values, ["north", "south"], "AUROC")) == [
+    assert rows(sets_table(values, ["north", "south"], "AUROC")) == [
         ["Mass", "0.7500", "-"],
         ["mean over defined classes", "0.7500", "-"],
         ["mean over shared classes", "0.5000", "0.2500"],
@@ -58,7 +58,7 @@ def test_several_sets_have_a_column_each():
 
 
 LONG = "Enlarged cardiomediastinum and tortuous thoracic aorta"
-SITES = [f"hospital-{number:02d}" for number in range(1, 12)]
+SITES = [f"hospital-{number:02d}" for number in range(1, 21)]
 
 
 def values_of(sets: list[str], classes: list[str]) -> dict[str, float]:
@@ -77,12 +77,35 @@ def test_names_are_shortened_in_the_middle():
     assert [len(shortened("x" * 30, length)) for length in (5, 6, 7)] == [5, 6, 7]
 
 
-@pytest.mark.parametrize("sets", [SITES, ["a-hospital-with-a-long-name-1", "a-hospital-with-a-long-name-2"], ["a"]])
-def test_sets_that_do_not_fit_are_one_table_under_the_other(sets):
-    shown = printed(*sets_tables(values_of(sets, [LONG, "Mass"]), sets, "AUROC"))
-    assert max(map(len, shown.splitlines())) <= 80
-    assert shown.count("0.5000") == 3 * len(sets)
-    assert [name for name in sets if shortened(name, 16) not in shown and name not in shown] == []
+FOURTEEN = [f"Finding number {number}" for number in range(1, 15)]
+
+
+@pytest.mark.parametrize(
+    ("sets", "classes", "shown"),
+    [
+        (["a"], [LONG, "Mass"], {"0.5000": 3}),
+        (["a-hospital-with-a-long-name-1", "a-hospital-with-a-long-name-2"], [LONG, "Mass"], {"0.5000": 6}),
+        (SITES, ["Mass"], {"0.5000": 20, "COLUMNS": 0}),
+        (SITES, FOURTEEN, {"0.5000": 20, " .50": 280, "14 Finding number 14": 1}),
+        (SITES, FOURTEEN * 2, {"0.5000": 20, " .50": 0, "COLUMNS=130": 1}),
+    ],
+    ids=["one set", "long names", "one class", "twenty sites", "too many classes"],
+)
+def test_any_number_of_sets_is_one_table_of_80_columns(sets, classes, shown):
+    classes = [f"{name}{' again' * (number >= 14)}" for number, name in enumerate(classes)]
+    text = printed(sets_table(values_of(sets, classes), sets, "AUROC"))
+    assert max(map(len, text.splitlines())) <= 80
+    assert {part: text.count(part) for part in shown} == shown
+    assert [name for name in sets if shortened(name, 16) not in text and name not in text] == []
+    assert len([line for line in text.splitlines() if line.startswith(("┏", "test set"))]) == 1
+
+
+def test_every_class_is_in_a_table_that_is_as_wide_as_it_says():
+    metrics = values_of(SITES, FOURTEEN) | {f"test/{SITES[0]}/auroc/{FOURTEEN[0]}": 1.0}
+    console = Console(file=io.StringIO(), width=102, force_terminal=False)
+    console.print(sets_table(metrics, SITES, "AUROC", 102))
+    first = next(line for line in console.file.getvalue().splitlines() if SITES[0] in line)
+    assert first.split() == [SITES[0], "0.5000", "1.00", *[".500"] * 13]
 
 
 def test_the_baselines_of_a_sweep_have_a_row_each():

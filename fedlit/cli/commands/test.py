@@ -8,7 +8,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.cli.tables import auroc_table, sets_tables
+from fedlit.cli.tables import auroc_table, sets_table
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
@@ -80,8 +80,7 @@ def print_results(metrics: Mapping[str, float], title: str, console: Console) ->
     if first:
         console.print(auroc_table(metrics, f"test/{first}", f"AUROC on test set {first!r}, {title}", console.width))
     if others:
-        for table in sets_tables(metrics, others, f"AUROC by test set, {title}", console.width):
-            console.print(table)
+        console.print(sets_table(metrics, others, f"AUROC by test set, {title}", console.width))
 
 
 def _tested_by_fit(experiment: Experiment, path: Path) -> bool:
