@@ -14,9 +14,10 @@ from rich.console import Console
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
 from fedlit.core.system.imports import uncollected
+from fedlit.core.system.output import lasting_output
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
-from fedlit.federation.interrupts import unwinding_on_sigterm
+from fedlit.federation.interrupts import unwinding_on_signals
 from fedlit.tracking.addresses import without_credentials
 
 
@@ -68,7 +69,7 @@ def main(argv: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     try:
-        with unwinding_on_sigterm():
+        with unwinding_on_signals(), lasting_output():
             code = command(args.subcommand).execute(args[args.subcommand], parser)
     except KeyboardInterrupt:
         sys.exit(130)

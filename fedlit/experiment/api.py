@@ -27,6 +27,7 @@ from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
 from fedlit.core.system.argument_types import check_arguments
+from fedlit.core.system.output import lasting_output
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -133,6 +134,7 @@ def fit(
         CheckpointError: The checkpoint to continue is missing, or belongs to another run.
         TrainingError: A loss or an update is not finite, no client's weights change, or a process died.
         KeyboardInterrupt: Ctrl-C; the last completed round is checkpointed, and ``ckpt_path`` continues from there.
+        SystemExit: SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2, as with Ctrl-C, unless the script handles the signal itself.
     """
     arguments = {name: value for name, value in locals().items() if name != "settings"}
     if unknown := settings.keys() - Options.__annotations__:
@@ -141,7 +143,7 @@ def fit(
         raise TypeError(f"fit() got an unexpected keyword argument {min(unknown)!r}{meant}")
     check_arguments(fit, arguments | settings)
     check_names(Namespace(experiment=experiment, name=name))
-    with _one_at_a_time(), named_errors(), _unchanged_generators(), ExitStack() as open_things:
+    with lasting_output(), _one_at_a_time(), named_errors(), _unchanged_generators(), ExitStack() as open_things:
         examine(model, OF_MODULES)
         data = _data(clients, model, test_sets, batch_size, eval_batch_size)
         federation = Federation(**settings)
@@ -179,7 +181,7 @@ def fit(
 def _fitted(experiment: Experiment) -> Fitted:
     outcome, console = fit_experiment(experiment), experiment.console
     if outcome.signum:
-        console.print(f"stopped by a signal; to continue: ckpt_path='{outcome.directory}'")
+        console.print(f"{outcome.stopped}; to continue: ckpt_path='{outcome.directory}'")
         raise KeyboardInterrupt if outcome.signum == signal.SIGINT else SystemExit(128 + outcome.signum)
     if not experiment.fast_dev_run:
         console.print(f"run directory: {outcome.directory}")

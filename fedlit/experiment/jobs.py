@@ -15,12 +15,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from fedlit.core.system.processes import CORES, cores, end_with_parent
+from fedlit.core.system.signals import ENDING, GENTLE, blocked
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2
 """Longest delay before a signal is passed on, and between updates of the display."""
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 PRELOADED = ("fedlit.cli.commands.fit", "fedlit.federation.engines.pool", "fedlit.models", "fedlit.tracking.figures")
 """Modules that the fork server imports once, so that jobs start immediately. MLflow is not among them, because it sends
@@ -83,14 +82,12 @@ def _start(job: CommandLine, share: int) -> BaseProcess:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     process = context.Process(target=_run, args=(job, share), name=job.name)
-    # The terminal also sends Ctrl-C to the fork server, and to a job that is not yet in its own group: both block it.
-    # The resource tracker is started first, because its start unblocks signals in some versions of Python.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # The terminal also sends signals to the fork server, and to a job that is not yet in its own group: both block
+    # them. The resource tracker is started first, because its start unblocks signals in some versions of Python.
+    with blocked(GENTLE):
+        resource_tracker.ensure_running()
+        with blocked(ENDING):
+            process.start()
     return process
 
 
@@ -106,7 +103,7 @@ def _run(job: CommandLine, share: int) -> None:
     sys.argv = [sys.argv[0], *job.words]  # with which a run on several devices starts its other ranks
     try:
         remember_ctrl_c()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
         runpy.run_module("fedlit", run_name="__main__")  # as ``python -m fedlit`` does
     except KeyboardInterrupt:  # before the command has started
         sys.exit(128 + signal.SIGINT)

@@ -1,5 +1,6 @@
 """A run of an experiment, from its first round to the test of its best model."""
 
+import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ from fedlit.experiment.parameters import parameters
 from fedlit.experiment.phases import RunPart
 from fedlit.experiment.resumption import resumption
 from fedlit.federation.evaluation import evaluate_sets
+from fedlit.federation.interrupts import unwinding_on_signals
 from fedlit.federation.session import Session
 from fedlit.predictions.export import export, owner
 from fedlit.predictions.table import FOLDER
@@ -28,11 +30,19 @@ class Outcome:
     """The result of a run."""
 
     directory: Path
-    signum: int = 0  # Number of the signal that stopped the run, or 0. A stopped run has only this and its directory.
+    signum: int = 0  # Number of the signal that stopped the run, or 0. A stopped run has only this and its rounds.
     session: Session | None = None  # Session of the main part, whose processes have ended.
     best: Path | None = None
-    rounds: int = 0  # Number of completed rounds of the tested model.
+    rounds: int = 0  # Number of completed rounds of the tested model; of a stopped run, over all of its parts.
     metrics: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def stopped(self) -> str:
+        """Message that names the signal that stopped the run, and the last completed round."""
+        name = "Ctrl-C" if self.signum == signal.SIGINT else signal.Signals(self.signum).name
+        return f"stopped by {name} " + (
+            f"after round {self.rounds}" if self.rounds else "before the end of the first round"
+        )
 
 
 def fit(experiment: Experiment) -> Outcome:
@@ -43,7 +53,7 @@ def fit(experiment: Experiment) -> Outcome:
         CheckpointError: The checkpoint to resume from is missing, or belongs to another run.
         TrainingError: Training cannot continue; all ranks stop.
     """
-    with ExitStack() as open_things:
+    with unwinding_on_signals(), ExitStack() as open_things:
         start = resumption(experiment, open_things)
         resumed = start.directory is not None
         if resumed and experiment.away is not None:
@@ -78,7 +88,8 @@ def _fit(
             before += part.federation.rounds
         if signum:
             status = "KILLED"
-            return Outcome(run.directory, signum)
+            last = checkpoint.find(part.checkpoints(run.directory), "last")
+            return Outcome(run.directory, signum, rounds=before + (checkpoint.rounds(last) if last else 0))
         run.check_in_place()
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)

@@ -2,7 +2,6 @@
 
 import copy
 import shlex
-import signal
 from argparse import ArgumentError
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from fedlit.core.errors import ConfigError, key_of
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.files import whole
+from fedlit.core.system.signals import ENDING
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import Sources, explain, near
@@ -32,7 +32,7 @@ __all__ = ["Sweep", "draws_of", "load_sweep", "locked", "next_steps", "plan", "r
 T = TypeVar("T")
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
-STOPPED = {sign * (base + s) for s in (signal.SIGINT, signal.SIGTERM) for sign, base in ((1, 128), (-1, 0))}
+STOPPED = {sign * (base + s) for s in ENDING for sign, base in ((1, 128), (-1, 0))}
 """Exit codes of runs that a signal stopped."""
 
 

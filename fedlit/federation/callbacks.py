@@ -152,10 +152,10 @@ class SaveCheckpoints(Callback):
         self._save(state)
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
-        """Save the last completed round, unless a signal asks the process to exit immediately."""
+        """Save the last completed round, also if a signal handler of the user's script raises the error."""
         with suppress(FileNotFoundError):  # the run's directory no longer exists; the error reports it
             self.saver.finish()
-        if isinstance(error, Exception) and state.settled:
+        if state.settled and (isinstance(error, Exception) or state.session.fabric.world_size == 1):
             self._save(state)
 
     def _save(self, state: FitState, later: bool = False) -> None:

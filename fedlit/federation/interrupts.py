@@ -1,11 +1,18 @@
-"""Handling of Ctrl-C and SIGTERM, which end a run between rounds."""
+"""Handling of signals that end a run between rounds: Ctrl-C, SIGTERM, a closed terminal, and schedulers' warnings."""
 
 import os
+import re
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import FrameType, TracebackType
+
+from fedlit.core.system.signals import ENDING, GENTLE, URGENT
+
+EVENT_LOOPS = ("asyncio.", "ipykernel.")
+"""Packages whose handlers of Ctrl-C cancel a task at its next ``await``, which a run does not have."""
 
 
 @contextmanager
@@ -22,18 +29,27 @@ def exiting_on_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_ending = False  # whether a signal has arrived that this process obeys
+
+
 @contextmanager
-def unwinding_on_sigterm() -> Iterator[None]:
-    """Context manager in which SIGTERM raises SystemExit, so open resources are closed as on Ctrl-C."""
+def unwinding_on_signals() -> Iterator[None]:
+    """Context manager in which all signals but Ctrl-C raise SystemExit, so open resources are closed as on Ctrl-C.
+
+    They are closed in peace: after a first signal, all but SIGTERM are ignored.
+    """
+    global _ending
+    _ending = False
 
     def end(signum: int, frame: FrameType | None) -> None:
+        global _ending
+        if _ending and signum in GENTLE:
+            return
+        _ending = True
         raise SystemExit(128 + signum)
 
-    previous = signal.signal(signal.SIGTERM, end)
-    try:
+    with _handling(end, [signum for signum in ENDING if signum != signal.SIGINT]):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 _remembered = 0
@@ -70,7 +86,9 @@ class Interrupted(BaseException):
 
 
 class Interrupts:
-    """Context manager in which the first signal asks the run to stop and the second kills it.
+    """Context manager in which the first signal asks the run to stop.
+
+    A second Ctrl-C or SIGTERM kills it. A closed terminal sends SIGHUP, often several times, and does not insist.
 
     Attributes:
         signum: Number of the signal that arrived, or 0.
@@ -83,16 +101,14 @@ class Interrupts:
     def __enter__(self) -> "Interrupts":
         global _remembered
         self.signum, _remembered = _remembered, 0
-        main = threading.current_thread() is threading.main_thread()  # which receives all signals
-        signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-        self._previous = {s: signal.signal(s, self._handle) for s in signals}
+        self._open = ExitStack()
+        self._open.enter_context(_handling(self._handle, ENDING))
         _active.append(self)
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         _active.remove(self)
-        for signum, handler in self._previous.items():
-            signal.signal(signum, handler)
+        self._open.close()
 
     @contextmanager
     def may_abandon(self, alone: bool) -> Iterator[None]:
@@ -106,10 +122,47 @@ class Interrupts:
             self._abandon = False
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.signum:
+        global _ending
+        _ending = True
+        if signum in URGENT and self.signum in URGENT:
             signal.signal(signum, signal.SIG_DFL)
             signal.raise_signal(signum)
-        self.signum = signum
+        if signum in URGENT or not self.signum:
+            self.signum = signum
         if self._abandon:
             self._abandon = False
             raise Interrupted
+
+
+@contextmanager
+def _handling(handler: Callable, signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Context manager that handles those signals that nobody else handles; only the main thread gets signals."""
+    main = threading.current_thread() is threading.main_thread()
+    previous = {s: signal.signal(s, handler) for s in signals if _is_free(s)} if main else {}
+    try:
+        yield
+    finally:
+        for signum, before in previous.items():
+            signal.signal(signum, before)
+
+
+def _is_free(signum: signal.Signals) -> bool:
+    """Return whether a run may handle a signal: neither the user's script nor `nohup` has decided what it does."""
+    handler = signal.getsignal(signum)
+    if handler is signal.SIG_IGN:
+        return signum == signal.SIGINT  # which a shell ignores for every command in the background
+    if handler is signal.SIG_DFL and signum in GENTLE:
+        return not _has_handler_in_c(signum)
+    if handler in (signal.SIG_DFL, signal.default_int_handler):
+        return True
+    home = getattr(getattr(handler, "func", handler), "__module__", None) or ""
+    return home == __name__ or (signum == signal.SIGINT and home.startswith(EVENT_LOOPS))
+
+
+def _has_handler_in_c(signum: signal.Signals) -> bool:
+    """Return whether a library handles a signal without Python's knowledge, as ``faulthandler.register`` does."""
+    try:
+        caught = re.search(r"SigCgt:\s*(\w+)", Path("/proc/self/status").read_text())
+    except OSError:  # not Linux
+        return False
+    return bool(caught and int(caught[1], 16) >> (signum - 1) & 1)

@@ -4,8 +4,10 @@ import gc
 import inspect
 import json
 import multiprocessing
+import os
 import random
 import signal
+import sys
 import threading
 from dataclasses import fields
 from pathlib import Path
@@ -272,9 +274,47 @@ class TestOneAfterTheOther:
 
         with pytest.raises(KeyboardInterrupt):
             fit(callbacks=[Stop()], name="stopped")
-        assert "to continue: ckpt_path='runs/default/stopped'" in capsys.readouterr().out
+        assert "stopped by Ctrl-C after round 1; to continue: ckpt_path='runs/default/stopped'" in (
+            capsys.readouterr().out
+        )
         resumed = fit(ckpt_path="last", callbacks=None)
         assert_same_run(Kept(fit(name="whole").directory), Kept(resumed.directory))
+
+    def test_a_terminal_that_is_closed_loses_no_round(self, monkeypatch: pytest.MonkeyPatch):
+        """It sends SIGHUP, often twice, and can be written to no more."""
+        terminal, ours = os.openpty()
+        with os.fdopen(ours, "w", buffering=1) as stream:
+            for name in ("stdout", "__stdout__"):
+                monkeypatch.setattr(sys, name, stream)
+
+            class HangUp(Callback):
+                def on_round_start(self, state):
+                    if state.done == 1:
+                        os.close(terminal)
+                        for _ in range(2):
+                            signal.raise_signal(signal.SIGHUP)
+
+            with pytest.raises(SystemExit) as raised:
+                fit(callbacks=[HangUp()], name="stopped", checkpoint_every=1000)
+        assert raised.value.code == 128 + signal.SIGHUP
+        assert Kept(Path("runs/default/stopped")).rounds[-1] == 1
+
+    def test_a_signal_handler_of_the_script_loses_no_round(self, capsys: pytest.CaptureFixture):
+        def leave(*_):
+            raise SystemExit("mine")
+
+        class Signal(Callback):
+            def on_round_start(self, state):
+                if state.done == 1:
+                    signal.raise_signal(signal.SIGUSR1)
+
+        before = signal.signal(signal.SIGUSR1, leave)
+        try:
+            with pytest.raises(SystemExit, match="mine"):
+                fit(callbacks=[Signal()], name="stopped", checkpoint_every=1000)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert Kept(Path("runs/default/stopped")).rounds[-1] == 1
 
     @pytest.mark.slow
     def test_an_error_leaves_no_process(self):

@@ -83,8 +83,12 @@ class TestGoingOn:
         self.goes_on(line, runs, uninterrupted, fedlit_cli)
 
     @pytest.mark.slow
-    @pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
-    def test_ctrl_c_before_a_run_has_begun_stops_it(self, folder: Path, handler):
+    @pytest.mark.parametrize(
+        ("signum", "handler"),
+        [(signal.SIGINT, signal.default_int_handler), (signal.SIGINT, signal.SIG_IGN), (signal.SIGHUP, signal.SIG_DFL)],
+        ids=["terminal", "background", "hang-up"],
+    )
+    def test_a_signal_before_a_run_has_begun_stops_it(self, folder: Path, signum, handler):
         """Also if the shell makes the sweep ignore Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
         words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
         paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
@@ -95,17 +99,17 @@ class TestGoingOn:
                 stderr=file,
                 env=os.environ | paths,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, handler),
+                preexec_fn=lambda: signal.signal(signum, handler),
             )
         try:
             started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
             wait_until(lambda: started in Path("said.txt").read_text())
-            os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: all of the group get it
+            os.killpg(process.pid, signum)  # as a terminal does it: all of the group get it
             code = process.wait(60)
         finally:
             process.kill()
         said = Path("said.txt").read_text()
-        assert code == 128 + signal.SIGINT, said
+        assert code == 128 + signum, said
         assert re.search(r"^seed=0  stopped  0:00:\d\d$", said, re.MULTILINE), said
         assert not re.search("failed|Error|Traceback|Interrupt|seed=1", said), said
         assert list(pd.read_csv("runs/slow/sweep.csv")["status"]) == ["stopped", "waiting"]

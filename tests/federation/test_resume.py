@@ -135,9 +135,9 @@ def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
     os.kill(command.process.pid, signal.SIGINT)
     assert command.wait() == 130, command.output
     assert "Traceback" not in command.output
-    assert f"--ckpt_path {kept.path}" in command.output
-    assert (kept.path / "status.txt").read_text() == "KILLED"
     completed = max(_steps(kept))
+    assert f"stopped by Ctrl-C after round {completed}; to continue: --ckpt_path {kept.path}" in command.output
+    assert (kept.path / "status.txt").read_text() == "KILLED"
     assert 3 <= completed < ROUNDS
     assert max(kept.rounds) == completed
     place.ended(f"--federation.rounds {ROUNDS} --ckpt_path {kept.path}")
@@ -145,7 +145,8 @@ def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
     assert_same_run(kept, uninterrupted)
 
 
-def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path, signum):
     """Steps of 3 s: a run that waited for its round would take a minute to stop."""
     options = (
         "--data toys.ToyData --model awkward.Slow --model.seconds 3 --name run --logger awkward.StatusFile "
@@ -155,16 +156,16 @@ def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
     command = place.fit()
     assert wait_until(lambda: "parameters" in command.output, command)
     began = time.monotonic()
-    os.kill(command.process.pid, signal.SIGTERM)
-    assert command.wait() == 143
+    os.kill(command.process.pid, signum)
+    assert command.wait() == 128 + signum
     assert time.monotonic() - began < 10
     kept = place.run("run")
     assert kept.rounds == [0]
     assert (kept.path / "status.txt").read_text() == "KILLED"
 
 
-@pytest.mark.parametrize(("when", "rounds"), [("start", []), ("test", [2])])
-def test_sigterm_outside_of_the_rounds_sets_the_status_too(tmp_path, when, rounds):
+@pytest.mark.parametrize(("when", "rounds", "signum"), [("start", [], signal.SIGTERM), ("test", [2], signal.SIGHUP)])
+def test_a_signal_outside_of_the_rounds_sets_the_status_too(tmp_path, when, rounds, signum):
     options = (
         "--data toys.ToyData --model toys.ToyNet --name run --federation.rounds 2 --logger awkward.Sleepy "
         f"--logger.when {when}"
@@ -173,8 +174,8 @@ def test_sigterm_outside_of_the_rounds_sets_the_status_too(tmp_path, when, round
     command = place.fit("--federation.monitor train/loss")
     kept = place.run("run")
     assert wait_until(lambda: "sleeping" in command.output, command), command.output
-    os.kill(command.process.pid, signal.SIGTERM)
-    assert command.wait() == 143, command.output
+    os.kill(command.process.pid, signum)
+    assert command.wait() == 128 + signum, command.output
     assert (kept.path / "status.txt").read_text() == "KILLED"
     assert "Traceback" not in command.output
     assert kept.rounds[-1:] == rounds

@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.checkpoints.small_states import unstacked
+from fedlit.core.system.signals import ENDING
 from fedlit.tracking import figures
 from fedlit.tracking.base import MetricsFile
 
@@ -197,7 +198,7 @@ def _begin(log: str, folder: Path) -> None:
     # The run's workers come from the same fork server; a second one would import everything again.
     forkserver._forkserver.ensure_running = forkserver.ensure_running = lambda: None
     # A sweep that a test ran in this process has started the fork server deaf to signals.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT, signal.SIGTERM))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
 def leave_figures_blank(put: Callable[[object, str, object], None] = setattr) -> None:

@@ -132,7 +132,7 @@ def run_fit(experiment: Experiment) -> int:
     try:
         outcome = fit(experiment)
         if outcome.signum:
-            console.print(f"stopped by a signal; to continue: --ckpt_path {outcome.directory}")
+            console.print(f"{outcome.stopped}; to continue: --ckpt_path {outcome.directory}")
             return 128 + outcome.signum if main else 0
         print_results(outcome.metrics, f"best model (after {outcome.rounds} rounds)", console)
         if not experiment.fast_dev_run:

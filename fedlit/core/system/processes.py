@@ -15,6 +15,8 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
 
+from fedlit.core.system.signals import GENTLE, blocked
+
 PRELOADED = ["timm", "fedlit.federation.engines.pool"]
 """Modules that the fork server imports once, so that each process starts quickly."""
 
@@ -72,15 +74,16 @@ def may_have_children() -> bool:
 def starting() -> Iterator[None]:
     """Context manager in which processes are started.
 
-    They do not import the script or notebook that this one runs, which would start training a second time. Freeze the
-    collector: a collection would touch, and so copy, every shared page.
+    They do not import the script or notebook that this one runs, which would start training a second time, and leave it
+    to this one to end when a terminal is closed or a scheduler warns, which reaches all of them. Freeze the collector:
+    a collection would touch, and so copy, every shared page.
     """
     main, frozen = sys.modules["__main__"], gc.get_freeze_count()
     sys.modules["__main__"] = ModuleType("__main__")
     if not frozen:  # objects that the caller has frozen stay frozen
         gc.freeze()
     try:
-        with warnings.catch_warnings():
+        with blocked(GENTLE), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads, which `can_be_copied` has checked
             yield
     finally:

@@ -18,6 +18,7 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedProx, Scaffold
 from fedlit.core.fabric import make_fabric
+from fedlit.core.system.signals import GENTLE
 from fedlit.federation.engines import base, local, pool
 from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import wanted_workers
@@ -169,6 +170,15 @@ def test_a_signal_to_all_processes_of_a_job_is_not_a_dead_worker():
                 play_round(session, server)
             ours.join()
         assert interrupts.signum == signal.SIGTERM
+
+
+def test_workers_leave_it_to_the_main_process_to_end_a_run():
+    """A closed terminal, and the warning of a scheduler, reach all processes of a group."""
+    with opened(Federation([], rounds=1), ToyNet(), ToyData(), 2) as (session, server):
+        for process, _ in session.engine._pool._workers:
+            for signum in GENTLE:
+                os.kill(process.pid, signum)
+        play_round(session, server)
 
 
 def test_close_ends_the_workers_and_removes_the_shared_folder():
