@@ -69,7 +69,7 @@ class Place:
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
                 raise self.below(key).error(f"there is no such key{hint}", key="document-field-unknown")
-            if key not in others:
+            if key not in others and "each" not in every[key].metadata:
                 check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
         values = keys | others
         optional = {n for n, each in every.items() if (each.default, each.default_factory) != (MISSING, MISSING)}
