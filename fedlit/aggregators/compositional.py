@@ -272,6 +272,7 @@ def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss
     """Return H q [P], by a second backward pass through the gradients ``slopes``; it lies in the model's ``grad``."""
     known = [(slope, part) for slope, part in zip(slopes, model.views(q), strict=True) if slope.requires_grad]
     model.grad.zero_()
+    model.use_gradients()
     try:
         # Not autograd.grad, which skips paths without parameters: functions differentiable only once hide them.
         torch.autograd.backward([slope for slope, _ in known], [part for _, part in known])

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.optimizer import single_optimizer
 from fedlit.core.system.argument_types import check_number
 
 
@@ -51,7 +51,7 @@ class FedNova(Aggregator):
 
     def configure_model(self, module: nn.Module) -> None:
         """Refuse an optimizer whose a_k is another one."""
-        optimizer = single_optimizer(module)
+        optimizer = configured_optimizer(module).optimizer
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"FedNova: expected the optimizer SGD, for which it knows how much each gradient counts, found "

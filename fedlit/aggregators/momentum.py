@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.configured_optimizer import single_optimizer
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
@@ -32,7 +32,7 @@ class AveragedVectors(Aggregator):
 
     def configure_model(self, module: nn.Module) -> None:
         """Refuse an optimizer that is not plain SGD."""
-        optimizer, name = single_optimizer(module), type(self).__name__
+        optimizer, name = configured_optimizer(module).optimizer, type(self).__name__
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"{name} keeps its own momentum and steps along it; expected the optimizer SGD, found "

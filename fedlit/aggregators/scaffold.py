@@ -20,8 +20,9 @@ class Scaffold(Aggregator):
 
     Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the mean of
     the local gradients of that round. This is option II (eq. 4) in exact arithmetic, without the loss of digits in
-    ``(w_r - w_k) / (steps lr)`` at small rates, and correct for any optimizer. The server adds ``|S|/N`` of the mean
-    change to ``c`` (eq. 5); for sites that share only a part of the model the factor is per element, owners in the
+    ``(w_r - w_k) / (steps lr)`` at small rates, and correct for any optimizer. If the optimizer has a weight decay, it
+    is not exact: eq. 4 then contains the mean decay, and the mean gradient does not. The server adds ``|S|/N`` of the
+    mean change to ``c`` (eq. 5); for sites that share only a part of the model the factor is per element, owners in the
     cohort over all owners, so ``c`` stays the owners' weighted mean of ``c_k``. If a run across sites resumes with
     other clients, ``c`` and every ``c_k`` start from zero again and keep nothing of a client that left.
 

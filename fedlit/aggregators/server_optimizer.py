@@ -8,11 +8,18 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.configured_optimizer import NOT_ELEMENTWISE
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
 from fedlit.core.system.argument_types import check_number
+
+NOT_ELEMENTWISE = {
+    "LBFGS": "it needs a closure",
+    "Adafactor": "it factors each weight matrix",
+    "Muon": "it orthogonalises each weight matrix",
+    "SparseAdam": "it needs sparse gradients",
+    **dict.fromkeys(("LARS", "Lars", "LAMB", "Lamb"), "its rate depends on the norm of each layer"),
+}
 
 DECAYS = ("weight_decay", "lambd")
 """Options of optimizers whose step depends on the weights themselves, not only on gradients."""

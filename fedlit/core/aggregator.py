@@ -12,6 +12,7 @@ from fedlit.core.correction import Correction
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
+from fedlit.core.optimizer import LocalOptimizer
 from fedlit.core.schedule import Schedule
 from fedlit.core.system.argument_types import Checked
 
@@ -38,7 +39,7 @@ class ClientContext:
         rnd: The round.
         window: Number of local steps of this client in this round.
         num_steps: Number of steps taken so far in this round.
-        rates: Learning rates of this round, one per parameter group of the optimizer.
+        optimizer: The client's optimizer in this round.
         correction: Added to every gradient of the round by all aggregators; add to it in ``on_client_round_start``.
         broadcast: What this aggregator's ``broadcast`` returned; read-only.
         state: This client's state of this aggregator; values may change, names and shapes are fixed.
@@ -61,10 +62,11 @@ class ClientContext:
     broadcast: State
     state: State
     start: Tensor
+    optimizer: LocalOptimizer
     scratch: dict[str, Any] = field(default_factory=dict)
     num_steps: int = 0
-    rates: Sequence[float] = ()
 
+    rates = property(attrgetter("optimizer.rates"), doc="Learning rates of this round, one per parameter group.")
     layout = property(attrgetter("model.layout"), doc="The positions of all parameters and statistics in the vectors.")
     w = _vector("w", "[P], the client's weights; writing to it changes the module.")
     grad = _vector("grad", "[P], the gradient of the current step.")

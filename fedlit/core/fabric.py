@@ -43,7 +43,7 @@ class FederationFabric(Fabric):
         super().__init__(**options)
         self.logged: dict[Key, list[Any]] = defaultdict(list)
         self.metrics: dict[str, Metric] = {}
-        self._counts = 0, 0
+        self.counts = 0, 0
 
     def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
         """Set a module up without keeping a reference to it, as Fabric does for callbacks, which are not used here.
@@ -58,16 +58,16 @@ class FederationFabric(Fabric):
     @property
     def global_step(self) -> int:
         """Number of the client's training steps so far, as a module reads it from ``self.global_step``."""
-        return self._counts[0]
+        return self.counts[0]
 
     @property
     def current_epoch(self) -> int:
         """Number of completed passes over the client's training images, as in ``self.current_epoch``."""
-        return self._counts[1]
+        return self.counts[1]
 
     def count(self, steps: int, epochs: int) -> None:
         """Set both counts."""
-        self._counts = steps, epochs
+        self.counts = steps, epochs
 
     def on_any_rank(self, number: int) -> int:
         """Return the maximum of a number over ranks, such as that of a signal that one of them received."""

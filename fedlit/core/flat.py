@@ -252,9 +252,7 @@ class FlatModel:
     @cached_property
     def grad(self) -> Tensor:
         """[P] gradients, allocated at the first access."""
-        self.grad = torch.zeros_like(self.w)
-        self.gather_gradients()
-        return self.grad
+        return torch.zeros_like(self.w)
 
     @cached_property
     def _gradients(self) -> list[Tensor]:
@@ -276,18 +274,35 @@ class FlatModel:
         self._point_at(self.w)
         return weights
 
-    def gather_gradients(self, replaced: bool = False) -> None:
-        """Move gradients outside of the flat vector back into it: at first, and after ``zero_grad`` has detached them.
+    def drop_gradients(self) -> None:
+        """Let all parameters have no gradient."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
-        They are added to the vector, or replace it if a hook has ``replaced`` them.
-        """
+    @torch.no_grad()
+    def gather_gradients(self) -> None:
+        """Add the parameters' gradients to the flat one, and let them be views of it; a missing one stays None."""
+        pairs = zip(self.parameters, self._gradients, strict=True)
+        added = [(p, view) for p, view in pairs if p.grad is not None and p.grad is not view]
+        if added:
+            torch._foreach_add_([view for _, view in added], [parameter.grad for parameter, _ in added])
+        for parameter, view in added:
+            parameter.grad = view
+
+    @torch.no_grad()
+    def take_gradients(self) -> None:
+        """Take over gradients that a hook has replaced, or removed."""
         for parameter, view in zip(self.parameters, self._gradients, strict=True):
-            gradient = parameter.grad
-            if gradient is not view:
-                if replaced:
-                    view.zero_()
-                if gradient is not None:
-                    view.add_(gradient)
+            if parameter.grad is None:
+                view.zero_()
+            elif parameter.grad is not view:
+                view.copy_(parameter.grad)
+                parameter.grad = view
+
+    def use_gradients(self, nonzero: bool = False) -> None:
+        """Let parameters without a gradient use their part of the flat one; with ``nonzero`` only if it is not zero."""
+        for parameter, view in zip(self.parameters, self._gradients, strict=True):
+            if parameter.grad is None and (not nonzero or view.any()):
                 parameter.grad = view
 
     @torch.no_grad()

@@ -2,8 +2,9 @@
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -20,22 +21,12 @@ from fedlit.core.local_training import LocalTraining
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
-from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.optimizer import LocalOptimizer
 from fedlit.core.system.devices import unchanged, with_channels_last
 from fedlit.core.training_hooks import TrainingHooks
 
 COMPILING = {"options": {"fallback_random": True}}
 """Options of ``torch.compile``: dropout draws the same numbers as without it."""
-
-
-class Steps(Protocol):
-    """The two halves of a local step."""
-
-    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
-        """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
-
-    def update(self) -> None:
-        """Take the rest of the step: update the weights along the gradient."""
 
 
 class LocalModel:
@@ -45,8 +36,6 @@ class LocalModel:
         learns: Whether a step has had a nonzero gradient, as of the last client's round.
         moves: Whether a client's weights have changed in a round yet.
         hooks: Calls the training hooks that the module overrides.
-        watched: Whether a whole round has been trained.
-        first_steps: Steps that replace this model's own in its first round, or None.
     """
 
     def __init__(
@@ -66,14 +55,13 @@ class LocalModel:
         self.flat = FlatModel(module, training.channels_last)
         self.hooks = TrainingHooks(module)
         self._arranged = with_channels_last if training.channels_last else unchanged
-        self.optimizer = FlatOptimizer(module, self.flat)
+        self.optimizer = LocalOptimizer(module, self.flat.w.device)
         optimizer = weakref.ref(self.optimizer)  # a reference cycle would keep the module until the next collection
         module.optimizers = lambda use_pl_optimizer=True: optimizer().optimizer
-        self._clipped = _joined((start, stop) for start, stop, _ in self.optimizer.segments)
-        self.learns = self.moves = self.watched = False
-        self.first_steps: Steps | None = None
+        self.learns = self.moves = False
         self._met = torch.zeros((), dtype=torch.bool, device=self.flat.w.device)
         self._masks: dict[str, Mask] = {}
+        self._clipped: list[slice] = []
         self.correction = Correction(self.layout, self.flat.w.device)
         self.batches_per_step = max([1, *(a.batches_per_step for a in self.aggregators)])
         objectives = [(f"{name}.", m) for name, m in module.named_modules() if isinstance(m, Objective)]
@@ -124,17 +112,19 @@ class LocalModel:
         mask, device = self.mask(client), self.flat.w.device
         self.adopt(mask, state, down)
         self.start = self._start_of(mask, down)
-        self._lr_factor = lr_factor = rnd.lr_factor * client.lr_factor
-        self.optimizer.begin(state.optimizer, lr_factor)
+        self.optimizer.begin(state.optimizer, rnd.lr_factor * client.lr_factor, *self.fabric.counts)
+        if self.training.gradient_clip is not None:
+            self._clipped = self._optimized()
         if [part.training for part in self._parts] != self._modes:  # setting them takes as long as many a small step
             self.train()
         self.fabric.begin()
         if self._starting:
+            self.flat.use_gradients()
             self.correction.reset()
         shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
-        rates = [rate * lr_factor for rate in self.optimizer.rates]
+        rnd = replace(rnd, lr_factor=rnd.lr_factor * self.optimizer.scheduled)
         contexts = [
-            ClientContext(*shared, _to(sent, device), _to(own_state, device, copy=True), self.start, rates=rates)
+            ClientContext(*shared, _to(sent, device), _to(own_state, device, copy=True), self.start, self.optimizer)
             for sent, own_state in zip(down.aggregators, state.aggregators, strict=True)
         ]
         self._contexts = contexts if self._adding else []
@@ -157,11 +147,10 @@ class LocalModel:
         if self.hooks.called:
             batches = [self.moved(batches[0]), *batches[1:]]
             self.hooks.start_batch(batches[0], number)
-        steps = self.first_steps or self
-        loss = steps.compute_gradient(contexts, batches, number)
+        loss = self._compute_gradient(contexts, batches, number)
         for i in self._before:
             self.aggregators[i].on_before_optimizer_step(contexts[i])
-        steps.update()
+        self._update()
         for context in contexts:
             context.num_steps = number + 1
         for i in self._after:
@@ -185,7 +174,7 @@ class LocalModel:
         """Return why the client's weights did not change in its round, or ""; a rate of 0 is intended."""
         self.learns = self.learns or bool(self._met)
         self.moves = self.moves or (self.learns and not torch.equal(self.flat.w, self.start))
-        if self.moves or not any(self.optimizer.rates):
+        if self.moves or not any(map(float, self.optimizer.plain)):
             return ""
         return "the optimizer leaves them as they are" if self.learns else "every gradient is zero"
 
@@ -195,8 +184,6 @@ class LocalModel:
         ``w`` and ``stats`` are the changes over the round, the former as the aggregators replace it; ``<i>/<name>`` is
         a vector of aggregator i. ``w`` may lie in ``into``, which is reused.
         """
-        if self.hooks.called:
-            self.optimizer.check_rates(self._lr_factor)
         change = torch.sub(self.flat.w, self.start, out=None if self._sending else into)  # hooks may keep a reference
         if self._sending:
             for segment in contexts[0].mask.unshared(self.layout):
@@ -211,6 +198,7 @@ class LocalModel:
             vectors |= {f"{i}/{name}": vector for name, vector in sent.items()}
         for aggregator, context in zip(self.aggregators, contexts, strict=True):
             hooks.tensors(aggregator, "on_client_round_end", context.state)
+        self.optimizer.check_rates()
         used = [self.flat.w, self.flat.grad, self.flat.stats, self.start]
         used += [self.correction.bias] if self._starting else []
         used += [tensor for c in contexts for state in (c.broadcast, c.state) for tensor in state.values()]
@@ -240,11 +228,13 @@ class LocalModel:
     def _start(self) -> Tensor:
         return torch.empty_like(self.flat.w)
 
-    def gradient(self, batch: Any, step: int) -> Tensor:
+    def _backward(self, batch: Any, step: int) -> Tensor:
         """Run forward and backward on one batch; add to the flat gradient and return the loss."""
         loss = self.loss(batch, step)
+        self.flat.drop_gradients()  # as Lightning does, between the two
+        self._clear_gradient()
         try:
-            loss.backward()
+            self.fabric.backward(loss)
         except RuntimeError as error:
             if "backward through the graph a second time" not in str(error):
                 raise
@@ -277,29 +267,30 @@ class LocalModel:
 
     def loss(self, batch: Any, step: int) -> Tensor:
         """Return the loss of a batch, with its graph: that of ``training_step`` and what aggregators add to it."""
-        version = self.flat.grad._version
         output = self.apply(lambda moved: self._training_step(moved, step), batch)
-        if self.flat.grad._version != version:  # it called zero_grad or backward, which the federation does afterwards
-            self._clear_gradient()
         loss = loss_of(self.module, output)
         self.hooks.keep(output, loss)
         for i in self._adding:
             loss = loss + self.apply(partial(hooks.extra_loss, self.aggregators[i], self._contexts[i]), batch)
         return loss
 
-    def compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
+    def _compute_gradient(self, contexts: Sequence[ClientContext], batches: Sequence[Any], number: int) -> Tensor:
         """Take a step up to ``on_before_optimizer_step``: compute the gradient and return the loss."""
         flat = self.flat
-        self._clear_gradient()
-        for i in self._computing:
+        if self._computing:
+            (i,) = self._computing
+            flat.use_gradients()
+            self._clear_gradient()
             loss = hooks.computed_loss(self.aggregators[i], contexts[i], batches)
-        if not self._computing:
-            loss = self.gradient(batches[0], number)
+            flat.gather_gradients()
+            flat.use_gradients()
+        else:
+            loss = self._backward(batches[0], number)
             self.hooks.call("on_after_backward")
         flat.gather_statistics()
         if self.hooks.of_gradients:
             self.hooks.call("on_before_optimizer_step", self.optimizer.optimizer)
-            flat.gather_gradients(replaced=True)
+            flat.take_gradients()
         if not self.learns:  # read after the round, so that no step waits for the device
             self._met.logical_or_(flat.grad.count_nonzero() > 0)
         flat.grad[self.layout.slices["dual"]].neg_()
@@ -309,9 +300,15 @@ class LocalModel:
             self.correction.add_to(flat.grad, flat.w)
         return loss
 
-    def update(self) -> None:
-        """Take the rest of a step: update the weights along the gradient."""
-        self.optimizer.step()
+    def _update(self) -> None:
+        """Take the rest of a step: update the weights along the gradient.
+
+        A parameter that the loss does not use has no gradient, as in PyTorch, and the optimizer passes over it, unless
+        an algorithm has added something to its gradient.
+        """
+        if self._starting or self._before:
+            self.flat.use_gradients(nonzero=True)
+        self.optimizer.optimizer.step()
         for project in self._projections:
             project()
 
@@ -321,6 +318,12 @@ class LocalModel:
             self.correction.write(self.flat.grad, self.flat.w)
         else:
             self.flat.grad.zero_()
+
+    def _optimized(self) -> list[slice]:
+        """Return the elements that the optimizer updates."""
+        held = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
+        pairs = zip(self.layout.parameters, self.flat.parameters, strict=True)
+        return _joined((entry.offset, entry.offset + entry.size) for entry, p in pairs if id(p) in held)
 
     def _implementing(self, hook: str) -> list[int]:
         return [i for i, aggregator in enumerate(self.aggregators) if aggregator.implements(hook)]

@@ -338,6 +338,7 @@ class ClientReport:
         metrics: Metrics of torchmetrics among them, with their states; a site does not send them.
         error: Why the round failed, or "".
         still: Why its weights did not change, or "".
+        rates: Learning rates of its parameter groups at the start of the round, without the client's own factor.
     """
 
     client: str
@@ -350,6 +351,7 @@ class ClientReport:
     metrics: dict[str, Metric] = field(default_factory=dict)
     error: str = ""
     still: str = ""
+    rates: list[float] = field(default_factory=list)
 
 
 def stripped(tensors: State, prefix: str) -> State:

@@ -1,224 +1,161 @@
-"""A torch optimizer over the flat vector."""
+"""The user's optimizer in a client's round."""
 
-import copy
-import inspect
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+import math
+import warnings
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from fedlit.core.configured_optimizer import HOOKS, single_optimizer
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.flat import Entry, FlatModel, joined
-from fedlit.core.messages import State, stripped
+from fedlit.core.messages import State
 
 FUSED = {"cuda"}
 """Devices on which a step is one kernel if the optimizer has a fused form; its results differ by rounding."""
 
-OF_TORCH = frozenset(("defaults", "state", "param_groups", "step"))
-"""Attributes of every optimizer of torch."""
+PARTS_OF_STATE = ("state/", "group/", "number/")
+"""Prefixes of the names of a kept state's tensors."""
+
+RATES = ("params", "lr", "initial_lr")
+"""Entries of a parameter group that are those of ``configure_optimizers`` in every round."""
 
 
-class FlatOptimizer:
-    """The optimizer of ``configure_optimizers``, rebuilt over contiguous segments of the flat vector.
+class LocalOptimizer:
+    """The optimizer of ``configure_optimizers``, which is called at the start of every client's round.
 
-    The class and the hyper-parameters of each group are kept; neighbouring parameters of the flat vector in the same
-    group become one. Elementwise optimizers (SGD, Adam and similar) do the same arithmetic in a few operations instead
-    of hundreds.
+    It updates the module's own parameters, which are views of the flat vector. A scheduler that the module returns is
+    stepped to the number of steps or epochs that the client has trained, as Lightning steps it.
 
     Attributes:
-        name: Name of the optimizer's class.
-        segments: The segments of the weight vector that it updates, with the indices of their groups.
-        rates: Learning rate of each group.
-        configured: What ``configure_optimizers`` returned.
-
-    Raises:
-        ConfigError: There is not one elementwise optimizer, or it cannot be rebuilt.
+        optimizer: The optimizer of the round.
+        plain: Learning rates at its start, one per parameter group, before they are multiplied by a factor.
+        scheduled: Factor of the first of them that its scheduler has chosen.
     """
 
-    def __init__(self, module: nn.Module, model: FlatModel) -> None:
-        self.configured = configured = single_optimizer(module)
-        group_of = {id(p): g for g, group in enumerate(configured.param_groups) for p in group["params"]}
-        pairs = zip(model.layout.parameters, model.parameters, strict=True)
-        self.segments = segments = joined(
-            (entry.offset, entry.offset + entry.size, group_of[id(parameter)])
-            for entry, parameter in pairs
-            if parameter.requires_grad and id(parameter) in group_of
-        )
-        groups = []
-        for g, group in enumerate(configured.param_groups):
-            if flat := [nn.Parameter(model.w[a:b]) for a, b, owner in segments if owner == g]:
-                groups.append({**group, "params": flat})
-        if not groups:
-            raise ConfigError(
-                f"{type(module).__name__}: its optimizer trains no parameter", key="optimizer-without-parameters"
+    optimizer: Optimizer
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self._module, self._fused = module, device.type in FUSED
+
+    def begin(self, state: State, factor: float, steps: int = 0, epochs: int = 0) -> None:
+        """Start a client's round from its kept state, or from none if it is empty.
+
+        Args:
+            state: What :meth:`state` has returned at the end of the client's last round.
+            factor: Factor of all learning rates.
+            steps: Number of steps that the client has trained.
+            epochs: Number of its completed passes over its images.
+        """
+        self._configured = made = configured_optimizer(self._module)
+        self.optimizer, groups = made.optimizer, made.optimizer.param_groups
+        if self._fused:
+            choose_fused(self.optimizer)
+        self._options = [dict(group) for group in groups]
+        if state:
+            self._load(state)
+        self._factor, self._stepped, self._asked = factor, 0, False
+        self._advance(made.due(steps, epochs))
+        self._start, initial = self._rates(), float(groups[0].get("initial_lr", self.plain[0]))
+        self.scheduled = float(self.plain[0]) / initial if initial else 1.0
+
+    def follow(self, steps: int, epochs: int) -> None:
+        """Let the scheduler set the rates of the next step."""
+        if (due := self._configured.due(steps, epochs)) > self._stepped:
+            for group, rate in zip(self.optimizer.param_groups, self.plain, strict=True):
+                group["lr"] = rate
+            self._advance(due)
+
+    def _advance(self, due: int) -> None:
+        groups, scheduler = self.optimizer.param_groups, self._configured.scheduler
+        if due > self._stepped:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a scheduler's step before the first of the optimizer
+                try:
+                    for _ in range(self._stepped, due):
+                        scheduler.step()
+                except ValueError as error:
+                    raise TrainingError(
+                        f"{type(self._module).__name__}: its {type(scheduler).__name__} cannot step {due} times: "
+                        f"{error}; make it for all steps or epochs of a client over all rounds",
+                        key="scheduler-ended",
+                    ) from error
+        self._stepped, self.plain = due, [group["lr"] for group in groups]
+        for rate in self.plain:
+            if not 0 <= float(rate) < math.inf:
+                raise TrainingError(
+                    f"{type(self._module).__name__}: its {type(scheduler).__name__} has set the learning rate "
+                    f"{float(rate):g} after {due} {self._configured.interval}s; expected a finite number, at least 0",
+                    key="scheduler-rate-invalid",
+                )
+        for group in groups:
+            group["lr"] = group["lr"] * self._factor
+
+    def _rates(self) -> list[float]:
+        return [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates of the round, for algorithms that compute with them: they may not change within it."""
+        self._asked = True
+        return self._start
+
+    def check_rates(self) -> None:
+        """Refuse rates that have changed since the round's start if an algorithm has computed with those."""
+        if self._asked and (now := self._rates()) != self._start:
+            before, after = next(pair for pair in zip(self._start, now, strict=True) if pair[0] != pair[1])
+            raise TrainingError(
+                f"the learning rate of {type(self.optimizer).__name__} has changed within a round, from {before:g} to "
+                f"{after:g}, but an algorithm computes with one rate per round; let rates change only between rounds: "
+                "set the schedule's window to the interval between changes, or use federation.schedule",
+                key="rate-changed-in-round",
             )
-        if "fused" in inspect.signature(type(configured).__init__).parameters and _fusible(groups):
-            groups = [{**group, "fused": True} for group in groups]
-        self._model, self._optimizer = model, _rebuilt(configured, groups)
-        self._with_flat, self._shown = sorted({owner for *_, owner in segments}), False
-        self._fresh = copy.deepcopy(dict(enumerate(self._states())))
-        self.name = type(configured).__name__
-        self.rates = [group["lr"] for group in self._optimizer.param_groups]
-        options = [{k: v for k, v in g.items() if k not in ("params", "lr")} for g in self._optimizer.param_groups]
-        self._groups = copy.deepcopy(options)
-
-    def begin(self, state: State, lr_factor: float) -> None:
-        """Start a round from ``state``, or with a fresh state if it is empty; rates are multiplied by ``lr_factor``."""
-        self._shown = False
-        self._point_at_gradients()
-        self._optimizer.state = defaultdict(dict)
-        for i, parameter in enumerate(self._parameters()):
-            if source := stripped(state, f"{i}/") if state else self._fresh[i]:
-                self._optimizer.state[parameter] = {k: self._placed(k, v, parameter) for k, v in source.items()}
-        for group, fresh, rate in zip(self._optimizer.param_groups, self._groups, self.rates, strict=True):
-            initial = {"params": group["params"], **copy.deepcopy(fresh)}
-            group.clear()  # some optimizers count their steps there
-            group.update(initial)
-            group["lr"] = rate * lr_factor
-
-    @property
-    def stateful(self) -> bool:
-        """True if the optimizer keeps tensors from step to step."""
-        return any(torch.is_tensor(value) for state in self._states() for value in state.values())
-
-    @property
-    def optimizer(self) -> Optimizer:
-        """The optimizer over the module's own parameters, for hooks; it shares groups and state with the flat one."""
-        for group, flat in self._group_pairs():
-            group.update({key: value for key, value in flat.items() if key != "params"})
-        self.configured.state = defaultdict(dict)
-        for parameter, entry, flat in self._parts():
-            at = entry.offset - flat.storage_offset()
-            self.configured.state[parameter] = {
-                key: value.view(-1)[at : at + entry.size].view(entry.shape)
-                if torch.is_tensor(value) and value.shape == flat.shape
-                else value
-                for key, value in self._optimizer.state.get(flat, {}).items()
-            }
-        self._held = {parameter: dict(state) for parameter, state in self.configured.state.items()}
-        self._shown = True
-        return self.configured
-
-    def _take_back(self) -> None:
-        """Take over what a hook has set in the groups; refuse a replaced part of the state."""
-        if not self._shown:
-            return
-        for group, flat in self._group_pairs():
-            flat.update({key: value for key, value in group.items() if key != "params"})
-        for parameter, held in self._held.items():
-            now = self.configured.state.get(parameter, {})
-            if now.keys() != held.keys() or any(now[key] is not value for key, value in held.items()):
-                raise TrainingError(
-                    f"a hook has replaced state of {self.name}; change it in place", key="optimizer-state-replaced"
-                )
-
-    def _group_pairs(self) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-        groups = [self.configured.param_groups[g] for g in self._with_flat]
-        return list(zip(groups, self._optimizer.param_groups, strict=True))
-
-    def _parts(self) -> Iterator[tuple[nn.Parameter, Entry, nn.Parameter]]:
-        """Parameters of the module, with the stretch of the vector that each is a part of."""
-        flats = [(flat.storage_offset(), flat) for flat in self._parameters()]
-        for entry, parameter in zip(self._model.layout.parameters, self._model.parameters, strict=True):
-            for start, flat in flats:
-                if entry.size and start <= entry.offset < start + flat.numel():
-                    yield parameter, entry, flat
-
-    def check_rates(self, lr_factor: float) -> None:
-        """Refuse rates that a module changed during a round: algorithms compute with those of its start."""
-        self._take_back()
-        for group, rate in zip(self._optimizer.param_groups, self.rates, strict=True):
-            if group["lr"] != rate * lr_factor:
-                raise TrainingError(
-                    f"a hook has changed the learning rate of {self.name} during a round, from {rate * lr_factor:g} to "
-                    f"{group['lr']:g}; rates may change only between rounds: set federation.schedule",
-                    key="rate-changed-in-round",
-                )
-
-    def step(self) -> None:
-        """Take one step along ``grad``."""
-        self._take_back()
-        self._optimizer.step()
 
     def state(self) -> State:
-        """Return a copy of the optimizer's state as named tensors."""
-        named = {}
-        for group, fresh in zip(self._optimizer.param_groups, self._groups, strict=True):
-            if changed := [key for key in group.keys() - {"params", "lr"} if group[key] != fresh.get(key)]:
-                raise ConfigError(
-                    f"{self.name} keeps {changed[0]!r} in its parameter groups; use federation.optimizer_state: reset",
-                    key="optimizer-group-state",
-                )
-        for i, state in enumerate(self._states()):
-            for key, value in state.items():
+        """Return a copy of the optimizer's ``state_dict`` as named tensors, without its rates and other settings.
+
+        Numbers are tensors whose names begin with ``number/``.
+        """
+        saved, named = self.optimizer.state_dict(), {}
+        parts = {f"state/{number}": values for number, values in saved["state"].items()}
+        for number, (group, before) in enumerate(zip(self.optimizer.param_groups, self._options, strict=True)):
+            changed = group.keys() - RATES
+            parts[f"group/{number}"] = {
+                key: group[key] for key in changed if is_number(group[key]) and group[key] != before.get(key)
+            }
+        for place, values in parts.items():
+            for key, value in values.items():
                 if torch.is_tensor(value):
-                    named[f"{i}/{key}"] = value.detach().cpu().clone()
+                    named[f"{place}/{key}"] = value.detach().cpu().clone()
+                elif is_number(value):
+                    kind = torch.float64 if isinstance(value, float) else None
+                    named[f"number/{place}/{key}"] = torch.tensor(value, dtype=kind)
                 elif value is not None:
                     raise ConfigError(
-                        f"{type(self._optimizer).__name__} keeps {key!r} as {type(value).__name__}, not "
-                        "as a tensor; use federation.optimizer_state: reset",
+                        f"{type(self.optimizer).__name__} keeps {key!r} as {type(value).__name__}, not as a tensor or "
+                        "a number; use federation.optimizer_state: reset",
                         key="optimizer-state-not-a-tensor",
                     )
         return named
 
-    def _placed(self, key: str, value: object, parameter: nn.Parameter) -> object:
-        """Copy a part of the state to its device: counters of steps stay on the CPU, unless the optimizer is fused."""
-        if not torch.is_tensor(value):
-            return copy.deepcopy(value)
-        group = next(g for g in self._optimizer.param_groups if any(p is parameter for p in g["params"]))
-        at_home = key != "step" or group.get("fused") or group.get("capturable")
-        return value.detach().to(parameter.device if at_home else value.device, copy=True)
-
-    def _point_at_gradients(self) -> None:
-        """Use the model's gradients as those of the parameters; a process that does not train allocates none."""
-        for parameter in self._parameters():
-            if parameter.grad is None:
-                start = parameter.storage_offset()
-                parameter.grad = self._model.grad[start : start + parameter.numel()]
-
-    def _parameters(self) -> list[nn.Parameter]:
-        return [p for group in self._optimizer.param_groups for p in group["params"]]
-
-    def _states(self) -> list[dict]:
-        return [self._optimizer.state.get(p, {}) for p in self._parameters()]
+    def _load(self, state: State) -> None:
+        saved = self.optimizer.state_dict()
+        for name, tensor in state.items():
+            number = name.startswith("number/")
+            part, place, key = name.removeprefix("number/").split("/", 2)
+            held = saved["state"].setdefault(int(place), {}) if part == "state" else saved["param_groups"][int(place)]
+            held[key] = tensor.item() if number else tensor.clone()
+        self.optimizer.load_state_dict(saved)
 
 
-def _rebuilt(configured: Optimizer, groups: list[dict]) -> Optimizer:
-    """Make an optimizer of the same class over other parameters, with the attributes and hooks of the original.
-
-    Raises:
-        ConfigError: Its class cannot be called with its defaults, or its ``step`` was replaced.
-    """
-    kind = type(configured)
-    step = vars(configured).get("step")
-    if step is not None and not hasattr(step, "_wrapped_by_lr_sched"):
-        raise ConfigError(
-            f"{kind.__name__}: its step was replaced on the object, where it updates other weights; define it in "
-            "a class",
-            key="optimizer-step-replaced",
-        )
-    known = inspect.signature(kind.__init__).parameters
-    try:
-        rebuilt = kind(groups, **{k: v for k, v in configured.defaults.items() if k in known})
-    except (TypeError, ValueError, AttributeError) as error:
-        raise ConfigError(
-            f"{kind.__name__} cannot be rebuilt for the flat vector: {error}; pass all arguments of its __init__ in "
-            "the defaults of super().__init__(params, defaults)",
-            key="optimizer-not-rebuildable",
-        ) from error
-    added = {k: v for k, v in vars(configured).items() if not k.startswith("_") and k not in OF_TORCH}
-    vars(rebuilt).update(copy.deepcopy(added))
-    for hooks in HOOKS:
-        getattr(rebuilt, hooks).update(getattr(configured, hooks))
-    return rebuilt
+def is_number(value: object) -> bool:
+    """Return whether a value is a number of Python."""
+    return isinstance(value, (bool, int, float))
 
 
-def _fusible(groups: Sequence[dict]) -> bool:
-    """Return whether torch's fused step applies: on a GPU, if the user has not chosen how a step is computed."""
+def choose_fused(optimizer: Optimizer) -> None:
+    """Let torch's own optimizers use their fused step, if the user has not chosen how a step is computed."""
     choices = ("fused", "foreach", "differentiable", "capturable")
-    devices = {parameter.device.type for group in groups for parameter in group["params"]}
-    return devices <= FUSED and not any(group.get(choice) for group in groups for choice in choices)
+    if type(optimizer) in (SGD, Adam, AdamW) and not any(g.get(c) for g in optimizer.param_groups for c in choices):
+        for group in optimizer.param_groups:
+            group["fused"] = True

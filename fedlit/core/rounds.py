@@ -46,9 +46,11 @@ def client_round(
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
     settle_client(local, stream, client, state)
+    rates = [float(rate) * rnd.lr_factor for rate in local.optimizer.plain]
     losses = []
     for step in range(window):
         local.count(state.batches + draws.drawn, stream)
+        local.optimizer.follow(*local.fabric.counts)
         if (state.batches + draws.drawn) % stream.steps_per_epoch == 0:
             local.hooks.call("on_train_epoch_start")
         batches = [draws.next() for _ in range(local.batches_per_step)]
@@ -62,8 +64,7 @@ def client_round(
     seconds = time.perf_counter() - began
     sent = payload.nbytes_sent(local.mask(client), local.layout)
     logged = {"logged": local.fabric.means(), "metrics": local.fabric.taken()}
-    report = ClientReport(client.name, window, client.examples, loss, seconds, sent, **logged, still=still)
-    local.watched = True
+    report = ClientReport(client.name, window, client.examples, loss, seconds, sent, **logged, still=still, rates=rates)
     return payload, after, report
 
 

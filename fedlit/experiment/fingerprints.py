@@ -2,14 +2,14 @@
 
 import contextlib
 import hashlib
-import itertools
 import json
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
 from lightning.pytorch import LightningModule
 
-from fedlit.core.configured_optimizer import single_optimizer
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import CheckpointError
 from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
@@ -18,7 +18,6 @@ from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.experiment.as_yaml import plain
-from fedlit.federation.scheduler import scheduled
 
 FETCHED = 8
 """Largest number of data sets from which examples are fetched, because each fetch may decode an image."""
@@ -58,21 +57,24 @@ def check_same(directory: Path, prints: Mapping[str, str]) -> None:
 
 def _of_optimizer(module: LightningModule) -> str:
     """Return the class of a module's optimizer, its settings, and a digest of a scheduler's first rates."""
-    module = copy_of(module)
-    schedule, optimizer = scheduled(module), single_optimizer(module)
+    made = configured_optimizer(copy_of(module))
+    optimizer, scheduler = made.optimizer, made.scheduler
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     groups = [
         ", ".join(f"{key} {plain(value)}" for key, value in group.items() if value is not None and value is not False)
         for group in settings
     ]
     described = f"{type(optimizer).__qualname__} ({'; '.join(groups)})"
-    if schedule is None:
+    if scheduler is None:
         return described
-    factors: list[tuple[float, ...]] = []
-    with contextlib.suppress(ValueError):  # the scheduler ends
-        factors.extend(itertools.islice(schedule.factors(), FOLLOWED))
-    digested = hashlib.sha256(repr((schedule.interval, factors)).encode()).hexdigest()[:16]
-    return f"{described} with {type(schedule.scheduler).__qualname__} ({digested})"
+    rates = []
+    with warnings.catch_warnings(), contextlib.suppress(ValueError):  # the scheduler ends
+        warnings.simplefilter("ignore")  # of a scheduler's step before the first of the optimizer
+        for _ in range(FOLLOWED):
+            rates.append([float(group["lr"]) for group in optimizer.param_groups])
+            scheduler.step()
+    digested = hashlib.sha256(repr((made.interval, made.frequency, rates)).encode()).hexdigest()[:16]
+    return f"{described} with {type(scheduler).__qualname__} ({digested})"
 
 
 def _of_data(data: GivenClients) -> str:

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningModule
 
 from fedlit.core.checkpoints.stored_states import SHARE, free_memory
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
@@ -16,7 +17,6 @@ from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
 from fedlit.core.module import copy_of
-from fedlit.core.optimizer import FlatOptimizer
 from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
@@ -26,19 +26,9 @@ from fedlit.federation.control_variates import ADAPTIVE
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
-from fedlit.federation.examinations import (
-    OF_MODULES,
-    Compiler,
-    ElementwiseOptimizer,
-    FreshOptimizer,
-    HooksOfSteps,
-    examine,
-    examine_clients,
-    is_foreign,
-)
+from fedlit.federation.examinations import OF_MODULES, Compiler, HooksOfSteps, NewOptimizer, examine, examine_clients
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Cohorts
-from fedlit.federation.scheduler import following_scheduler
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 
@@ -69,11 +59,9 @@ def assemble(
     start, aggregators = configured(fabric, copy_of(module), settings.aggregators), settings.aggregators
     start.fabric = fabric
     model = FlatModel(start)
-    examine(model, (FreshOptimizer(),))
-    settings = following_scheduler(settings, model.module, away is not None)
-    optimizer = FlatOptimizer(model.module, model)
-    if is_foreign(optimizer.configured):
-        examine(module, (ElementwiseOptimizer(),))
+    examine(model, (NewOptimizer(),))
+    made = configured_optimizer(model.module)
+    optimizer, scheduler = type(made.optimizer).__name__, made.scheduler and type(made.scheduler).__name__
     if settings.compile and away is None:  # sites check this themselves
         examine(fabric.device, (Compiler(),))
     if fabric.local_rank == 0:
@@ -110,7 +98,7 @@ def assemble(
         batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
         limit_eval_batches=limit_eval_batches, pictures=placement.name,
     )  # fmt: skip
-    state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer.name)
+    state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer)
     memory = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks
     engine: Engine
@@ -123,10 +111,16 @@ def assemble(
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
         federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
+<<<<<<< HEAD
         clients=clients, cohorts=cohorts, masks=masks, personal=personal, rates=optimizer.rates,
         optimizer=optimizer.name, memory_format=memory_format, placement=placement, stored=stored,
         state_bytes=state_bytes, engine=engine, program=program, server_model=model, initial=initial,
         personal_state=personal_state,
+=======
+        clients=clients, masks=masks, personal=personal, optimizer=optimizer, scheduler=scheduler,
+        memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
+        program=program, server_model=model, initial=initial, personal_state=personal_state,
+>>>>>>> 83cb2dc8 (Call configure_optimizers for each client's round, over the own parameters)
     )  # fmt: skip
 
 

@@ -42,8 +42,9 @@ def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]
             "warning: only the head is trained, on features of a body with random weights; set model.pretrained or "
             "model.weights, or train the body first, in a phase",
         )
-    notices = (session.placement.notice, _states_in_files(session), session.federation.schedule.notice, monitor.notice)
-    lines += notices
+    follows = f"learning rate: follows the model's {session.scheduler}" if session.scheduler else ""
+    schedule = "; ".join(filter(None, (session.federation.schedule.notice, follows)))
+    lines += (session.placement.notice, _states_in_files(session), schedule, monitor.notice)
     return [line for line in lines if line]
 
 

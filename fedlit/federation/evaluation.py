@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from statistics import quantiles
+from statistics import fmean, quantiles
 from typing import Any
 
 import numpy as np
@@ -285,7 +285,15 @@ def round_metrics(
         "bytes/up": sum(report.bytes_up for report in reports),
         "bytes/down": bytes_down * len(rnd.cohort),
         "time/round_s": seconds,
+        **_rates(reports),
     }
+
+
+def _rates(reports: Sequence[ClientReport]) -> dict[str, float]:
+    """Return the learning rate of each parameter group at the start of a round, the mean if clients differ in it."""
+    groups = zip(*(report.rates for report in reports), strict=True)
+    means = [fmean(rates) if len(set(rates)) > 1 else rates[0] for rates in groups]
+    return {f"round/lr{f'/pg{number}' * (number > 1)}": rate for number, rate in enumerate(means, 1)}
 
 
 def _logged(

@@ -129,8 +129,7 @@ class Federation(Settings):
         session, rnd = state.session, state.rnd
         metrics = evaluation.round_metrics(rnd, state.reports, session.weights, bytes_down, seconds) | diagnostics
         metrics |= evaluation.objective_metrics(session, state.server, state.done)
-        names = ["round/lr", *(f"round/lr/pg{number}" for number in range(2, len(session.rates) + 1))]
-        return metrics | {name: rate * rnd.lr_factor for name, rate in zip(names, session.rates, strict=True)}
+        return metrics
 
     def _evaluate(self, state: FitState, follow: Callbacks) -> None:
         session, evaluated, scores = state.session, self.evaluates_after(state.done), []

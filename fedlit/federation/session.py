@@ -44,6 +44,8 @@ class Session:
         cohorts: The clients of each round.
         masks: Masks of the elements that each client shares.
         personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
+        optimizer: Class of the optimizer.
+        scheduler: Class of its scheduler, or None.
         memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
         stored: Whether the clients' states are stored in files.
         state_bytes: Estimated size of one client's state, in bytes.
@@ -61,8 +63,8 @@ class Session:
     cohorts: Cohorts
     masks: dict[str, Mask]
     personal: list[str]
-    rates: Sequence[float]
     optimizer: str
+    scheduler: str | None
     memory_format: str
     placement: devices.Placement
     stored: bool

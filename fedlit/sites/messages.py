@@ -214,6 +214,7 @@ class RoundReport:
     logged: dict[str, AnyFloat]
     error: str
     still: str
+    rates: list[AnyFloat]
 
 
 @dataclass

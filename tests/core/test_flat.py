@@ -8,7 +8,7 @@ from toys import CLASSES, ToyNet
 
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Mask
-from fedlit.core.optimizer import FlatOptimizer
+from fedlit.core.optimizer import LocalOptimizer
 from fedlit.models import ImageClassifier
 
 
@@ -44,15 +44,16 @@ def test_stretches_cover_every_weight_once(densenet):
 def test_gradients_take_memory_from_when_they_are_asked_for():
     torch.manual_seed(0)
     model = FlatModel(ToyNet())
-    optimizer = FlatOptimizer(model.module, model)
+    optimizer = LocalOptimizer(model.module, model.w.device)
+    optimizer.begin({}, 1.0)
     assert "grad" not in vars(model)
     assert all(p.grad is None for p in model.parameters)
     model.module.training_step((torch.randn(4, 1, 8, 8), torch.ones(4, 3)), 0).backward()
     beside = torch.cat([p.grad.reshape(-1) for p in model.parameters])
+    model.gather_gradients()
     assert torch.equal(model.grad, beside)
-    optimizer.begin({}, 1.0)
     before = model.w.clone()
-    optimizer.step()
+    optimizer.optimizer.step()
     torch.testing.assert_close(model.w, before - optimizer.rates[0] * beside)
 
 
@@ -75,6 +76,7 @@ def test_parameters_gradients_and_statistics_are_views():
     batch = torch.randn(4, 1, 8, 8), torch.ones(4, 3)
     model.module.train()
     model.module.training_step(batch, 0).backward()
+    model.gather_gradients()
     entry = next(e for e in model.layout.parameters if e.name == "head.weight")
     assert torch.equal(entry.view(model.grad), model.module.head.weight.grad)
     assert model.grad.norm() > 0
@@ -155,25 +157,27 @@ def test_batchnorm_without_momentum_and_mixed_types_are_refused():
     ],
     ids=["sgd", "adam", "adamw", "rmsprop", "adagrad"],
 )
-def test_flat_optimizer_does_what_the_optimizer_does(make):
+def test_with_its_state_kept_it_does_what_one_optimizer_does(make):
     torch.manual_seed(0)
     plain, flat = ToyNet(drop=0.0).double(), ToyNet(drop=0.0).double()
     flat.load_state_dict(plain.state_dict())
     plain.configure_optimizers = lambda: make(plain.parameters())
     flat.configure_optimizers = lambda: make(flat.parameters())
     model = FlatModel(flat)
-    ours, theirs = FlatOptimizer(flat, model), plain.configure_optimizers()
+    ours, theirs = LocalOptimizer(flat, model.w.device), plain.configure_optimizers()
     state = {}
     for _ in range(2):  # rounds, with the state kept between them
-        ours.begin(state, lr_factor=1.0)
+        ours.begin(state, 1.0)
         for _ in range(3):
             batch = torch.randn(4, 1, 8, 8).double(), torch.ones(4, 3).double()
             theirs.zero_grad()
             plain.training_step(batch, 0).backward()
             theirs.step()
+            model.drop_gradients()
             model.grad.zero_()
             flat.training_step(batch, 0).backward()
-            ours.step()
+            model.gather_gradients()
+            ours.optimizer.step()
         state = ours.state()
     for one, other in zip(plain.parameters(), flat.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
@@ -186,11 +190,12 @@ def test_groups_and_frozen_parameters_of_the_optimizer_are_kept():
         [{"params": module.body.parameters(), "lr": 0.5}, {"params": module.head.parameters(), "lr": 0.25}]
     )
     model = FlatModel(module)
-    optimizer = FlatOptimizer(module, model)
-    optimizer.begin({}, lr_factor=2.0)
+    optimizer = LocalOptimizer(module, model.w.device)
+    optimizer.begin({}, 2.0)
     before = {n: p.detach().clone() for n, p in module.named_parameters()}
     model.grad.fill_(1.0)
-    optimizer.step()
+    model.use_gradients()
+    optimizer.optimizer.step()
     moved = {n: float((before[n] - p.detach()).max()) for n, p in module.named_parameters()}
     assert moved == {
         "body.0.weight": 0,

@@ -1,4 +1,4 @@
-"""Custom optimizers: on the flat vector they take the same steps as on the parameters, or are refused."""
+"""Custom optimizers: they take the steps of a plain PyTorch loop for each client, or are refused."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import timm.optim
 import torch
 from foreigners import One
 from refusals import refused
-from strangers import by_hand, fit, having, seeded
+from strangers import by_hand, fit, having, seeded, stepping
 from support.hostile import spread
 from torch import nn
 
@@ -46,7 +46,7 @@ class Needy(torch.optim.SGD):
 
 
 class Counting(torch.optim.SGD):
-    """Halves the steps of later rounds, because its count is not part of its state."""
+    """Divides by the number of steps, which is not part of its state."""
 
     taken = 0
 
@@ -78,9 +78,15 @@ def once_scheduled(m: nn.Module) -> torch.optim.Optimizer:
     return optimizer
 
 
-def replaced(m: nn.Module) -> torch.optim.Optimizer:
+def halved(m: nn.Module) -> torch.optim.Optimizer:
     optimizer = torch.optim.SGD(m.parameters(), lr=RATE)
-    optimizer.step = lambda closure=None: None
+
+    def step(closure=None):
+        for p in m.parameters():
+            p.grad.mul_(0.5)
+        return torch.optim.SGD.step(optimizer, closure)
+
+    optimizer.step = step
     return optimizer
 
 
@@ -127,10 +133,6 @@ class OfModule(torch.optim.SGD):
         super().__init__(module.parameters(), lr=lr)
 
 
-class OwnMuon(torch.optim.Muon):
-    """A subclass of what is refused by its name."""
-
-
 class Closing(torch.optim.SGD):
     """Needs a closure."""
 
@@ -148,58 +150,117 @@ def initialising(m: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.SGD(m.parameters(), lr=RATE)
 
 
-ELEMENTWISE = {
-    "own attribute": lambda m: ClipSGD(m.parameters(), clip=0.01),
-    "hook of the step": hooked,
-    "scheduler that is not returned": once_scheduled,
-    **{name: of_timm(name) for name in ("adan", "lion", "adopt", "radabelief", "madgrad")},
-}
+def own_optimizer(m: nn.Module) -> torch.optim.Optimizer:
+    m.opt = torch.optim.SGD(m.parameters(), lr=RATE)
+    return m.opt
 
 
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_what_is_elementwise_does_the_same_steps(tmp_path: Path, name: str):
-    module = seeded(having(configure_optimizers=ELEMENTWISE[name]))
-    w, _ = fit(module, tmp_path / "run", data=One())
-    torch.testing.assert_close(w, by_hand(module, One()), rtol=0, atol=1e-6)
+def own_scheduler(m: nn.Module) -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(m.parameters(), lr=RATE, momentum=0.9)
+    m.decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    return optimizer
 
 
-REFUSED = {
-    **{name: (of_timm(name), ("check-optimizer", "than on the parameters")) for name in
-       ("adamp", "kron", "sgdp", "mars", "novograd", "clion")},
-    "norms of tensors": (lambda m: NormSGD(m.parameters(), lr=RATE), ("check-optimizer", "NormSGD", "at net.bias")),
-    "a count in an attribute": (lambda m: Counting(m.parameters(), lr=RATE),
-        ("check-optimizer", "Counting", "in a second round than in the first")),
-    "a graph": (of_timm("adahessian"), ("check-optimizer", "gradients that are set from outside")),
-    "an argument that nobody kept": (lambda m: Needy(m.parameters(), 1.0), ("optimizer-not-rebuildable", "Needy")),
-    "a state that is loaded": (loaded, ("check-new-optimizer", "SGD", "net.weight")),
-    "the weights that it was made with": (lambda m: Anchored(m.parameters()), ("check-optimizer", "Anchored")),
-    "a list of tensors": (lambda m: Listed(m.parameters()), ("check-optimizer", "Listed", "flat vector: The size")),
-    "a module": (lambda m: OfModule(m), ("optimizer-not-rebuildable", "OfModule")),
-    "only matrices": (lambda m: OwnMuon([m.net.weight]), ("optimizer-not-rebuildable", "OwnMuon", "only supports 2D")),
-    "a closure": (lambda m: Closing(m.parameters(), lr=RATE), ("check-optimizer", "Closing", "'closure'")),
-    "a parameter twice": (lambda m: torch.optim.SGD([m.net.weight, m.net.weight], lr=RATE),
-        ("optimizer-parameter-twice",)),
-    "steps with a graph": (lambda m: torch.optim.SGD(m.parameters(), lr=RATE, differentiable=True),
-        ("check-optimizer", "SGD", "a leaf Variable")),
-    "a parameter that it freezes": (freezing, ("optimizer-freezes-parameter", "net.bias")),
-    "weights that it sets": (initialising, ("optimizer-changes-weights", "configure_optimizers")),
-    "a replaced step": (replaced, ("optimizer-step-replaced", "SGD")),
+def sets_its_rate(m: nn.Module, loss: torch.Tensor, batch: tuple) -> torch.Tensor:
+    m.opt.param_groups[0]["lr"] = 0.1 * float(loss.detach())
+    return loss
+
+
+def steps_its_scheduler(m: nn.Module, loss: torch.Tensor, batch: tuple) -> torch.Tensor:
+    if m.decay.optimizer.state:
+        m.decay.step()
+    return loss
+
+
+OF_TIMM = ("adan", "lion", "adopt", "radabelief", "madgrad", "adamp", "kron", "sgdp", "mars", "novograd", "clion")
+TRAINED = {
+    **{name: having(configure_optimizers=of_timm(name)) for name in OF_TIMM},
+    **{
+        what: having(configure_optimizers=configure)
+        for what, configure in {
+            "own attribute": lambda m: ClipSGD(m.parameters(), clip=0.01),
+            "hook of the step": hooked,
+            "scheduler that is not returned": once_scheduled,
+            "norms of tensors": lambda m: NormSGD(m.parameters(), lr=RATE),
+            "a count in an attribute": lambda m: Counting(m.parameters(), lr=RATE),
+            "an argument that nobody kept": lambda m: Needy(m.parameters(), 1.0),
+            "a state that is loaded": loaded,
+            "the weights that it was made with": lambda m: Anchored(m.parameters()),
+            "a list of tensors": lambda m: Listed(m.parameters()),
+            "a module": lambda m: OfModule(m),
+            "only matrices": lambda m: torch.optim.Muon([m.net.weight]),
+            "factors of matrices": lambda m: torch.optim.Adafactor(m.parameters(), lr=RATE),
+            "a replaced step": halved,
+        }.items()
+    },
+    "an attribute of the module, with its rate set in the step": stepping(
+        sets_its_rate, configure_optimizers=own_optimizer
+    ),
+    "a scheduler in an attribute, stepped in the step": stepping(
+        steps_its_scheduler, configure_optimizers=own_scheduler
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("case", spread(REFUSED))
-def test_what_is_not_is_refused_by_name(tmp_path: Path, case: tuple):
-    configure, mistake = case
+@pytest.mark.parametrize("make", spread(TRAINED))
+def test_it_takes_the_steps_of_a_plain_loop(tmp_path: Path, make: type):
+    w, _ = fit(seeded(make), tmp_path / "run")
+    torch.testing.assert_close(w, by_hand(seeded(make)), rtol=0, atol=1e-6)
+
+
+REFUSED = {
+    "a closure": (lambda m: Closing(m.parameters(), lr=RATE), ("optimizer-needs-closure", "Closing", "a closure")),
+    "second order": (lambda m: torch.optim.LBFGS(m.parameters()), ("optimizer-needs-closure", "LBFGS")),
+    "a parameter twice": (lambda m: torch.optim.SGD([m.net.weight, m.net.weight], lr=RATE),
+        ("optimizer-parameter-twice",)),
+    "steps with a graph": (lambda m: torch.optim.SGD(m.parameters(), lr=RATE, differentiable=True),
+        ("optimizer-differentiable", "SGD")),
+    "a parameter that it freezes": (freezing, ("optimizer-freezes-parameter", "net.bias")),
+    "weights that it sets": (initialising, ("optimizer-changes-weights", "configure_optimizers")),
+    "no parameter": (lambda m: torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=RATE),
+        ("optimizer-of-other-parameters", "1 parameters")),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_train_is_refused_by_name(tmp_path: Path, what: str):
+    configure, mistake = REFUSED[what]
     with refused(*mistake):
         fit(seeded(having(configure_optimizers=configure)), tmp_path / "run", data=One())
 
 
+class Listing(torch.optim.SGD):
+    """Keeps a list in its state."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state[self.param_groups[0]["params"][0]]["history"] = [1.0]
+
+
+KEPT = {
+    "steps that are counted in groups": of_timm("adan"),
+    "numbers": of_timm("radabelief"),
+    "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=RATE, amsgrad=True),
+    "momentum of one group": lambda m: torch.optim.SGD(
+        [{"params": [m.net.weight], "momentum": 0.9}, {"params": [m.net.bias]}], lr=RATE
+    ),
+}
+
+
 @pytest.mark.filterwarnings("ignore")
-def test_steps_that_are_counted_in_groups_cannot_be_kept_over_rounds(tmp_path: Path):
-    module = seeded(having(configure_optimizers=of_timm("adan")))
-    with refused("optimizer-group-state", "Adan", "'step'"):
+@pytest.mark.parametrize("what", KEPT)
+def test_a_state_that_is_kept_is_that_of_one_optimizer(tmp_path: Path, what: str):
+    make = having(configure_optimizers=KEPT[what])
+    w, _ = fit(seeded(make), tmp_path / "run", data=One(), optimizer_state="keep")
+    torch.testing.assert_close(w, by_hand(seeded(make), One(), keep=True), rtol=0, atol=1e-6)
+    assert not torch.allclose(w, by_hand(seeded(make), One()), atol=1e-6)
+
+
+def test_a_state_that_no_checkpoint_could_hold_is_refused(tmp_path: Path):
+    module = seeded(having(configure_optimizers=lambda m: Listing(m.parameters(), lr=RATE)))
+    with refused("optimizer-state-not-a-tensor", "Listing", "'history'"):
         fit(module, tmp_path / "run", data=One(), optimizer_state="keep")
 
 

@@ -1,4 +1,4 @@
-"""Schedulers of torch that a module returns: followed exactly, or refused before training."""
+"""Schedulers of torch that a module returns: each client steps its own, as Lightning does."""
 
 import copy
 from collections.abc import Callable
@@ -9,16 +9,15 @@ import pytest
 import torch
 from foreigners import Digits
 from refusals import refused
-from strangers import fit, fit_in_each_way, having, seeded, settings
+from strangers import fit, fit_in_each_way, having, seeded
 from torch import nn
 from torch.optim import lr_scheduler as of_torch
 
 import fedlit
-from fedlit.aggregators import Scaffold
+from fedlit.aggregators import Ditto, FedNova, Scaffold
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.module import step_of
-from fedlit.federation.scheduler import following_scheduler
 from fedlit.schedules import ConstantSchedule, CosineSchedule, Stage, StageSchedule
 
 ROUNDS = 4
@@ -56,6 +55,7 @@ def each_two_steps(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:
     return of_torch.LambdaLR(optimizer, lambda count: 1 / (1 + count // 2))
 
 
+HALVING = returning(lambda o: of_torch.ExponentialLR(o, 0.5))
 FOLLOWED = {
     "one each epoch": (returning(lambda o: of_torch.StepLR(o, 1, 0.5)), EPOCH),
     "one each second epoch": (returning(lambda o: of_torch.StepLR(o, 2, 0.5)), EPOCH),
@@ -72,6 +72,15 @@ FOLLOWED = {
     "two lists": (having(configure_optimizers=in_two_lists), EPOCH),
     "steps of a window": (returning(each_two_steps, interval="step"), STEPS),
     "windows of several epochs": (returning(each_two_steps), {"schedule": ConstantSchedule(2, "epochs"), "rounds": 2}),
+    "each step of a window": (returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS),
+    "epochs, and a window of steps": (HALVING, {"schedule": ConstantSchedule(3, "steps"), "rounds": 3}),
+    "steps, and a window of epochs": (returning(each_two_steps, interval="step"), EPOCH),
+    "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 0.1, 9), adam=True), EPOCH),
+    "groups that differ": (returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH),
+    "its end after the last step": (
+        returning(lambda o: of_torch.OneCycleLR(o, 1.0, ROUNDS * 2, cycle_momentum=False), interval="step"),
+        EPOCH,
+    ),
     "windows that grow": (
         returning(lambda o: of_torch.LambdaLR(o, lambda count: 1.0 if count < 2 else 0.5), interval="step"),
         {"schedule": StageSchedule([Stage(1, 2, "steps"), Stage(2, 3, "steps")]), "rounds": 3},
@@ -100,7 +109,7 @@ def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = Tru
                 step_of(local, "training_step")(stream[steps[name]], 0).backward()
                 optimizer.step()
                 steps[name] += 1
-                over = plan.unit == "epochs" and steps[name] % epoch == 0
+                over = steps[name] % epoch == 0
                 passes[name] += over
                 due = over and passes[name] % config.get("frequency", 1) == 0
                 if scheduled and (due if config.get("interval", "epoch") == "epoch" else True):
@@ -140,26 +149,11 @@ def of_another(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:
     return of_torch.StepLR(torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=0.1), 1)
 
 
-class Random(of_torch.LRScheduler):
-    """Draws its rates."""
-
-    def get_lr(self):
-        return [rate * (0.5 + float(torch.rand(()))) for rate in self.base_lrs]
-
-
-class OfWeights(of_torch.LRScheduler):
-    """Divides the rate by the norm of the weights."""
-
-    def get_lr(self):
-        return [rate / float(self.optimizer.param_groups[0]["params"][0].norm()) for rate in self.base_lrs]
-
-
 def two_schedulers(self: nn.Module) -> tuple[list, list]:
     optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
     return [optimizer], [of_torch.StepLR(optimizer, 1), of_torch.ExponentialLR(optimizer, 0.5)]
 
 
-HALVING = returning(lambda o: of_torch.ExponentialLR(o, 0.5))
 REFUSED = {
     "a plateau": (returning(lambda o: of_torch.ReduceLROnPlateau(o)), EPOCH, "its rate depends on a metric"),
     "two of them": (having(configure_optimizers=two_schedulers), EPOCH,
@@ -172,33 +166,33 @@ REFUSED = {
     "a frequency of steps": (
         returning(each_two_steps, interval="step", frequency=2), STEPS, "counts steps by a frequency other than 1",
     ),
-    "each step of a window": (
-        returning(lambda o: of_torch.ExponentialLR(o, 0.5), interval="step"), STEPS,
-        "changes within a round of 2 steps",
-    ),
-    "epochs, and a window of steps": (HALVING, STEPS, "its interval is one epoch, but the window"),
-    "steps, and a window of epochs": (returning(each_two_steps, interval="step"), EPOCH, "counts epochs"),
-    "part of the clients": (HALVING, EPOCH | {"participation": 0.5}, "participation below 1"),
-    "a schedule beside it": (HALVING, {"schedule": CosineSchedule(4), "rounds": 4},
-        "CosineSchedule also changes the learning"),
-    "momentum": (returning(lambda o: of_torch.OneCycleLR(o, 1.0, 9), adam=True), EPOCH, "it also changes 'betas'"),
-    "groups that differ": (
-        returning(lambda o: of_torch.CosineAnnealingLR(o, 4, eta_min=0.01)), EPOCH, "different factors for the "
-            "parameter groups",
-    ),
-    "its end": (
-        returning(lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False)), EPOCH,
-        "The specified number of total",
-    ),
-    "chance": (returning(Random), EPOCH, "its rate depends on the weights, or on chance"),
-    "the weights": (returning(OfWeights), EPOCH, "its rate depends on the weights, or on chance"),
-    "an infinite rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf"))), EPOCH,
-        "its rate becomes inf times"),
-    "a rate that is not a number": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("nan"))),
-        EPOCH, "its rate becomes nan times"),
-    "a negative rate": (returning(lambda o: of_torch.LambdaLR(o, lambda n: 1 - n)), EPOCH,
-        "becomes negative, -1 times"),
 }  # fmt: skip
+LAMBDA = "scheduler-rate-invalid", "LambdaLR"
+IN_TRAINING = {
+    "an infinite rate": (lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf")), (*LAMBDA, "inf")),
+    "a rate that is not a number": (
+        lambda o: of_torch.LambdaLR(o, lambda n: [1.0, 0.5, float("nan")][n]),
+        (*LAMBDA, "nan"),
+    ),
+    "a negative rate": (lambda o: of_torch.LambdaLR(o, lambda n: 1 - n), (*LAMBDA, "-0.1")),
+    "its end": (lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False), ("scheduler-ended", "OneCycleLR")),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", IN_TRAINING)
+def test_a_rate_that_no_step_can_take_ends_the_run(what: str, tmp_path: Path):
+    make, mistake = IN_TRAINING[what]
+    with refused(*mistake):
+        fit(seeded(returning(make)), tmp_path / "run", **EPOCH)
+
+
+@pytest.mark.parametrize("algorithm", [FedNova(), Ditto()], ids=["FedNova", "Ditto"])
+def test_who_computes_with_the_rate_of_a_round_needs_one(algorithm, tmp_path: Path):
+    one_group = having(configure_optimizers=in_two_lists)
+    fit(seeded(one_group), tmp_path / "one", aggregators=[algorithm], **EPOCH | {"rounds": 2})
+    with refused("rate-changed-in-round", "SGD", "0.1 to 0.05"):
+        fit(seeded(one_group), tmp_path / "two", aggregators=[algorithm], schedule=ConstantSchedule(2, "epochs"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -233,9 +227,11 @@ def test_the_rate_that_is_logged_is_the_schedulers(tmp_path: Path):
     assert fitted.metrics["round/lr/pg2"].tolist() == pytest.approx([0.02, 0.01, 0.005])
 
 
-def test_with_sites_the_configuration_has_to_say_it():
-    with refused("scheduler-not-followed"):
-        following_scheduler(settings(**EPOCH), seeded(HALVING), away=True)
+def test_a_schedule_multiplies_it(tmp_path: Path):
+    options = {"rounds": 3, "run_dir": tmp_path / "run", "logger": False, "workers": 1, "lr_factors": {"site-1": 0.5}}
+    fitted = fedlit.fit(seeded(HALVING), Digits(), schedule=CosineSchedule(3), **options)
+    factors = [CosineSchedule(3).plan(index).lr_factor for index in range(3)]
+    assert fitted.metrics["round/lr"].tolist() == pytest.approx([0.1 * 0.5**n * f for n, f in enumerate(factors)])
 
 
 def test_control_variates_form_where_the_first_rate_is_zero(tmp_path: Path):

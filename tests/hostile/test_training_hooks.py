@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedlit
-from fedlit.aggregators import CODASCA, LocalSCGDAM, Scaffold
+from fedlit.aggregators import CODASCA, FedNova, LocalSCGDAM, Scaffold
 from fedlit.core.training_hooks import CALLED
 from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
 from fedlit.schedules import ConstantSchedule
@@ -109,6 +109,10 @@ def slowed(module, optimizer) -> None:
         state["momentum_buffer"].mul_(0.5)
 
 
+def faster(module, batch, batch_idx) -> None:
+    module.optimizers().param_groups[0]["lr"] = 0.5
+
+
 def with_momentum(module):
     return torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
 
@@ -132,6 +136,7 @@ HONOURED = {
     "rates that are asked for": hooked(
         on_train_batch_end=summed(lambda m, *given: m.optimizers().param_groups[0]["lr"])
     ),
+    "a rate that it sets": hooked(on_train_batch_start=faster),
     "epochs": hooked(on_train_epoch_start=summed(lambda m: 1.0 + m.current_epoch)),
 }
 
@@ -186,10 +191,6 @@ def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: ty
     assert max(seen) < 1e-6
 
 
-def faster(module, batch, batch_idx) -> None:
-    module.optimizers().param_groups[0]["lr"] = 0.5
-
-
 REFUSED = {
     "setup": (hooked(setup=lambda m, stage: None), {}, ("check-hooks-of-the-trainer", "the layers")),
     "fit start": (
@@ -203,7 +204,11 @@ REFUSED = {
         ("check-hooks-of-the-trainer", "overrides on_before_zero_grad", "on_after_backward"),
     ),
     "the rest of an epoch": (hooked(on_train_batch_start=lambda m, b, i: -1), {}, ("epoch-skipped-by-hook",)),
-    "a rate": (hooked(on_train_batch_start=faster), {}, ("rate-changed-in-round", "SGD", "0.1 to 0.5")),
+    "a rate": (
+        hooked(on_train_batch_start=faster),
+        {"aggregators": [FedNova()]},
+        ("rate-changed-in-round", "SGD", "0.1 to 0.5"),
+    ),
     "a counter": (
         type("Counting", (Unvalidated,), {"n": 0, "on_train_batch_start": lambda m, b, i: setattr(m, "n", m.n + 1)}),
         {},

@@ -14,6 +14,7 @@ from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
 from fedlit.core.module import step_of
+from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
@@ -87,19 +88,31 @@ def fit_in_each_way(make: Callable[[], LightningModule], folder: Path, **given: 
     return w
 
 
-def by_hand(module: nn.Module, data: FederatedDataModule | None = None, clip: float | None = None) -> Tensor:
-    """Two rounds of two steps without fedlit's: an instance and a torch optimizer for each client and round."""
+def by_hand(
+    module: nn.Module, data: FederatedDataModule | None = None, clip: float | None = None, keep: bool = False
+) -> Tensor:
+    """Two rounds of two steps without fedlit's: an instance and a torch optimizer for each client and round.
+
+    With ``keep`` each client has one of both for all rounds.
+    """
     data = data or Digits()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}
     streams = {name: BatchStream(client.train, data.batch_size, 0, name) for name, client in data.clients.items()}
+    held, counting = {}, make_fabric("cpu")
     for number in range(2):
         replies = []
-        for stream in streams.values():
-            local = copy.deepcopy(module)
+        for name, stream in streams.items():
+            seed_process(0, "round", number, name)
+            if not keep or name not in held:
+                local = copy.deepcopy(module)
+                local.load_state_dict(server)
+                local.trainer = counting
+                held[name] = local, local.configure_optimizers()
+            local, optimizer = held[name]
             local.load_state_dict(server)
-            optimizer = local.configure_optimizers()
             for step in range(2):
+                counting.count(2 * number + step, (2 * number + step) // stream.steps_per_epoch)
                 optimizer.zero_grad()
                 output = step_of(local, "training_step")(stream[2 * number + step], step)
                 (output["loss"] if isinstance(output, dict) else output).sum().backward()

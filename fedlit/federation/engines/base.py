@@ -1,7 +1,6 @@
 """Base classes of engines, which run clients' rounds and evaluations and return sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise, zip_longest
@@ -29,7 +28,6 @@ from fedlit.core.rounds import client_round, first_loss
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.examinations.attributes import AttributeWatch
-from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 
@@ -132,20 +130,12 @@ class Worker:
                 part = (self.local, self.stream(name), self.program.clients[name], before, down, rnd)
                 if rnd.window:
                     self._watch.begin()
-                with self._first_round(rnd):
-                    payload, new, report = client_round(*part, into)
+                payload, new, report = client_round(*part, into)
                 if rnd.window:
                     self._watch.check(partial(first_loss, *part))
             total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained
-
-    def _first_round(self, rnd: Round) -> AbstractContextManager[None]:
-        """Context manager that checks the steps of the first round, unless algorithms add to all gradients."""
-        adding = ("on_client_round_start", "compute_gradient")
-        if self.local.watched or not rnd.window or any(a.implements(h) for a in self.local.aggregators for h in adding):
-            return nullcontext()
-        return UnusedParameters(self.local)
 
     def _here(self, down: Broadcast) -> Broadcast:
         """Return the server's message on the device that trains; it is copied once per round."""

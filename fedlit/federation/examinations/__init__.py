@@ -19,10 +19,9 @@ from fedlit.federation.examinations.modules import (
     HooksOfSteps,
     IsModule,
     LazyLayers,
+    NewOptimizer,
     RequiredMethods,
 )
-from fedlit.federation.examinations.optimizer import ElementwiseOptimizer, FreshOptimizer, is_foreign
-from fedlit.federation.examinations.unused import UnusedParameters
 from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
@@ -39,16 +38,14 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 )
 """Checks of a module, in order; each may rely on the checks before it."""
 
-IN_ROUNDS = (AttributeWatch, UnusedParameters, StalledTraining)
+IN_ROUNDS = (AttributeWatch, StalledTraining)
 """Checks during rounds, for mistakes that do not show before; a problem ends the run."""
 
 EVERY = (
-    *OF_MODULES, HooksOfSteps(), FreshOptimizer(), ElementwiseOptimizer(), *OF_DATA, Compiler(),
-    *IN_ROUNDS,
+    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Compiler(), *IN_ROUNDS,
 )  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "OF_MODULES", "Compiler", "ElementwiseOptimizer", "Examination", "FreshOptimizer", "HooksOfSteps",
-    "examine", "examine_clients", "is_foreign",
+    "EVERY", "OF_MODULES", "Compiler", "Examination", "HooksOfSteps", "NewOptimizer", "examine", "examine_clients",
 ]  # fmt: skip

@@ -9,6 +9,8 @@ from lightning.pytorch import LightningModule
 from torch.nn.parameter import is_lazy
 
 from fedlit.core.aggregator import Aggregator
+from fedlit.core.configured_optimizer import configured_optimizer
+from fedlit.core.flat import FlatModel
 from fedlit.core.module import overrides
 from fedlit.core.training_hooks import CALLED, TrainingHooks
 from fedlit.federation.examinations.examination import Examination, KeyedProblem
@@ -195,3 +197,59 @@ class HooksOfSteps(Examination[ModuleWithAggregators]):
             f"{'batch' if batches == 1 else 'batches'}: the hook {type(module).__name__}.{hooks[0]} would not "
             f"work as documented; {self.advice}"
         )
+
+
+class NewOptimizer(Examination[FlatModel]):
+    """``configure_optimizers`` returns an optimizer of the module's parameters, and does not change the module."""
+
+    name = "new optimizer"
+    advice = "only make an optimizer of self.parameters() there"
+
+    def problem(self, model: FlatModel) -> str:
+        """Name the parameter, or what the optimizer needs."""
+        module, before = model.module, model.w.clone()
+        optimizer, name = configured_optimizer(module).optimizer, type(module).__name__
+        kind, given = type(optimizer).__name__, [p for group in optimizer.param_groups for p in group["params"]]
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        known = {id(parameter) for parameter in module.parameters()}
+        others = [parameter for parameter in given if id(parameter) not in known]
+        pairs = zip(model.layout.parameters, model.parameters, strict=True)
+        frozen = [entry.name for entry, parameter in pairs if not parameter.requires_grad]
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            return KeyedProblem(
+                f"{kind}.step: expected no arguments, found a closure, with which it calls training_step several times "
+                "per step; use an optimizer without one, such as SGD or Adam",
+                key="optimizer-needs-closure",
+            )
+        if any(group.get("differentiable") for group in optimizer.param_groups):
+            return KeyedProblem(
+                f"{kind}: expected steps without a graph, found differentiable=True; leave it out",
+                key="optimizer-differentiable",
+            )
+        if len({id(parameter) for parameter in given}) < len(given):
+            return KeyedProblem(
+                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once",
+                key="optimizer-parameter-twice",
+            )
+        if others:
+            return KeyedProblem(
+                f"{name}: its optimizer has {len(others)} parameters that are not the module's, the first of shape "
+                f"{list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use self.parameters() in "
+                "configure_optimizers",
+                key="optimizer-of-other-parameters",
+            )
+        if frozen:
+            return KeyedProblem(
+                f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__",
+                key="optimizer-freezes-parameter",
+            )
+        if not any(parameter.requires_grad for parameter in given):
+            return KeyedProblem(
+                f"{name}: its optimizer trains no parameter; {self.advice}", key="optimizer-without-parameters"
+            )
+        if not torch.equal(model.w, before):
+            return KeyedProblem(
+                f"{name}.configure_optimizers changes weights, but is called in every round: do it in __init__",
+                key="optimizer-changes-weights",
+            )
+        return ""
