@@ -111,16 +111,9 @@ def assemble(
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(
         federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
-<<<<<<< HEAD
-        clients=clients, cohorts=cohorts, masks=masks, personal=personal, rates=optimizer.rates,
-        optimizer=optimizer.name, memory_format=memory_format, placement=placement, stored=stored,
-        state_bytes=state_bytes, engine=engine, program=program, server_model=model, initial=initial,
-        personal_state=personal_state,
-=======
-        clients=clients, masks=masks, personal=personal, optimizer=optimizer, scheduler=scheduler,
+        clients=clients, cohorts=cohorts, masks=masks, personal=personal, optimizer=optimizer, scheduler=scheduler,
         memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
         program=program, server_model=model, initial=initial, personal_state=personal_state,
->>>>>>> 83cb2dc8 (Call configure_optimizers for each client's round, over the own parameters)
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from foreigners import AsksTrainer, Lazy, Manual, Named, Scheduled, SecondOrder, TwoOptimizers, Unvalidated
+from foreigners import AsksTrainer, Lazy, Manual, Named, SecondOrder, TwoOptimizers, Unvalidated
 from strangers import by_hand, fit, fit_in_each_way, having, seeded, stepping
 from torch import nn
 from torchmetrics.classification import MulticlassAccuracy
@@ -234,8 +234,7 @@ REFUSED = [
     Module("a layer that is lazy", Lazy, ("shape of net.weight is unknown",), early=True),
     Module("manual optimization", Manual, ("automatic_optimization = False", "return the loss"), early=True),
     Module("two optimizers", TwoOptimizers, ("returned 2 optimizers, not one",), early=True),
-    Module("a scheduler of epochs, and rounds of steps", Scheduled, ("set federation.schedule",), early=True),
-    Module("an optimizer with a closure", SecondOrder, ("needs a closure",), early=True),
+    Module("an optimizer with a closure", SecondOrder, ("found a closure",), early=True),
     Module("no optimizer", optimizing(lambda m: None), ("returned NoneType; expected an optimizer",), early=True),
     Module("an empty list of optimizers", optimizing(lambda m: []), ("returned 0 optimizers",), early=True),
     Module("an optimizer of other weights", optimizing(lambda m: torch.optim.SGD(nn.Linear(2, 2).parameters(), 0.1)),
