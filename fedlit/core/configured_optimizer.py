@@ -17,7 +17,7 @@ KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plate
 
 @dataclass(frozen=True)
 class Configured:
-    """What ``configure_optimizers`` returned.
+    """Optimizer that ``configure_optimizers`` returned, with its scheduler.
 
     Attributes:
         scheduler: The scheduler of the optimizer, or None.
