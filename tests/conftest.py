@@ -100,6 +100,8 @@ def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "create_database", copied)
         patch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")  # as a tracker does it
+        for name in ("TRACKING_URI", "EXPERIMENT_NAME", "EXPERIMENT_ID"):
+            patch.delenv(f"MLFLOW_{name}", raising=False)
         yield
 
 

@@ -46,6 +46,7 @@ from fedlit.federation.settings import Options, RoundSettings, Settings
 from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import marked
 from fedlit.tracking.loggers import LoggerSetting
+from fedlit.tracking.names import DEFAULT_EXPERIMENT
 
 
 def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,7 +77,7 @@ def fit(
     batch_size: int | None = None,
     eval_batch_size: int | None = None,
     seed: int = 0,
-    experiment: str = "default",
+    experiment: str = DEFAULT_EXPERIMENT,
     name: str | None = None,
     tags: Mapping[str, str] | None = None,
     run_dir: str | Path = "runs",

@@ -111,8 +111,7 @@ class Experiment:
         part = part or self.parts[-1]
         model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
         names = self.names
-        tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.algorithm": names.aggregator}
-        tags |= {"fedlit.seed": str(self.seed)} | self.tags
+        tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.seed": str(self.seed)} | self.tags
         tags |= {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
         tags |= {"fedlit.phases": str(len(self.phases))} if part.phase else {}
         return assemble(

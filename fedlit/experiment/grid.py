@@ -23,8 +23,10 @@ from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, chec
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.experiment.ranges import every_point
+from fedlit.tracking.base import Tracker
 from fedlit.tracking.lock import HOLDER, LOCK
-from fedlit.tracking.names import PARENT, TEST
+from fedlit.tracking.loggers import tracker_of
+from fedlit.tracking.names import TEST
 from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, metric_of, read_config
 
 RESERVED_KEYS = ("config", "seed", "experiment", "name", "run_dir", "ckpt_path", "fast_dev_run")
@@ -143,17 +145,18 @@ class PlannedRun:
     rounds: int  # Number of rounds.
     credentials: tuple[str, ...] = ()  # Options with credentials.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
+    tracker: Tracker = field(default_factory=Tracker, compare=False)  # That of its configuration.
 
     @classmethod
     def of(
-        cls, args: Namespace, parser: Parser, group: str, rounds: int, point: "_Point | None" = None
+        cls, args: Namespace, parser: Parser, group: str, rounds: int, tracker: Tracker, point: "_Point | None" = None
     ) -> "PlannedRun":
         """Return the run of a configuration that has a name and a seed, of a sweep at a point."""
         case, shown = (point.case, point.shown) if point else ("", {})
         return cls(
             args.name, group, case, shown, args.seed, Path(args.run_dir) / args.experiment / args.name,
             config=resolved(args, parser), rounds=rounds, credentials=as_words(args),
-            data_seed=args.get("data.init_args.seed"),
+            data_seed=args.get("data.init_args.seed"), tracker=tracker,
         )  # fmt: skip
 
     @property
@@ -230,9 +233,9 @@ class _Point:
     def shown(self) -> dict[str, str | float | bool | None]:
         return {k: word if isinstance(value, (list, dict)) else value for k, (value, word) in self.chosen.items()}
 
-    def tags(self, experiment: str) -> dict[str, str]:
-        tags = {"fedlit.sweep": experiment}
-        tags |= {"fedlit.case": self.case, "fedlit.method": self.case} if self.case else {}
+    @property
+    def tags(self) -> dict[str, str]:
+        tags = {"fedlit.method": self.case} if self.case else {}
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
 
@@ -258,19 +261,21 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     names: dict[str, str] = {}
     made: set[object] = set()
     rounds: dict[str, int] = {}
+    trackers: dict[str, Tracker] = {}
     for point in _with_clients(_points(sweep), sweep, shared, parser):
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
-            complete(args.clone())  # missing credentials are found now
+            complete(whole := args.clone())  # missing credentials are found now
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 with without_fetching():  # mistakes that constructors refuse are found now
-                    rounds[parts["federation"]] = parser.instantiate(args).federation.rounds
+                    objects = parser.instantiate(whole)
+                rounds[parts["federation"]] = objects.federation.rounds
+                trackers[parts["logger"]] = tracker_of(objects.logger)
                 made |= fresh
         args.experiment, args.run_dir, args.ckpt_path, args.fast_dev_run = sweep.experiment, sweep.run_dir, None, False
-        grouped = {PARENT: point.group or sweep.experiment} if len(sweep.seeds) > 1 else {}
-        tags, args.tags = {**args.tags, **point.tags(sweep.experiment), **grouped, **sweep.tags}, {}
+        tags, args.tags = {**args.tags, **point.tags, **sweep.tags}, {}
         data = args.data
         for seed in sweep.seeds:
             args.data = data if one_draw(sources, point.settings) else of_seed(data, seed)
@@ -289,7 +294,8 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
                     f"runs {same} and {name} have the same configuration; remove one of them", key="sweep-runs-equal"
                 )
             args.name, args.tags = name, tags
-            runs.append(PlannedRun.of(args, parser, point.group, rounds[parts["federation"]], point))
+            made_of = rounds[parts["federation"]], trackers[parts["logger"]]
+            runs.append(PlannedRun.of(args, parser, point.group, *made_of, point))
     return runs
 
 
@@ -340,18 +346,17 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
             "repeat the command without it, and to continue one run, give only its seed",
             key="ckpt-path-with-several-seeds",
         )
-    complete(args.clone())  # missing credentials are found now
+    complete(whole := args.clone())  # missing credentials are found now
     check_names(args)
     with without_fetching():
-        objects = parser.instantiate(args)  # mistakes that constructors refuse are found now
+        objects = parser.instantiate(whole)  # mistakes that constructors refuse are found now
     names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
     group = args.name or names.group
-    runs, data = [], args.data
-    args.tags = {**args.tags, PARENT: group}
+    runs, data, tracker = [], args.data, tracker_of(objects.logger)
     for seed in seeds:
         args.data = data if one_draw(parser.sources) else of_seed(data, seed)
         args.seed, args.name = seed, f"{group},seed={seed}"
-        runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds))
+        runs.append(PlannedRun.of(args, parser, group, objects.federation.rounds, tracker))
     return runs
 
 

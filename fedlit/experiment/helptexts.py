@@ -15,6 +15,11 @@ ones. A class is named by its short name or its class_path, and its arguments fo
 --data.root FOLDER, --model.optimizer Adam --model.optimizer.lr 1e-4, --federation.aggregators+=FedProx. `fedlit list`
 shows the short names, and --data.help NIHChestXray14 the arguments of a class."""
 
+STORE = (
+    "Address of MLflow: sqlite:///FILE, another database, or a server. By default MLFLOW_TRACKING_URI in the "
+    "environment, or sqlite:///mlflow.db."
+)
+
 REPRODUCE = """`fedlit list reproductions` shows the names, and the data and time that each needs at either scale. Every
 run is a run of `fedlit sweep`, with its own directory in RUN_DIR and its own run in MLflow."""
 
@@ -36,7 +41,7 @@ Every configuration is checked before the first run starts. Each run is a run of
 RUN_DIR/EXPERIMENT/NAME/, with a name such as scaffold,lr=0.1,seed=0; its output is in console.log. Finished runs are
 skipped, and unfinished ones continue. RUN_DIR/EXPERIMENT/sweep.csv has one row per run.
 
-In MLflow, runs that differ only in their seed share the tag fedlit.group; the tag fedlit.method is the case."""
+In MLflow, runs that differ only in their seed are below one run with their means; the tag fedlit.method is the case."""
 
 TUNE = """The YAML of a tuning:
 
@@ -63,8 +68,8 @@ another metric has a mode, max or min. The chosen settings of each method then r
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric
-by number of tries, and the cost of the tries. In MLflow, the runs of a method are children of a run with its name.
-`fedlit compare RUN_DIR/EXPERIMENT` compares only the final runs."""
+by number of tries, and the cost of the tries. In MLflow, the runs of a method are below a run with its name and the
+means of its final runs. `fedlit compare RUN_DIR/EXPERIMENT` compares only the final runs."""
 
 CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet), a proposed YAML for `fedlit fit --config
 FILE` is printed first, with the meaning of each column and the reason for it. --set '{site: Ward}' overrides it. With

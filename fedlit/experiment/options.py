@@ -27,6 +27,7 @@ from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
 from fedlit.metrics.direction import better
 from fedlit.tracking.loggers import LoggerSetting
+from fedlit.tracking.names import DEFAULT_EXPERIMENT
 
 DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--federation.schedule", "ConstantSchedule")
 """Default classes, as the first words of every command line. Defaults of the parser would pass their own defaults, such
@@ -59,7 +60,7 @@ def experiment_parser(description: str = "") -> Parser:
     parser.add_argument("--seed", type=int | list[int] | SeedList, default=0, help=seed)
     group = "Name of a group of runs, on disk and in MLflow."
     name = "Name of the run. By default its method, seed, date and time."
-    parser.add_argument("--experiment", type=str, default="default", help=group)
+    parser.add_argument("--experiment", type=str, default=DEFAULT_EXPERIMENT, help=group)
     parser.add_argument("--name", type=str | None, default=None, help=name)
     parser.add_argument("--tags", type=dict[str, str], default={}, help="Tags of the run in MLflow: --tags.NAME VALUE.")
     parser.add_argument("--run_dir", type=str, default="runs", help="Folder of all runs: RUN_DIR/EXPERIMENT/NAME/.")

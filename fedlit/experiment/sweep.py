@@ -3,7 +3,7 @@
 import copy
 import shlex
 from argparse import ArgumentError
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,11 +23,12 @@ from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import Sources, explain, near
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.sweep_progress import SweepProgress
+from fedlit.tracking.base import RunGroup, Tracker
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
 from fedlit.tracking.run import Result
 
-__all__ = ["Sweep", "draws_of", "load_sweep", "locked", "next_steps", "plan", "run_all", "run_sweep"]
+__all__ = ["Sweep", "draws_of", "load_sweep", "locked", "log_groups", "next_steps", "plan", "run_all", "run_sweep"]
 
 T = TypeVar("T")
 Status = Literal["finished", "failed", "stopped", "waiting"]
@@ -88,6 +89,11 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
     console = console or Console(highlight=False, markup=False, soft_wrap=True)
     runs = plan(sweep)
     table = run_all(runs, sweep.table, sweep.metric, jobs, console)
+    if len(sweep.seeds) > 1:
+        groups = defaultdict(list)
+        for run in runs:
+            groups[run.group or sweep.experiment].append(run)
+        log_groups(groups)
     if finished := [run for run, status in zip(runs, table["status"], strict=True) if status == "finished"]:
         metrics = Result.read(finished[0].directory).metrics
         if sweep.metric not in metrics and table[sweep.metric].isna().all():
@@ -152,6 +158,20 @@ def run_all(
         console.print("stopped by a signal; repeat the command to continue")
         raise SystemExit(128 + signum)
     return table
+
+
+def log_groups(groups: Mapping[str, Sequence[PlannedRun]], others: Mapping[str, Sequence[PlannedRun]] = {}) -> None:
+    """Have trackers show the runs of each group together, with the means over the seeds of those that have finished.
+
+    ``others`` are runs of the same groups with other settings, which do not count in the means.
+    """
+    members: dict[Tracker, list[RunGroup]] = defaultdict(list)
+    for name, runs in groups.items():
+        finished = {run.seed: run.directory for run in runs if Result.read(run.directory)}
+        directories = [run.directory for run in (*runs, *others.get(name, ()))]
+        members[runs[0].tracker].append(RunGroup(name, directories, finished))
+    for tracker, of_tracker in members.items():
+        tracker.log_groups(of_tracker)
 
 
 def next_steps(table: pd.DataFrame, file: Path) -> str:

@@ -18,10 +18,10 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
 from fedlit.experiment.suggestions import RANDOM_TRIES, require_optuna, suggested_point
-from fedlit.experiment.sweep import load_planned, run_all
+from fedlit.experiment.sweep import load_planned, log_groups, run_all
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import BUDGET, PARENT, STAGE, TEST
+from fedlit.tracking.names import BUDGET, STAGE, TEST
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class Tuning:
             run_dir=self.run_dir,
             file=self.file,
             points=points,
-            tags={STAGE: stage, PARENT: case, BUDGET: budget},
+            tags={STAGE: stage, BUDGET: budget},
         )
 
 
@@ -288,7 +288,9 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
     console.print("final runs:")
     finals = tuning.runs("final", {each.case: [each.chosen] for each in tuned}, parser)
     flat = [run for runs in finals.values() for run in runs]
-    return tuned, run_all(flat, tuning.directory / "finals.csv", "test/federation/auroc_macro", jobs, console)
+    table = run_all(flat, tuning.directory / "finals.csv", "test/federation/auroc_macro", jobs, console)
+    log_groups(finals, tries)
+    return tuned, table
 
 
 def choose(case: str, tuning: Tuning, points: Sequence[dict[str, Any]], runs: Sequence[PlannedRun]) -> Tuned:

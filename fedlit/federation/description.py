@@ -137,7 +137,6 @@ def _parts(layout: Layout, groups: Tensor) -> list[str]:
 def tags(session: Session) -> dict[str, str]:
     """Return tags to group and filter runs by; tags that were passed to the session take precedence."""
     return {
-        "fedlit.algorithm": session.algorithm,
         "fedlit.engine": type(session.engine).__name__,
         "fedlit.clients": str(len(session.clients)),
         "fedlit.partition": session.data.partition_hash,

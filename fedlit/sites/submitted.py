@@ -24,7 +24,7 @@ from fedlit.federation.federation import Federation
 from fedlit.sites import recipe
 from fedlit.sites.envelope import strict_json
 from fedlit.sites.table import lacking, line_to_add, table_of
-from fedlit.tracking.addresses import absolute
+from fedlit.tracking.addresses import absolute, store_address
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
@@ -37,7 +37,7 @@ class ServerSettings:
     home: str = "."
     run_dir: str = "runs"  # Folder of all runs.
     logger: bool = True  # Whether runs are logged to MLflow.
-    tracking_uri: str | None = None  # MLflow's store. By default `mlflow.db` in `home`.
+    tracking_uri: str | None = None  # MLflow's store. By default that of the environment, or `mlflow.db` in `home`.
     # Files from which a model may start, by the names that leads use.
     weights: dict[str, str] = field(default_factory=dict)
     # Paths of classes that a configuration may name, in addition to those of fedlit and `torch.optim`.
@@ -80,7 +80,7 @@ class ServerSettings:
         """Return the tracker of metrics."""
         if not self.logger:
             return Tracker()
-        return MLflowTracker(absolute(self.tracking_uri or "sqlite:///mlflow.db"))
+        return MLflowTracker(absolute(store_address(self.tracking_uri)))
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ HARMLESS = {
 USER, PASSWORD, TOKEN, URI = (f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN", "URI"))
 """Environment variables from which MLflow and fedlit read an address and its credentials."""
 
+DATABASE = "sqlite:///mlflow.db"
+"""Default address of MLflow's store."""
+
 LOCAL = ("file", "sqlite")
 """Schemes of local files, whose paths may contain any character."""
 
@@ -101,6 +104,11 @@ def completed(key: str, address: str, environment: Mapping[str, str] = os.enviro
         f"the environment, or pass the address again: --{key} ADDRESS",
         key="credentials-missing",
     )
+
+
+def store_address(named: str | None = None) -> str:
+    """Return the address of MLflow's store: the named one, else that of the environment, else `DATABASE`."""
+    return named or os.environ.get(URI) or DATABASE
 
 
 def absolute(uri: str) -> str:

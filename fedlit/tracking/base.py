@@ -1,7 +1,7 @@
 """The interface between training and tracking: a run, the metrics file of its directory, and a tracker."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -50,6 +50,21 @@ class RunInfo:
     tags: Mapping[str, str]
     resumed: bool
     data: DataInfo | None = None
+
+
+@dataclass(frozen=True)
+class RunGroup:
+    """Runs that a tracker shows together, with their means over seeds.
+
+    Args:
+        name: Name of the group: a method, or a method with the values of a grid.
+        runs: Run directories of all runs.
+        averaged: Run directories, by seed, of the finished runs that differ only in their seed.
+    """
+
+    name: str
+    runs: Sequence[Path]
+    averaged: Mapping[int, Path]
 
 
 class MetricsFile:
@@ -214,6 +229,9 @@ class Tracker:
 
     def finish(self, status: RunStatus) -> None:
         """Called once after the last round, with the status of a finished, failed or stopped run."""
+
+    def log_groups(self, groups: Sequence[RunGroup]) -> None:
+        """Called in the process that has started several runs, after they have ended."""
 
     def summary(self) -> str | None:
         """Return one or two lines with the location of the results and the command that opens them, or None."""

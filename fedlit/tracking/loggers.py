@@ -11,7 +11,7 @@ from pathlib import Path
 from lightning.pytorch.loggers import Logger
 
 from fedlit.core.system.files import whole
-from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 from fedlit.tracking.names import shown
 
@@ -67,6 +67,11 @@ class Trackers(Tracker):
         """Finish each tracker."""
         for tracker in self.trackers:
             tracker.finish(status)
+
+    def log_groups(self, groups: Sequence[RunGroup]) -> None:
+        """Pass the groups to each tracker."""
+        for tracker in self.trackers:
+            tracker.log_groups(groups)
 
     def summary(self) -> str | None:
         """Return the summaries of all trackers."""

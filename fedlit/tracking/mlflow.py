@@ -6,14 +6,15 @@ import json
 import logging
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
-from fedlit.tracking.addresses import absolute, without_credentials
-from fedlit.tracking.base import MetricsFile, RunInfo, RunStatus, Tracker
+from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
+from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
+from fedlit.tracking.parents import log_parents
 from fedlit.tracking.sender import CLOSING_PAUSE, Sender
-from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore
+from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore, cause, noted_run
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,8 @@ class MLflowTracker(Tracker):
     and a resume. ``mlflow_run.json`` in the run directory contains the id of the MLflow run.
 
     Args:
-        tracking_uri: MLflow's store: ``sqlite:///FILE``, another database, or a server, ``http(s)://...``.
+        tracking_uri: MLflow's store: ``sqlite:///FILE``, another database, or a server, ``http(s)://...``. By default
+            ``MLFLOW_TRACKING_URI`` in the environment, or ``sqlite:///mlflow.db``; a resumed run keeps its store.
         artifact_location: Folder or URI for the artifacts of a new experiment. By default ``./mlartifacts`` for a
             database; a server chooses its own.
         tags: Additional tags of every run.
@@ -61,7 +63,7 @@ class MLflowTracker(Tracker):
 
     def __init__(
         self,
-        tracking_uri: str = "sqlite:///mlflow.db",
+        tracking_uri: str | None = None,
         artifact_location: str | None = None,
         tags: dict[str, str] | None = None,
         flush_seconds: float = 2.0,
@@ -74,7 +76,7 @@ class MLflowTracker(Tracker):
                 "`--logger false`",
                 key="mlflow-missing",
             )
-        if not tracking_uri:
+        if tracking_uri == "":
             raise ConfigError(
                 "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value",
                 key="tracking-uri-empty",
@@ -93,8 +95,9 @@ class MLflowTracker(Tracker):
                 f"{finish_seconds}",
                 key="logger-seconds-out-of-range",
             )
-        absolute(str(tracking_uri))  # raises errors now, not in the thread
-        self.tracking_uri = str(tracking_uri)
+        self.tracking_uri = store_address(tracking_uri)
+        self._by_default = self.tracking_uri == DATABASE and not tracking_uri
+        absolute(self.tracking_uri)  # raises errors now, not in the thread
         self.artifact_location = artifact_location
         self.tags = dict(tags or {})
         self.flush_seconds, self.finish_seconds = flush_seconds, finish_seconds
@@ -104,6 +107,8 @@ class MLflowTracker(Tracker):
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start the thread, which creates or continues the MLflow run as soon as the store responds."""
         prepare()
+        if self._by_default and run.resumed and (noted := noted_run(run.directory)):
+            self.tracking_uri = noted[0]  # the environment of the first start may have named it
         store = MLflowStore(self.tracking_uri, self.artifact_location, run)
         tags = {"mlflow.source.name": "fedlit", "mlflow.source.type": "LOCAL", **self.tags, **run.tags}
         self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)
@@ -137,6 +142,19 @@ class MLflowTracker(Tracker):
                 without_credentials(self.tracking_uri),
                 "" if sender.terminated else f", nor did the status {status}",
                 sender.metrics.path,
+            )
+
+    def log_groups(self, groups: Sequence[RunGroup]) -> None:
+        """Log the means over seeds; log a warning if this fails."""
+        prepare()
+        try:
+            log_parents(self.tracking_uri, groups)
+        except Exception as error:
+            logger.warning(
+                "MLflow at %s did not take the means over seeds (%s). To send them, repeat the command when MLflow is "
+                "available",
+                without_credentials(self.tracking_uri),
+                cause(error, self.tracking_uri),
             )
 
     def summary(self) -> str | None:

@@ -25,8 +25,11 @@ OTHERS = 5
 TEST = ("test/", "test_curve/")
 """Prefixes of test metrics, on which no choice may be based."""
 
-PARENT, IS_PARENT = "fedlit.parent", "fedlit.is_parent"
-"""Tags of a run with the name of the MLflow run above it, and of that MLflow run, which has no directory."""
+DEFAULT_EXPERIMENT = "default"
+"""Experiment of the runs whose configuration names none; in MLflow, the environment may name another for them."""
+
+IS_PARENT = "fedlit.is_parent"
+"""Tag of an MLflow run that has no directory: its metrics are means over the runs below it."""
 
 STAGE, BUDGET = "fedlit.tune", "fedlit.tuned"
 """Tags of the runs of `fedlit tune`: ``try`` or ``final``, and the number of tries and seeds of their method."""

@@ -7,10 +7,9 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 from fedlit.core.errors import ConfigError
-from fedlit.tracking.additions import noted_run
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.mlflow import prepare
-from fedlit.tracking.store import PARENT_ID, cause, connect, error_code
+from fedlit.tracking.store import PARENT_ID, cause, connect, error_code, noted_run
 
 OTHERWISE = "repeat the command when it answers, name the store with --tracking_uri, or delete the folder by hand"
 

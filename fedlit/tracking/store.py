@@ -3,6 +3,7 @@
 import getpass
 import json
 import logging
+import os
 import re
 import shutil
 import threading
@@ -15,13 +16,12 @@ from urllib.parse import urlparse
 from urllib.request import url2pathname
 
 import yaml
-from filelock import FileLock
 
 from fedlit.core.errors import causes
 from fedlit.core.system.files import link, whole
-from fedlit.tracking.addresses import absolute, hidden, without_credentials
+from fedlit.tracking.addresses import absolute, hidden, store_address, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
-from fedlit.tracking.names import IS_PARENT, PARENT
+from fedlit.tracking.names import DEFAULT_EXPERIMENT
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class MLflowStore:
 
     def is_active(self) -> bool:
         """Check if the run still exists."""
-        return self._active_run(self.run_id) is not None
+        return active_run(self._client, self.run_id) is not None
 
     def log_metrics(self, values: Sequence[LoggedValue]) -> None:
         """Log the values, in order of steps, whose key and step the run does not have yet."""
@@ -163,20 +163,11 @@ class MLflowStore:
         listed |= {"run_id": self.run_id, "artifact_path": folder.name}
         self.log_tags([("mlflow.log-model.history", json.dumps([listed]))])
 
-    def _active_run(self, run_id: str) -> Any:
-        try:
-            run = self._client.get_run(run_id)
-        except Exception as error:
-            if error_code(error) == "RESOURCE_DOES_NOT_EXIST":
-                return None
-            raise
-        return run if run.info.lifecycle_stage == "active" else None
-
     def _continue_run(self) -> None:
         run_id = self._read_id()
         if run_id is None:
             return
-        run = self._active_run(run_id)
+        run = active_run(self._client, run_id)
         if run is None:
             logger.warning("The MLflow run %s no longer exists; a new one receives all metrics of the run.", run_id)
             return
@@ -196,27 +187,15 @@ class MLflowStore:
                     self.run_id = candidate.info.run_id
                     return
         self._asked_for_run = True
-        parent = self._parent()
-        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": _user(), **parent}}
+        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": user()}}
         self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
-
-    def _parent(self) -> dict[str, str]:
-        """Return the tag that shows the run below its parent in MLflow, which the first run of a group creates."""
-        name = self.run.tags.get(PARENT)
-        if name is None:
-            return {}
-        wanted = f"tags.`{IS_PARENT}` = 'true' and attributes.run_name = '{name}'"
-        with FileLock(self.run.directory.parent / ".parents.lock"):  # runs that start at the same time share one
-            for parent in self._client.search_runs([self.experiment_id], filter_string=wanted, max_results=1):
-                return {PARENT_ID: parent.info.run_id}
-            tags = {IS_PARENT: "true", "mlflow.user": _user(), "mlflow.source.name": "fedlit"}
-            options = {"start_time": self.started_ms, "run_name": name, "tags": tags}
-            parent = self._client.create_run(self.experiment_id, **options).info.run_id
-            self._client.set_terminated(parent)
-        return {PARENT_ID: parent}
 
     def _find_or_create_experiment(self) -> str:
         name, options = self.run.experiment, {"artifact_location": self._artifact_location}
+        if name == DEFAULT_EXPERIMENT:
+            if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+                return self._client.get_experiment(experiment_id).experiment_id
+            name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
         experiment = self._client.get_experiment_by_name(name)
         if experiment is None:
             try:
@@ -292,6 +271,32 @@ def create_database(file: Path, client: Callable[..., Any]) -> None:
         client(tracking_uri=f"sqlite:///{draft.as_posix()}").search_experiments(max_results=1)
 
 
+def active_run(client: Any, run_id: str) -> Any:
+    """Return a run, or None if it was deleted."""
+    try:
+        run = client.get_run(run_id)
+    except Exception as error:
+        if error_code(error) == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    return run if run.info.lifecycle_stage == "active" else None
+
+
+def noted_run(directory: Path, tracking_uri: str | None = None) -> tuple[str, str] | None:
+    """Return the store and the id of a directory's run in MLflow, or None if it has none.
+
+    The directory has the address without credentials; ``tracking_uri``, or else the environment's address, replaces the
+    same store.
+    """
+    try:
+        note = json.loads((directory / "mlflow_run.json").read_text())
+        noted, run_id = note["tracking_uri"], note["run_id"]
+    except (OSError, ValueError, KeyError):  # a run without MLflow, or one that ended before MLflow answered
+        return None
+    whole_address = store_address(tracking_uri)
+    return (whole_address if without_credentials(whole_address) == noted else noted), run_id
+
+
 def _latest_steps(run: Any) -> dict[str, int]:
     return {metric.key: metric.step for metric in run.data.to_proto().metrics}
 
@@ -348,7 +353,8 @@ def _linked(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def _user() -> str:
+def user() -> str:
+    """Return the name of the user, as MLflow shows it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name

@@ -1,5 +1,8 @@
 """Credentials in a configuration: no file of a run contains them, and a resume asks for them."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,28 @@ def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog, address):
     assert leaks(here) == []
     assert [secret for secret in SECRETS if secret in printed] == []
     assert "127.0.0.1:9" in printed
+
+
+OF_THE_ENVIRONMENT = "--logger MLflowTracker --logger.finish_seconds 0 --logger.log_model false"
+
+
+def test_no_file_holds_one_of_the_environment(here, fedlit_cli, caplog, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://anna:geheim@127.0.0.1:9")
+    (ended := fedlit_cli(f"fit {RUN} {OF_THE_ENVIRONMENT}")).succeeded()
+    printed = ended.out + ended.err + caplog.text
+    assert "MLflow at http://127.0.0.1:9 was not reached" in printed
+    assert [secret for secret in SECRETS if secret in printed] == leaks(here) == []
+
+
+@pytest.mark.slow
+def test_several_seeds_read_that_of_the_environment(here):
+    """In a process of its own: the fork server of the tests has another environment."""
+    environment = {"MLFLOW_TRACKING_URI": "http://anna:geheim@127.0.0.1:9", "PYTHONPATH": os.pathsep.join(sys.path)}
+    line = [sys.executable, "-m", "fedlit", *f"fit {RUN} {OF_THE_ENVIRONMENT} --seed 0,1".split()]
+    subprocess.run(line, check=True, cwd=here, env=os.environ | environment, timeout=240)
+    log = (here / "runs/default/run,seed=1/console.log").read_text()
+    assert "MLflow at http://127.0.0.1:9 was not reached" in log
+    assert leaks(here) == []
 
 
 @pytest.mark.slow

@@ -39,9 +39,7 @@ def test_sections_win_over_each_other_in_order(folder: Path):
     assert config["federation"]["rounds"] == run.rounds == 3
     assert config["data"]["init_args"]["size"] == 30
     assert config["model"]["init_args"]["lr"] == 0.3
-    assert config["tags"] == {
-        "fedlit.sweep": "order", "fedlit.case": "a", "fedlit.method": "a", "model.lr": "0.3"
-    }  # fmt: skip
+    assert config["tags"] == {"fedlit.method": "a", "model.lr": "0.3"}
 
 
 def test_a_class_of_another_library_is_one_of_the_values(folder: Path):

@@ -58,7 +58,7 @@ class TestInheritance:
     def test_tags_reach_the_tracker(self, uninterrupted: Path):
         tags = recorded(uninterrupted / "seed=1")["tags"]
         assert tags["fedlit.group"].startswith("FedAvg-")
-        assert {"fedlit.sweep": "slow", "fedlit.algorithm": "FedAvg"}.items() <= tags.items()
+        assert {"fedlit.method": "FedAvg", "fedlit.engine": "LocalEngine"}.items() <= tags.items()
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class TestPlan:
         point = tuning.points["fedprox"][0]
         assert config["federation"]["aggregators"][0]["init_args"]["mu"] == point["federation.aggregators.mu"]
         assert config["model"]["init_args"]["lr"] == point[LR]
-        assert {"fedlit.tune": "try", "fedlit.parent": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
+        assert {"fedlit.tune": "try", "fedlit.method": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
             config["tags"].items()
         )
         (final,) = tuning.runs("final", {case: points[1:2] for case, points in tuning.points.items()},

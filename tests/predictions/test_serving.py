@@ -107,6 +107,12 @@ def run_id() -> str:
     return json.loads((RUN / "mlflow_run.json").read_text())["run_id"]
 
 
+@pytest.fixture(autouse=True)
+def _environment_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what MLflow's ``set_tracking_uri`` writes into the environment."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+
+
 @pytest.fixture
 def served(run_id: str):
     """The model as a caller of MLflow loads it."""

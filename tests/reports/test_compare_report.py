@@ -120,7 +120,7 @@ def compared(folder: Path, names: dict[str, float], classes: tuple[str, ...]) ->
     """A comparison of methods with two seeds each; the first one's picture of its partition is there."""
     for name, strength in names.items():
         for seed in (0, 1):
-            settings = config(("FedAvg",), seed, note=name) | {"tags": {"fedlit.case": name}}
+            settings = config(("FedAvg",), seed, note=name) | {"tags": {"fedlit.method": name}}
             number = list(names).index(name)
             write_run(folder / "runs" / f"{number}-{seed}", predictions(strength, seed, 120, classes), settings)
     (folder / "runs" / "0-0" / "partition.png").write_bytes(b"png")
@@ -249,7 +249,7 @@ def test_template_and_stylesheet_are_in_the_package():
 
 def test_a_page_of_single_seeds_and_few_patients_claims_nothing_of_seeds_and_intervals(tmp_path):
     for name in ("fedavg", "fedprox"):
-        settings = config(("FedAvg",), note=name) | {"tags": {"fedlit.case": name}}
+        settings = config(("FedAvg",), note=name) | {"tags": {"fedlit.method": name}}
         write_run(tmp_path / "runs" / name, predictions(1.0, 0, 60, per_patient=2), settings)
     runs, notes = load_runs([str(tmp_path / "runs")], None, {}, "", tmp_path)
     comparison = compare_runs(runs, [*notes, "fedavg: a note"], draws=100)

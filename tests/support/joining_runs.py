@@ -26,13 +26,13 @@ def site_predictions(strength: float, seed: int, draw: int = 7, sites: Sequence[
 
 def write_federation(folder: Path, name: str, found: Predictions, seed: int, **settings: object) -> Path:
     """A run of all clients."""
-    wanted = config((name,), seed) | {"tags": {"fedlit.case": name.lower()}} | settings
+    wanted = config((name,), seed) | {"tags": {"fedlit.method": name.lower()}} | settings
     return write_run(folder / f"{name},seed={seed}", found, wanted)
 
 
 def write_individual(folder: Path, site: str, found: Predictions, seed: int) -> Path:
     """A run of one client, which is tested on its own images as the federation, and on those of every other client."""
-    wanted = config((), seed) | {"tags": {"fedlit.case": f"individual-{site}"}}
+    wanted = config((), seed) | {"tags": {"fedlit.method": f"individual-{site}"}}
     wanted["federation"]["clients"] = [site]
     directory = write_run(folder / f"individual-{site},seed={seed}", found.take(found.clients == site), wanted)
     for other in sorted(set(found.clients.tolist()) - {site}):
@@ -49,5 +49,5 @@ def write_joining(folder: Path, alone: float = 0.6, joined: float = 1.4) -> Path
         write_federation(folder, "FedAvg", site_predictions(joined, 10 * seed + 8), seed)
         pooled = site_predictions(joined, 10 * seed + 9)
         pooled = replace(pooled, clients=np.full(len(pooled), "pooled"))
-        write_federation(folder, "FedProx", pooled, seed, tags={"fedlit.case": "pooled"})
+        write_federation(folder, "FedProx", pooled, seed, tags={"fedlit.method": "pooled"})
     return folder

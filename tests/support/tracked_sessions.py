@@ -25,13 +25,14 @@ class Session:
         finish_seconds=30.0,
         data=None,
         name="fedavg",
+        experiment="nih",
         **options,
     ):
         self.directory = Path(folder) / "runs" / "nih" / name
         self.directory.mkdir(parents=True, exist_ok=True)
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.tracker = MLflowTracker(uri, flush_seconds=0.02, finish_seconds=finish_seconds, **options)
-        info = RunInfo(self.directory, "nih", name, params or {}, tags or {}, resumed, data)
+        info = RunInfo(self.directory, experiment, name, params or {}, tags or {}, resumed, data)
         self.tracker.start(info, self.metrics)
 
     def log(self, metrics, step):

@@ -3,7 +3,8 @@
 import pytest
 from tracked_sessions import Session, client_of
 
-from fedlit.tracking.additions import add_files, noted_run
+from fedlit.tracking.additions import add_files
+from fedlit.tracking.store import noted_run
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -20,8 +21,10 @@ def test_files_reach_a_run_that_has_ended(uri, tmp_path):
     assert "no file" in add_files(f"sqlite:///{tmp_path}/absent.db", run_id, [file], "evaluation")
 
 
-def test_only_the_user_knows_the_credentials_of_a_store(tmp_path):
+def test_only_the_user_knows_the_credentials_of_a_store(tmp_path, monkeypatch):
     (tmp_path / "mlflow_run.json").write_text('{"run_id": "1", "tracking_uri": "http://HOST"}')
     assert noted_run(tmp_path, "http://me:secret@HOST") == ("http://me:secret@HOST", "1")
     assert noted_run(tmp_path, "sqlite:///mlflow.db") == ("http://HOST", "1")
     assert noted_run(tmp_path / "another") is None
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@HOST")
+    assert noted_run(tmp_path) == ("http://me:secret@HOST", "1")

@@ -74,20 +74,6 @@ def test_the_data_of_a_run_are_a_dataset(uri, tmp_path, caplog):
     assert warnings_in(caplog) == []
 
 
-def test_runs_that_start_together_share_a_parent(uri, tmp_path):
-    named = {"fedlit.parent": "fedavg,lr=0.1"}
-    started = [Session(tmp_path, uri, tags=named, name=f"seed={seed}") for seed in range(3)]
-    other = Session(tmp_path, uri, tags={"fedlit.parent": "scaffold"}, name="other")
-    for session in (*started, other):
-        session.tracker.finish("FINISHED")
-    runs = {run.info.run_id: run for run in runs_of(uri)}
-    parents = {runs[session.run_id].data.tags["mlflow.parentRunId"] for session in started}
-    parents |= {runs[other.run_id].data.tags["mlflow.parentRunId"]}
-    assert sorted(runs[parent].info.run_name for parent in parents) == ["fedavg,lr=0.1", "scaffold"]
-    assert {runs[parent].info.status for parent in parents} == {"FINISHED"}
-    assert len(runs) == 6
-
-
 def test_weights_in_a_local_folder_are_links_that_outlive_the_run_s_own(uri, tmp_path):
     session = Session(tmp_path, uri)
     folder = tmp_path / "round-000001"
@@ -115,6 +101,22 @@ def test_tags_and_the_artifact_location_are_options(uri, tmp_path):
     assert first.info.status == "FAILED"
     assert second.data.tags["group"] == "paper"
     assert second.data.tags["engine"] == "fabric", "what the run says of itself wins"
+
+
+@pytest.mark.parametrize("name", ["MLFLOW_EXPERIMENT_NAME", "MLFLOW_EXPERIMENT_ID"])
+def test_the_environment_names_what_the_configuration_does_not(name, uri, tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/theirs.db")
+    theirs = client_of(f"sqlite:///{tmp_path}/theirs.db")
+    monkeypatch.setenv(
+        name, {"MLFLOW_EXPERIMENT_NAME": "/Users/a/b"}.get(name) or theirs.create_experiment("/Users/a/b")
+    )
+    for resumed in (False, True):
+        session = Session(tmp_path, None, resumed=resumed, experiment="default")
+        session.tracker.finish("FINISHED")
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)  # a resumed run keeps its store
+        assert [run.info.run_id for run in runs_of(f"sqlite:///{tmp_path}/theirs.db", "/Users/a/b")] == [session.run_id]
+    Session(tmp_path, uri, name="named").tracker.finish("FINISHED")
+    assert [run.info.run_name for run in runs_of(uri)] == ["named"]
 
 
 def test_no_request_holds_more_than_a_thousand_metrics(uri, tmp_path, monkeypatch):

@@ -7,16 +7,19 @@ from refusals import refused
 from tracked_sessions import Session, client_of, runs_of
 
 from fedlit.experiment.past_runs import remove_run
+from fedlit.tracking.base import RunGroup
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
 
 def test_a_run_its_artifacts_and_an_empty_parent_are_removed(uri, tmp_path):
-    sessions = [Session(tmp_path, uri, tags={"fedlit.parent": "group"}, name=f"seed={seed}") for seed in (0, 1)]
+    sessions = [Session(tmp_path, uri, name=f"seed={seed}") for seed in (0, 1)]
     for session in sessions:
         (session.directory / "config.yaml").write_text("seed: 0\n")
         session.tracker.log_artifact(session.directory / "config.yaml")
         session.tracker.finish("FINISHED")
+    averaged = {seed: session.directory for seed, session in enumerate(sessions)}
+    sessions[0].tracker.log_groups([RunGroup("group", list(averaged.values()), averaged)])
     ids = [session.run_id for session in sessions]
     artifacts = Path(client_of(uri).get_run(ids[0]).info.artifact_uri.removeprefix("file://"))
     assert (artifacts / "config.yaml").exists()

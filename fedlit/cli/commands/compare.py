@@ -11,8 +11,10 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.tracking.addresses import store_address
 from fedlit.tracking.run import flatten
 
 EPILOG = """Runs that differ only in their seed count as one method. The methods are compared on the images, labels and
@@ -37,10 +39,9 @@ def parser(argv: Sequence[str]) -> Parser:
     experiment = "Experiment in MLflow, all of whose finished runs are compared."
     options.add_argument("--experiment", type=str | None, default=None, help=experiment)
     tags = "Restrict the runs of MLflow to those with these tags: --tags.NAME VALUE."
-    # A dot in a tag's name, as in fedlit.case, makes a level.
+    # A dot in a tag's name, as in fedlit.method, makes a level.
     options.add_argument("--tags", type=dict[str, str | dict[str, str]], default={}, help=tags)
-    store = "Address of MLflow: sqlite:///FILE, another database, or a server."
-    options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
+    options.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
     baseline = "Method that is subtracted from the others. By default the first."
     options.add_argument("--baseline", metavar="METHOD", type=str | None, default=None, help=baseline)
     individual = "Also compare with the model of each site alone. See below."
@@ -81,7 +82,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         check_margin(args.margin)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
-        runs, notes = load_runs(args.runs, args.experiment, tags, args.tracking_uri, Path(folder))
+        runs, notes = load_runs(args.runs, args.experiment, tags, store_address(args.tracking_uri), Path(folder))
         options = {"metric": args.metric, "level": args.level, "draws": args.draws, "progress": status.update}
         comparison = compare_runs(runs, notes, args.baseline, test_set=args.set, **options)
         numbers = comparison.statistics

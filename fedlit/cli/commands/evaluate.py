@@ -10,8 +10,10 @@ from rich.console import Console
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.argument_types import check_number
+from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.tracking.addresses import store_address
 
 EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Runs with their own
 draws of the data, as `--seed 0,1,2` and sweeps make them, are evaluated on the test images of their draws. Everything
@@ -52,8 +54,7 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--output", type=Path, default=Path("evaluation"), help="Folder for the report.")
     options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
     options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
-    store = "Address of MLflow: sqlite:///FILE, another database, or a server."
-    options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help=store)
+    options.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
     return options
 
 
@@ -87,14 +88,14 @@ def execute(args: Namespace, parser: Parser) -> int:
     )
     console = Console(highlight=False, markup=False)
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
-        runs, notes = load_runs(args.runs, None, {}, args.tracking_uri, Path(folder))
+        runs, notes = load_runs(args.runs, None, {}, store_address(args.tracking_uri), Path(folder))
         evaluation = evaluate_runs(runs, request, notes, status.update)
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
         drawn = charts(evaluation)
         report = write_report(evaluation, args.output, drawn)
         status.update("adding figures to MLflow")
-        logged = add_to_mlflow(evaluation, drawn, args.tracking_uri, Path(folder))
+        logged = add_to_mlflow(evaluation, drawn, store_address(args.tracking_uri), Path(folder))
         status.stop()
         show(evaluation, console)
     if logged:

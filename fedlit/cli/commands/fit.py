@@ -17,7 +17,7 @@ from fedlit.experiment.grid import METRIC, plan_seeds
 from fedlit.experiment.options import composed, experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.run import fit
-from fedlit.experiment.sweep import draws_of, next_steps, run_all
+from fedlit.experiment.sweep import draws_of, log_groups, next_steps, run_all
 from fedlit.sites.joining import LOOPBACK, joined
 from fedlit.sites.submission import Lead, Submission
 from fedlit.sites.submitted import to_json
@@ -77,6 +77,7 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
     runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
     table = run_all(runs, file, METRIC, args.jobs, console)
+    log_groups({runs[0].group: runs})
     if finished := [result for run in runs if (result := Result.read(run.directory))]:
         console.print(seeds_table(finished, draws_of(table), console.width))
     console.print(next_steps(table, file))

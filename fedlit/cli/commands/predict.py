@@ -11,6 +11,7 @@ from rich.progress import Progress
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.resumption import required_checkpoint
@@ -18,6 +19,7 @@ from fedlit.federation.evaluation import evaluate_sets
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.scoring import image_files, load_scorer, names_a_model, score_files, write_scores
 from fedlit.predictions.table import PROBABILITIES, collected, write
+from fedlit.tracking.addresses import store_address
 from fedlit.tracking.run import run_of
 
 IMAGES = (
@@ -51,7 +53,7 @@ def _folder_parser() -> Parser:
     options.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the images.")
     scores = "CSV file for the probabilities, with one row per image and one column per class."
     options.add_argument("--output", type=Path, default=Path("scores.csv"), help=scores)
-    options.add_argument("--tracking_uri", type=str, default="sqlite:///mlflow.db", help="Address of MLflow.")
+    options.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
     options.add_argument("--accelerator", type=str, default="auto", help="Device: auto, cpu, cuda or mps.")
     trust = "Allow the model to run code from outside of fedlit, torch.nn and torch.optim, such as your own module."
     options.add_argument("--trust", action="store_true", help=trust)
@@ -94,7 +96,7 @@ def _score_folder(args: Namespace) -> int:
             key="predictions-output-is-a-folder",
         )
     files = image_files(args.folder)
-    scorer = load_scorer(args.model, args.tracking_uri, args.accelerator, args.trust)
+    scorer = load_scorer(args.model, store_address(args.tracking_uri), args.accelerator, args.trust)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"Scoring {len(files):,} images", total=len(files))

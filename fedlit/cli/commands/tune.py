@@ -15,6 +15,7 @@ from fedlit.experiment.helptexts import TUNE
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.tuning import load_tuning, run_tuning
+from fedlit.tracking.mlflow import noted_opening
 
 
 def parser(argv: Sequence[str]) -> Parser:
@@ -50,4 +51,6 @@ def execute(args: Namespace, parser: Parser) -> int:
     console.print(write_tuning_report(tuning, tuned, finals, folder))
     console.print(f"report and tables: {folder}")
     console.print(f"to compare the final runs: fedlit compare {shlex.quote(str(tuning.directory))}")
+    if opening := noted_opening(tuned[0].runs[0].directory):
+        console.print(opening)
     return 0 if (finals["status"] == "finished").all() else 1

@@ -10,9 +10,6 @@ from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
 
-NAMING_TAGS = ("fedlit.case", "fedlit.method")
-"""Tags that name a method, in order of preference."""
-
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
 OF_THE_RUN = "that of the run"
 """Text for a seed of the data that follows the seed of the run."""
@@ -115,10 +112,9 @@ def readable(settings: Mapping[str, object]) -> dict[str, str]:
 
 
 def _name(runs: Sequence[PastRun], words: Mapping[str, str]) -> str:
-    for tag in NAMING_TAGS:
-        values = {run.tags.get(tag, "") for run in runs}
-        if len(values) == 1 and "" not in values:
-            return values.pop()
+    values = {run.tags.get("fedlit.method", "") for run in runs}
+    if len(values) == 1 and "" not in values:
+        return values.pop()
     aggregators = [words[key] for key in words if key.startswith("federation.aggregators.") and key.count(".") == 2]
     return "+".join(aggregators) or runs[0].name
 

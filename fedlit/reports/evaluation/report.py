@@ -15,8 +15,9 @@ from fedlit.metrics.measures import MEASURES, SUPPORT
 from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.tables import TextTable, tables, verdict
-from fedlit.tracking.additions import add_files, noted_run
+from fedlit.tracking.additions import add_files
 from fedlit.tracking.addresses import without_credentials
+from fedlit.tracking.store import noted_run
 
 MOST_LOGGED = 4  # figures in MLflow
 

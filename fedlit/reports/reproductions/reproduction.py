@@ -30,6 +30,7 @@ from fedlit.reports.reproductions.sources import found_below
 from fedlit.reports.reproductions.surgical.classes import ClassesReport
 from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.surgical.settings import SettingsReport
+from fedlit.tracking.mlflow import noted_opening
 
 
 class Reporter(Protocol):
@@ -212,6 +213,9 @@ class Reproduction:
         (folder / "report.md").write_text(text, encoding="utf-8")
         console.print(text)
         console.print(f"report, tables and figures: {folder}")
+        openings = [noted_opening(each) for each in (runs.groupby("part")["directory"].first() if len(runs) else ())]
+        for line in dict.fromkeys(line for opening in openings for line in opening.splitlines()):
+            console.print(line)
 
     def _reporter(self) -> Reporter:
         """Make the report of the kind, and with the fields, that the document names; paths are those of its files."""
