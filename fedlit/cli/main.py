@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):
             raise
-        complain(explain(error, parser.sources) + _asked_by(error), error)
+        complain(explain(error, parser.sources), error)
         sys.exit(1)
     sys.exit(code)
 
@@ -111,14 +111,6 @@ def _greet(argv: list[str]) -> None:
     prints_only = any(o in ("-h", "--print_config") or re.fullmatch(r"--([\w.]+\.)?help", o) for o in options)
     if argv[:1] == ["fit"] and not prints_only and rank == "0" and "torch" not in sys.modules:
         print(f"fedlit {fedlit.__version__}: loading PyTorch", flush=True)
-
-
-def _asked_by(error: Exception) -> str:
-    """Return the place in a module that asked for its Trainer, which Lightning's error does not name."""
-    if not isinstance(error, AttributeError):
-        return ""
-    caller = traceback.extract_tb(error.__traceback__)[-2]
-    return f" ({caller.filename}, line {caller.lineno})"
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:

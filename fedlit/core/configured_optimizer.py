@@ -9,7 +9,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.trainer import without_logger
 
 KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plateau", "monitor"}
 """Allowed keys of a scheduler's dict, as Lightning defines them."""
@@ -45,7 +46,10 @@ def configured_optimizer(module: nn.Module) -> Configured:
     """
     name = type(module).__name__
     try:
-        returned = module.configure_optimizers()
+        with without_logger():
+            returned = module.configure_optimizers()
+    except TrainingError as error:  # it asks for the Trainer; nothing has been trained yet
+        raise ConfigError(str(error), key=error.key) from error
     except ValueError as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if not frame.f_globals.get("__name__", "").startswith("torch.optim"):

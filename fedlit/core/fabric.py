@@ -15,6 +15,7 @@ from torchmetrics import Metric
 from fedlit.core.errors import ConfigError
 from fedlit.core.logged import Key, copy_of, value_of, weighed
 from fedlit.core.system.argument_types import check_number
+from fedlit.core.trainer import missing
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
 
@@ -39,11 +40,20 @@ class FederationFabric(Fabric):
     """A module's ``self.logger`` is None, as with a Trainer's ``logger=False``; ``self.print`` needs the other
     attribute."""
 
+    sanity_checking = False
+    """Modules ask their Trainer for it before they log."""
+
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.logged: dict[Key, list[Any]] = defaultdict(list)
         self.metrics: dict[str, Metric] = {}
         self.counts = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse what ``self.trainer`` of a module lacks; its private attributes are Lightning's to try."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise missing(name)
 
     def setup_module(self, module: nn.Module, **options: Any) -> nn.Module:
         """Set a module up without keeping a reference to it, as Fabric does for callbacks, which are not used here.

@@ -331,6 +331,7 @@ class LocalModel:
 
 def configured(fabric: FederationFabric, module: LightningModule, aggregators: Sequence[Aggregator]) -> LightningModule:
     """Return the module as its federation trains it: changed by the aggregators, in the fabric's precision."""
+    module.fabric = fabric
     for aggregator in aggregators:
         aggregator.configure_model(module)
     return fabric.strategy.precision.convert_module(module)

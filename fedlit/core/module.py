@@ -22,6 +22,7 @@ from torchmetrics import Metric
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import logged_key
+from fedlit.core.trainer import without_logger
 
 NUMBERS = (int, float, np.floating, np.integer, np.bool_)
 """Types of logged numbers, besides tensors."""
@@ -149,11 +150,12 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
     """Context manager that explains errors of the module whose own message does not.
 
     Raises:
-        TrainingError: The module, or its data, called ``sys.exit``, which would make the run look finished; or its
-            weights have another precision than the images.
+        TrainingError: The module uses ``self.logger``; or it, or its data, called ``sys.exit``, which would make the
+            run look finished; or its weights have another precision than the images.
     """
     try:
-        yield
+        with without_logger():
+            yield
     except RuntimeError as error:
         double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
         if isinstance(error, TrainingError) or not double or "double" not in str(error).lower():

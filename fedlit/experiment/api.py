@@ -174,7 +174,7 @@ def fit(
         }  # fmt: skip
         config = marked(yaml.safe_dump(plain(options) | {"data": _of_data(data)}, sort_keys=False))
         seed_process(seed, "initial weights")
-        prints = fingerprints(start, data)
+        prints = fingerprints(start, data, fabric)
         objects = {"fabric": fabric, "data": data, "model": start, "federation": federation, "fingerprints": prints}
         return _fitted(open_things.enter_context(ready(Experiment.of(config, options, **objects))))
 

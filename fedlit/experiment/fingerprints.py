@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import CheckpointError
+from fedlit.core.fabric import FederationFabric
 from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
 from fedlit.data.clients import parts_of
@@ -29,9 +30,9 @@ FILE = "given.json"
 """Name of the file in the run's directory."""
 
 
-def fingerprints(module: LightningModule, data: FederatedDataModule) -> dict[str, str]:
+def fingerprints(module: LightningModule, data: FederatedDataModule, fabric: FederationFabric) -> dict[str, str]:
     """Return fingerprints of a module's optimizer and of data sets that are objects, by name."""
-    prints = {"the optimizer of the model": _of_optimizer(module)}
+    prints = {"the optimizer of the model": _of_optimizer(module, fabric)}
     if isinstance(data, GivenClients):
         prints["the data"] = _of_data(data)
     return prints
@@ -55,9 +56,11 @@ def check_same(directory: Path, prints: Mapping[str, str]) -> None:
             )
 
 
-def _of_optimizer(module: LightningModule) -> str:
+def _of_optimizer(module: LightningModule, fabric: FederationFabric) -> str:
     """Return the class of a module's optimizer, its settings, and a digest of a scheduler's first rates."""
-    made = configured_optimizer(copy_of(module))
+    module = copy_of(module)
+    module.fabric = fabric
+    made = configured_optimizer(module)
     optimizer, scheduler = made.optimizer, made.scheduler
     settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
     groups = [

@@ -100,7 +100,6 @@ DELIBERATE: dict[type[Exception], tuple[str, ...]] = {
     OSError: ("fedlit.",),
     NotImplementedError: ("fedlit.",),
     RuntimeError: ("fedlit.federation.engines.pool",),  # its text contains the traceback of a worker
-    AttributeError: ("lightning.pytorch.core.module",),  # a module asks for its Trainer
 }
 """Errors with advice for the user, and the modules that raise them."""
 

@@ -57,7 +57,6 @@ def assemble(
     examine(module, OF_MODULES)
     examine((module, settings.aggregators), (HooksOfSteps(),))
     start, aggregators = configured(fabric, copy_of(module), settings.aggregators), settings.aggregators
-    start.fabric = fabric
     model = FlatModel(start)
     examine(model, (NewOptimizer(),))
     made = configured_optimizer(model.module)

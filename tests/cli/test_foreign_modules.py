@@ -87,7 +87,7 @@ class TestForeignModules:
             ),
             ("OwnZero", "OwnZero overrides optimizer_zero_grad, which"),
             ("Exits", "called sys.exit(0) before the end"),
-            ("AsksTrainerForItsRate", "tried to access `self.trainer.estimated_stepping_batches`"),
+            ("AsksTrainerForItsRate", "found self.trainer.estimated_stepping_batches; set federation.schedule"),
         ],
     )
     def test_refused_before_training(self, module: str, expected: str, fedlit_cli, folder: Path):
@@ -113,8 +113,7 @@ class TestForeignModules:
     def test_asking_the_trainer_in_a_step_says_where(self, fedlit_cli):
         code, _, err = fedlit_cli(f"fit {DIGITS} --model foreigners.AsksTrainer")
         assert code == 1
-        assert "tried to access `self.trainer.max_epochs`" in err
-        assert "foreigners.py, line " in err
+        assert re.search(r"foreigners.py, line \d+: .* found self.trainer.max_epochs; set federation.schedule", err)
 
     def test_a_bug_keeps_its_traceback(self):
         args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Bug"))

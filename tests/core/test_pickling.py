@@ -35,8 +35,9 @@ FRESH = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())().tolis
 def test_attributes_of_a_scripts_class_may_have_the_names_of_modules():
     """As ``self.classes`` beside ``torch.nn``, with which ``torch.classes`` is sent, in a process that is no copy."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    exec(SCRIPT, names)
+    exec(compile(SCRIPT, "script.py", "exec"), names)
     made = names["Named"]()
+    assert pickle.loads(dumps(type(made))).__call__.__code__.co_filename == "script.py"  # as errors of a worker name it
     fresh = subprocess.run([sys.executable, "-c", FRESH], input=dumps(made), capture_output=True, check=True)
     assert fresh.stdout.decode().strip() == str(made().tolist())
 

@@ -4,7 +4,7 @@ import importlib
 import io
 import sys
 from functools import reduce
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -29,6 +29,9 @@ class Pickler(cloudpickle.CloudPickler):
                 return importlib.import_module, (obj.__name__,)
             if getattr(sys.modules.get(parent), name, None) is obj:
                 return getattr, (sys.modules[parent], name)
+        if isinstance(obj, CodeType):  # cloudpickle leaves out the file, which the errors of a worker name
+            make, arguments = self.dispatch_table[CodeType](obj)
+            return make, tuple(obj.co_filename if each == "<dynamic-code>" else each for each in arguments)
         if isinstance(obj, OPERATORS):
             *path, name = str(obj).split(".")
             return getattr, (reduce(getattr, path, torch.ops), name)

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_warn
@@ -110,10 +111,18 @@ class Hooks(Examination[LightningModule]):
             return f"{name} overrides {refused[0]}, which a federation does not call: {REFUSED[refused[0]]}"
         hooks = {hook for hook, _ in inspect.getmembers(LightningModule, inspect.isfunction) if overrides(module, hook)}
         if ignored := sorted(hook for hook in hooks if hook.startswith(LOOPS) and hook not in CALLED):
-            rank_zero_warn(
-                f"{name} overrides {', '.join(ignored)}, which a federation does not call: it has no Trainer"
-            )
+            if "test_step" in ignored:
+                ignored.remove("test_step")
+                _warn(f"{name}.test_step is not called; test sets are scored by validation_step")
+            if ignored:
+                _warn(f"{name} overrides {', '.join(ignored)}, which a federation does not call: it has no Trainer")
         return ""
+
+
+@cache
+def _warn(text: str) -> None:
+    """Warn once, though a module is examined for each part of a run, and before its data."""
+    rank_zero_warn(text)
 
 
 class LazyLayers(Examination[LightningModule]):
