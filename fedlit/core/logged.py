@@ -1,6 +1,9 @@
 """Values that a module logs with ``self.log``: from its steps to one value per round."""
 
-from typing import Any
+import re
+from collections import Counter
+from collections.abc import Container, Iterable
+from typing import Any, Literal
 
 import torch
 from torchmetrics import Metric
@@ -9,6 +12,20 @@ from fedlit.core.errors import TrainingError
 
 Key = str | tuple[str, float]
 """A name, with the weight of its values if the module gave one (``batch_size``)."""
+
+STAGES = {"train": r"^train(ing)?[_/.\- ]+(?=.)", "val": r"^val(id(ation)?)?[_/.\- ]+(?=.)"}
+"""Prefixes with which modules name the values of a stage."""
+
+
+def metric_names(names: Iterable[str], stage: Literal["train", "val"], taken: Container[str]) -> dict[str, str]:
+    """Return the name of each logged value in the metrics of a stage, which have a prefix already.
+
+    ``val_loss`` becomes ``loss``. A value keeps its own name if fedlit has ``taken`` the short one, or if the module
+    logs two values that would share it.
+    """
+    short = {name: re.sub(STAGES[stage], "", name) for name in names}
+    logged = Counter(short.values())
+    return {name: each if logged[each] == 1 and each not in taken else name for name, each in short.items()}
 
 
 def logged_key(

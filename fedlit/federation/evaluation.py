@@ -2,10 +2,10 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, quantiles
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from lightning.fabric.utilities.rank_zero import rank_zero_warn
 from torchmetrics import Metric
 from torchmetrics.utilities import dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum
 
+from fedlit.core.logged import metric_names
 from fedlit.core.messages import Broadcast, ClientReport, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.schemes import by_sharing
@@ -176,21 +177,29 @@ def pooled_metrics(
     images than a single model would, means have separate keys such as ``auroc_own_macro``, because they cover other
     images.
     """
-    metrics: dict[str, float] = {}
-    for name, value, each in _logged(scores, lambda scores: scores.examples):
-        metrics |= {f"{prefix}/{name}": value, f"{prefix}/{name}_client_mean": sum(each) / len(each)}
-    scored = [s for s in scores if s.ranks]
+    metrics = _auroc_metrics([s for s in scores if s.ranks], classes, prefix, schemes or {})
+    taken = {key.removeprefix(f"{prefix}/") for key in metrics}
+    logged: dict[str, float] = {}
+    for name, value, each in _logged(scores, lambda scores: scores.examples, "val", taken):
+        logged |= {f"{prefix}/{name}": value, f"{prefix}/{name}_client_mean": sum(each) / len(each)}
+    return logged | (own_means(metrics, prefix) if any(s.fewer for s in scores) else metrics)
+
+
+def _auroc_metrics(
+    scored: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]]
+) -> dict[str, float]:
+    """Return the metrics of :func:`pooled_metrics` without the logged values, from views with scores."""
     if not scored:
-        return metrics
-    metrics |= _ranked_together(scored, classes, prefix, schemes or {})
-    for kind, names in by_sharing(schemes or {}).items():
+        return {}
+    metrics = _ranked_together(scored, classes, prefix, schemes)
+    for kind, names in by_sharing(schemes).items():
         if names:
             values = torch.tensor([metrics[f"{prefix}/auroc/{key}"] for key in slugs(names)], dtype=torch.float64)
             metrics[f"{prefix}/auroc_{kind}"] = float(values.nanmean())
     of_clients = [s for s in scored if s.view.client is not None]
     if of_clients:
         metrics[f"{prefix}/auroc_client_mean_macro"] = client_mean_auroc(_auroc_per_view(of_clients, classes))
-    return own_means(metrics, prefix) if any(s.fewer for s in scored) else metrics
+    return metrics
 
 
 def own_means(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
@@ -236,15 +245,18 @@ def client_metrics(
 ) -> dict[str, float]:
     """Return ``client/<name>/...``: training loss, seconds, and AUROC per class on the client's validation set."""
     metrics: dict[str, float] = {}
+    trained = metric_names({name for r in reports for name in r.logged}, "train", ("loss",))
     for report in reports:
         prefix = f"client/{slug(report.client)}"
         metrics.update({f"{prefix}/train_loss": report.loss, f"{prefix}/seconds": report.seconds})
-        metrics.update({f"{prefix}/train_{slug(k)}": v for k, v in report.logged.items()})
-    for s in scores:
-        prefix = f"client/{slug(s.view.client)}"
-        metrics.update({f"{prefix}/{slug(k)}": v for k, v in s.logged.items()})
+        metrics.update({f"{prefix}/train_{slug(trained[k])}": v for k, v in report.logged.items()})
     scored = [s for s in scores if s.ranks]
     keys = [f"auroc/{key}" for key in slugs(classes)]
+    taken = ("seconds", "train_loss", *["auroc_macro"] * bool(scored))
+    validated = metric_names({name for s in scores for name in s.logged}, "val", taken)
+    for s in scores:
+        prefix = f"client/{slug(s.view.client)}"
+        metrics.update({f"{prefix}/{slug(validated[k])}": v for k, v in s.logged.items()})
     for s, result in zip(scored, _auroc_per_view(scored, classes), strict=True):
         prefix = f"client/{slug(s.view.client)}"
         metrics.update((f"{prefix}/{key}", value) for key, value in zip(keys, result.auroc.tolist(), strict=True))
@@ -269,7 +281,8 @@ def quartile_metrics(per_client: Mapping[str, float]) -> dict[str, float]:
 def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, float]) -> dict[str, float]:
     """Return ``train/...``: means over the cohort, with the federation's client weights."""
     total = sum(weights[r.client] for r in reports)
-    logged = {f"train/{name}": value for name, value, _ in _logged(reports, lambda report: weights[report.client])}
+    named = _logged(reports, lambda report: weights[report.client], "train", ("loss",))
+    logged = {f"train/{name}": value for name, value, _ in named}
     return {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total} | logged
 
 
@@ -297,15 +310,19 @@ def _rates(reports: Sequence[ClientReport]) -> dict[str, float]:
 
 
 def _logged(
-    results: Sequence[ClientReport | Scores], weight_of: Callable[[Any], float]
+    results: Sequence[ClientReport | Scores],
+    weight_of: Callable[[Any], float],
+    stage: Literal["train", "val"],
+    taken: Container[str],
 ) -> Iterator[tuple[str, float, list[float]]]:
-    """Yield the slug of each logged name, its weighted mean (of merged torchmetrics, the value), and all values."""
-    for name in sorted({name for each in results for name in each.logged}):
+    """Yield the metric's name of each logged value, its weighted mean (of merged torchmetrics, the value), and all."""
+    names = metric_names({name for each in results for name in each.logged}, stage, taken)
+    for name in sorted(names):
         having = [each for each in results if name in each.logged]
         value = _merged([each.metrics.get(name) for each in having])
         if value is None:
             value = sum(weight_of(each) * each.logged[name] for each in having) / sum(map(weight_of, having))
-        yield slug(name), value, [each.logged[name] for each in having]
+        yield slug(names[name]), value, [each.logged[name] for each in having]
 
 
 def _merged(metrics: Sequence[Metric | None]) -> float | None:

@@ -37,6 +37,19 @@ class TestForeignModules:
         assert logged[8, "val/loss"] < 0.85 * logged[1, "val/loss"]
         assert logged[8, "val/accuracy"] > 0.5
 
+    def test_names_with_the_prefix_of_their_stage_keep_one(self, fedlit_cli):
+        out = fedlit_cli(f"fit {DIGITS} --model foreigners.Prefixed --federation.patience 2").succeeded()
+        assert "no scores per class: the best model has the lowest val/loss" in out
+        assert "val loss" in out
+        logged = metrics()
+        of_rounds = {"val/loss", "val/loss_client_mean", "val/acc", "client/site-1/loss", "client/site-1/train_double"}
+        assert {(2, key) for key in of_rounds} <= logged.keys()
+        assert not [key for _, key in logged if "val_" in key]
+        # fedlit logs the training loss itself
+        assert logged[2, "train/train_loss"] == pytest.approx(2 * logged[2, "train/loss"], rel=1e-6)
+        assert logged[2, "client/site-1/train_train_loss"] == pytest.approx(2 * logged[2, "client/site-1/train_loss"])
+        assert logged[2, "train/double"] == logged[2, "train/train_loss"]
+
     def test_what_a_module_logs_is_what_it_saw(self, fedlit_cli):
         """The logged accuracy equals that of the federation's model, computed explicitly."""
         assert fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --name one")[0] == 0

@@ -58,6 +58,16 @@ def test_pooled_and_client_mean_are_different_numbers_with_different_names():
     assert metrics["val/loss"] == 1.5
 
 
+def test_a_logged_value_never_takes_the_place_of_an_auroc():
+    one = scores("a", 1)
+    expected = pooled_metrics([one], CLASSES, "val")
+    one.logged |= {"val_auroc_macro": 7.0, "val_f1": 0.5}
+    metrics = pooled_metrics([one], CLASSES, "val")
+    assert metrics["val/auroc_macro"] == expected["val/auroc_macro"]
+    assert (metrics["val/val_auroc_macro"], metrics["val/f1"]) == (7.0, 0.5)
+    assert client_metrics([one], (), CLASSES)["client/a/val_auroc_macro"] == 7.0
+
+
 def test_a_class_without_both_kinds_is_nan_with_its_support_and_left_out_of_the_mean():
     one = scores("a", 1)
     one.labels[:, 1] = 0

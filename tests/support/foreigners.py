@@ -71,6 +71,22 @@ class Plain(LightningModule):
         return torch.optim.Adam(self.parameters(), lr=self.hparams.lr)
 
 
+class Prefixed(Plain):
+    """Logs under names with the prefixes of Lightning's documentation."""
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        self.log("train_loss", 2 * loss)
+        self.log("train/double", 2 * loss)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        logits = self.net(batch[0])
+        self.log("val_loss", F.cross_entropy(logits, batch[1]))
+        self.accuracy(logits, batch[1])
+        self.log("val_acc", self.accuracy)
+
+
 class Named(Plain):
     """Names its classes, and returns their scores."""
 
