@@ -20,15 +20,20 @@ def fetch(dataset: Dataset, indices: Tensor) -> Any:
     return default_collate([dataset[i] for i in indices.tolist()])
 
 
+def are_indices(labels: Tensor, classes: int) -> bool:
+    """Return whether labels are whole numbers [B] or [B, 1], the class of each image."""
+    return classes > 1 and not labels.is_floating_point() and labels.shape[1:] in ((), (1,))
+
+
 def columns(labels: Tensor, classes: int) -> Tensor:
-    """Return labels as float [B, C]; class indices [B] become one-hot.
+    """Return labels as float [B, C]; class indices become one-hot.
 
     Raises:
         TrainingError: An index is outside of the classes.
     """
-    if labels.ndim == 1 and classes > 1 and not labels.is_floating_point():
+    if are_indices(labels, classes):
         try:
-            return nn.functional.one_hot(labels.long(), classes).float()
+            return nn.functional.one_hot(labels.long().flatten(), classes).float()
         except RuntimeError:
             wrong = (labels.min() if labels.min() < 0 else labels.max()).item()
             raise TrainingError(

@@ -73,9 +73,15 @@ class Objective(Loss):
         """Project the variables onto their domain, after each optimizer step."""
 
     def probabilities(self, logits: Tensor) -> Tensor:
-        """Return the probability [B, C] of each class at logits [B, C]; the default treats classes independently."""
+        """Return the probability [B, C] of each class at logits [B, C]; the default treats classes independently.
+
+        If its rows sum to one, classes exclude each other, and AUROC ranks images by these probabilities.
+        """
         return logits.sigmoid()
 
     def pooled(self, logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        """Return metrics [C] of all scores together, for a loss that is not a mean over examples."""
+        """Return metrics [C] of all scores together, for a loss that is not a mean over examples.
+
+        If classes exclude each other, ``logits`` are the log-odds of ``probabilities``.
+        """
         return {}

@@ -8,6 +8,7 @@ from torch import Tensor
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import SLICES, Layout
 from fedlit.core.governing import governed
+from fedlit.core.labels import labelled_classes
 from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
 from fedlit.data.clients import group_counts
@@ -42,6 +43,7 @@ def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]
             "warning: only the head is trained, on features of a body with random weights; set model.pretrained or "
             "model.weights, or train the body first, in a phase",
         )
+    lines += (scoring(session),)
     follows = f"learning rate: follows the model's {session.scheduler}" if session.scheduler else ""
     schedule = "; ".join(filter(None, (session.federation.schedule.notice, follows)))
     lines += (session.placement.notice, _states_in_files(session), schedule, monitor.notice)
@@ -79,6 +81,17 @@ def label_schemes(session: Session) -> str:
         return ""
     shown = [f"{name} labels {', '.join(client.classes)}" for name, client in list(clients.items())[:8]]
     return "; ".join(shown) + (f"; and {len(clients) - 8} more clients" if len(clients) > 8 else "")
+
+
+def scoring(session: Session) -> str:
+    """Return a line with what AUROC ranks, or "" for classes of their own under a loss of fedlit, or without scores."""
+    step = f"{type(session.module).__name__}.validation_step"
+    if session.taken == "softmax":
+        return f"classes exclude each other: the scores are the softmax of what {step} returns"
+    if session.taken == "probabilities":
+        return f"classes exclude each other: the scores are the probabilities that {step} returns"
+    unknown = session.taken == "own" and len(session.classes) > 1 and not labelled_classes(session.module)
+    return f"each class has a yes or no of its own: the scores are what {step} returns" if unknown else ""
 
 
 def without_positives(session: Session) -> str:

@@ -51,6 +51,7 @@ def sanity_check(session: Session, server: ServerState) -> dict[str, float]:
     views = [replace(views[i], limit=2) for i in checked]
     down = session.broadcast(server, session.round(0))
     scores = session.engine.evaluate(views, down)
+    session.taken = next((scored.taken for scored in scores if scored.ranks), None)
     if session.classes and scores and not any(scored.ranks for scored in scores):
         name = type(session.module).__name__
         rank_zero_warn(

@@ -23,6 +23,7 @@ from fedlit.core.hooks import initial_client_state, personalise, state_of
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.objective import Objective
+from fedlit.core.scoring import Taken
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
@@ -51,6 +52,7 @@ class Session:
         state_bytes: Estimated size of one client's state, in bytes.
         initial: State of the server before the first round.
         personal_state: State that clients kept in an earlier phase and start with.
+        taken: What the sanity check's scores were made from; None if there were none.
     """
 
     federation: Settings
@@ -74,6 +76,7 @@ class Session:
     server_model: FlatModel
     initial: ServerState
     personal_state: PersonalState | None = None
+    taken: Taken | None = None
 
     @property
     def layout(self) -> Layout:
@@ -104,6 +107,11 @@ class Session:
     def _owners(self) -> Tensor:
         """The sum of the owners' weights, per group."""
         return sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
+
+    @property
+    def exclusive(self) -> bool:
+        """True if the module's classes exclude each other."""
+        return self.program.link(self.fabric) is not None
 
     @property
     def _aggregators(self) -> list[str]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedlit.core.batches import columns
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.objective import Objective
+from fedlit.core.scoring import probabilities
 from fedlit.core.system.argument_types import Checked
 from fedlit.objectives import BCE
 
@@ -64,7 +65,7 @@ class Classifier(Checked, LightningModule):
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return probabilities [B, C]."""
-        return getattr(self.objective, "probabilities", torch.sigmoid)(self(batch[0]))
+        return probabilities(self.objective, self(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer over all trainable parameters."""

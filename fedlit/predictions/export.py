@@ -89,8 +89,9 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
 
     The file contains every entry of the module's ``state_dict()``, including the objective's variables and constants.
     Its metadata are ``fedlit``, ``model``, ``config`` (the YAML in the run's directory), ``client`` (of a client's own
-    model), and as JSON ``round``, ``classes`` and ``learned`` (one bool per class). If fedlit decodes the images, there
-    are also ``image_size``, ``channels`` (of the decoded images), ``resize``, ``in_chans``, ``mean`` and ``std``.
+    model), and as JSON ``round``, ``classes``, ``learned`` (one bool per class) and ``exclusive`` (whether classes
+    exclude each other). If fedlit decodes the images, there are also ``image_size``, ``channels`` (of the decoded
+    images), ``resize``, ``in_chans``, ``mean`` and ``std``.
 
     The federation's model needs only the server's part of the checkpoint.
 
@@ -104,7 +105,8 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
         )
     module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)
     described = {"round": checkpoint.round, "classes": session.classes}
-    described |= {"learned": [name in learned for name in session.classes]} | described_images(session.data)
+    described |= {"learned": [name in learned for name in session.classes], "exclusive": session.exclusive}
+    described |= described_images(session.data)
     save_model(module, (run / "config.yaml").read_text(), client, described, file)
 
 

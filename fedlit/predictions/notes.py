@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[str, Any]] = {
         "a list with true or false for each class",
         lambda value, notes: fits(value, list[bool]) and len(value) == len(notes["classes"]),
     ),
+    "exclusive": ("true or false", lambda value, _: fits(value, bool)),
     "image_size": ("a number of pixels from 8 to 16384", lambda value, _: fits(value, int) and 8 <= value <= 16384),
     "channels": ("1 or 3", lambda value, _: value in (1, 3)),
     "resize": ("squeeze or pad", lambda value, _: value in ("squeeze", "pad")),
@@ -41,7 +42,7 @@ KINDS: dict[str, tuple[str, Any]] = {
 }
 """Expected content of each note, as text and as a test of the value and all notes."""
 
-OPTIONAL = ("round", "resize", "image_size", "channels", "in_chans", "mean", "std")
+OPTIONAL = ("round", "exclusive", "resize", "image_size", "channels", "in_chans", "mean", "std")
 
 TOGETHER = ("image_size", "channels", "in_chans", "mean", "std")
 """Notes of a model of images, which has all of them."""

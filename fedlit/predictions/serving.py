@@ -24,6 +24,7 @@ from safetensors.torch import load_file
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.module import overrides, step_of
+from fedlit.core.scoring import exclusive_scores, link_of, softmax
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.dicom import SUFFIXES
 from fedlit.data.pictures.images import model_input, read_image
@@ -86,6 +87,7 @@ class ImageScorer:
                 key="served-without-predict-step",
             )
         self._step = step_of(self._fabric.to_device(module).eval(), "predict_step")
+        self._link = (link_of(module, self._fabric, None) or softmax) if self.metadata.get("exclusive") else None
         self._unlearned = ~torch.tensor(self.metadata["learned"])
 
     @property
@@ -117,7 +119,10 @@ class ImageScorer:
                 "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model",
                 key="predict-step-not-a-tensor",
             )
-        return scores.float().cpu().masked_fill(self._unlearned, torch.nan).numpy()
+        scores = scores.float().cpu()
+        if self._link is not None:
+            scores, _ = exclusive_scores(self._link, scores, "predict_step")
+        return scores.masked_fill(self._unlearned, torch.nan).numpy()
 
     def predict(self, table: pd.DataFrame, params: dict[str, Any] | None = None) -> pd.DataFrame:
         """Score a table as MLflow does: one row per image, whose file's bytes are in the column ``image``.

@@ -264,7 +264,7 @@ def read_scores(
         )
     size = getattr(info, view.part)
     counts = info.counts.get(view.part) if examples == size else None
-    made = Scores(view, scored.examples, None, None, scored.logged)
+    made = Scores(view, scored.examples, None, None, scored.logged, taken=scored.taken)
     if scored.kind == "tally":
         made.tally = _tally(tensors, classes, counts, examples)
     elif scored.kind == "scores":

@@ -235,6 +235,7 @@ class Evaluated:
     logged: dict[str, AnyFloat]  # Means over them of what the module logs; empty if the site hides a class of the view.
     kind: Literal["scores", "tally", "none"]  # `scores`, `tally`, or `none` if the module gives no scores.
     data: str  # Fingerprint of the client's data.
+    taken: Literal["own", "softmax", "probabilities"]  # What the scores were made from.
 
 
 def known_key(key: Any) -> str | None:

@@ -209,7 +209,8 @@ class ResidentSite:
             below = self.policy.leaves.counts_below
             kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
         data = self._data.fingerprint(look.holder)
-        return entry, Envelope.of(messages.REPLY, messages.Evaluated(scored.examples, logged, kind, data), tensors)
+        answer = messages.Evaluated(scored.examples, logged, kind, data, scored.taken)
+        return entry, Envelope.of(messages.REPLY, answer, tensors)
 
     def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Store the best model of a run, with what the client keeps to itself."""
@@ -228,6 +229,7 @@ class ResidentSite:
             )
         ready.load(task, ready.down(envelope))
         notes = {"round": asked.rounds, "classes": classes, "learned": asked.learned}
+        notes["exclusive"] = ready.worker.link is not None
         notes |= described_images(self._data.module)
         most, module = self.policy.limits.models, ready.worker.local.module
         models.keep(self.settings.folder, task.run, task.client, most, module, plan=plan, notes=notes)

@@ -19,6 +19,7 @@ import torch
 import yaml
 from PIL import Image
 from safetensors.torch import save_file
+from toys import ToyNet
 
 from fedlit.cli.main import main
 from fedlit.data import ByOrganisation, FederatedDataModule, Partition, Records
@@ -359,6 +360,39 @@ def test_what_a_classifier_started_from_is_not_looked_for():
     assert module.classes == ("Edema", "Mass")
     assert module.head.weight.shape == (2, 3)
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+class OneOfThree(ToyNet):
+    """Classes that exclude each other; its predictions are logits."""
+
+    def __init__(self, classes=CLASSES) -> None:
+        super().__init__(classes)
+        del self.objective
+
+    def loss(self, batch):
+        return torch.nn.functional.cross_entropy(self(batch[0]), batch[1].nan_to_num().argmax(1))
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx):
+        return self(batch[0])
+
+    predict_step = validation_step
+
+
+def test_classes_that_exclude_each_other_are_served_as_they_are_predicted(monkeypatch):
+    line = FIT.replace("toys.ToyNet", "test_serving.OneOfThree")
+    assert fedlit(f"{line} three --logger false") == 0
+    run = Path("runs/default/three")
+    for command in ("predict", "export"):
+        assert fedlit(f"{command} --config {run}/config.yaml --ckpt_path best") == 0
+    table = pd.read_parquet(run / "probabilities" / "federation_test.parquet")
+    scorer = ImageScorer(run / "model.safetensors", "cpu", trust=True)
+    for name, row in table.set_index("image").iloc[:4].iterrows():
+        scores = scorer.score([scorer.read(Path("images", name))])[0]
+        np.testing.assert_allclose(scores, row[[f"score/{c}" for c in CLASSES]].astype(float), rtol=1e-5)
+        assert 0 < scores[0] + scores[1] < 1  # the third class, which nobody has learned, has the rest
 
 
 def test_a_model_of_no_images_is_refused(tmp_path):

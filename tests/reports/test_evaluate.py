@@ -271,10 +271,3 @@ def test_unknown_groups_and_lone_values_are_named(tmp_path: Path):
 def test_scores_of_an_auc_loss_are_no_probabilities(tmp_path: Path):
     run = run_of(tmp_path / "run", drawn(7), objective={"class_path": "fedlit.objectives.AUCSaddle"})
     assert any("they are not probabilities" in note for note in evaluated(run).notes)
-
-
-def test_a_softmax_is_applied_to_the_logits_of_a_loss_of_one_class_per_image(tmp_path: Path):
-    tested = drawn(7)
-    run = run_of(tmp_path / "run", tested, objective={"class_path": "fedlit.objectives.SoftmaxFocalLoss"})
-    (brier,) = where(evaluated(run).estimates, by="all", measure="brier", name="Nodule")["value"]
-    assert brier == pytest.approx(float(((tested.scores.softmax(1) - tested.labels)[:, 1] ** 2).mean()), rel=1e-4)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 from at_sites import Ended, assert_same, classifier
+from exclusive import CLASSES
 
 from fedlit.experiment.choices import shipped
 from fedlit.predictions import read
@@ -66,6 +67,25 @@ def test_bits_of_every_aggregator_that_ships(same_as_here, tmp_path, name):
     toys = {"data": {"class_path": "saddle_toys.Sites"}, "model": {"class_path": "saddle_toys.Scorer"}}
     file = written(tmp_path, federation=settings, **(toys if name in ONE_CLASS else {}))
     same_as_here(f"--config {file} --data.clients 4")
+
+
+def test_bits_of_classes_that_exclude_each_other(same_as_here):
+    same_as_here("--data exclusive.Insects --model exclusive.Tilted --model.objective SoftmaxFocalLoss", 2)
+
+
+def test_histograms_of_classes_that_exclude_each_other_are_those_of_the_softmax(fit, sites, tmp_path):
+    options = "--data exclusive.Insects --model exclusive.Cross"
+    rules = {"leaves": {"scores": False, "counts_below": 0}, "floors": None, "allow": ["exclusive.Cross"]}
+    sites.rules = {"site-1": rules, "site-2": rules}
+    assert "the scores are the softmax of what Cross.validation_step returns" in fit(options, 2, "there").out
+    fit(options, 0, "here")
+    there, here = ({key: float(v) for _, key, v in Ended(tmp_path / p).kept.metrics()} for p in ("there", "here"))
+    for name in CLASSES:
+        key = f"test/federation/auroc/{name}"
+        assert here[key] > 0.7  # raw logits: below 0.65
+        within = there[f"test/federation/auroc_within/{name}"]
+        assert within < 0.01
+        assert abs(here[key] - there[key]) <= within + 1e-9
 
 
 @pytest.mark.slow

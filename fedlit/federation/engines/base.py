@@ -25,6 +25,7 @@ from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, Cl
 from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round, first_loss
+from fedlit.core.scoring import Link, exclusive_scores, link_of
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.examinations.attributes import AttributeWatch
@@ -48,6 +49,10 @@ class Program:
     threads: int = 1
     limit_eval_batches: int | None = None
     pictures: Literal["mapped", "ahead", "resident"] = "mapped"
+
+    def link(self, fabric: FederationFabric) -> Link | None:
+        """Return the function from logits to probabilities if the module's classes exclude each other, else None."""
+        return link_of(self.module, fabric, next(iter(self.data.values())).train)
 
     def dataset(self, view: View) -> Dataset:
         """Return the data set of a view."""
@@ -87,6 +92,7 @@ class Worker:
 
     Attributes:
         doing: Readable description of the current activity.
+        link: From logits to probabilities if the module's classes exclude each other, else None.
     """
 
     doing = ""
@@ -94,6 +100,7 @@ class Worker:
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
         # Results depend on the number of threads, so it is a setting and does not depend on the machine.
         torch.set_num_threads(program.threads)
+        self.link = program.link(fabric)
         if program.pictures != "mapped":
             from fedlit.federation.devices import placed  # imports image libraries
 
@@ -194,8 +201,12 @@ class Worker:
         logged = {key: total / weights for key, (total, weights) in sums.items()}
         metrics = local.fabric.taken()
         logged |= {key: value_of(key, metric) for key, metric in metrics.items()}
-        collected = (torch.cat(scores).cpu(), torch.cat(labels).cpu()) if scores else (None, None)
-        return Scores(view, seen, *collected, logged, metrics)
+        if not scores:
+            return Scores(view, seen, None, None, logged, metrics)
+        together, taken = torch.cat(scores), "own"
+        if self.link is not None:
+            together, taken = exclusive_scores(self.link, together, view.method)
+        return Scores(view, seen, together.cpu(), torch.cat(labels).cpu(), logged, metrics, taken=taken)
 
 
 class InProcessPool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlit.core.errors import TrainingError
+from fedlit.core.scoring import Taken
 from fedlit.metrics.auroc import ClassAUROC
 from fedlit.metrics.tally import Tally
 
@@ -40,13 +41,15 @@ class Scores:
     Attributes:
         view: The view that was evaluated.
         examples: Number of examples.
-        scores: [N, C], or None if the module declares no classes.
+        scores: [N, C], or None if the module declares no classes. Those of ``validation_step`` are logits. If classes
+            exclude each other, they are the log-odds of the probabilities.
         labels: [N, C] in {0, 1, NaN}, or None likewise.
         logged: Means over examples of the values that the module passed to ``self.log``.
         metrics: Logged metrics of torchmetrics, with their accumulated state.
         tally: Histograms that a site sends instead of scores and labels; None otherwise.
         masked: Columns of the classes whose labels count as unknown.
         fewer: Whether the model ranks fewer classes than the federation has learned, so a mean covers other images.
+        taken: What the scores were made from, see :data:`Taken`.
     """
 
     view: View
@@ -58,6 +61,7 @@ class Scores:
     tally: Tally | None = None
     masked: frozenset[int] = frozenset()
     fewer: bool = False
+    taken: Taken = "own"
 
     @property
     def ranks(self) -> bool:

@@ -104,7 +104,7 @@ def evaluate_runs(
         )
     method = methods[0]
     objective = str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
-    sets = test_images(method.runs, request.test_set, objective, notes)
+    sets = test_images(method.runs, request.test_set, notes)
     if of_draws := [images for images in sets if images.draws > 1]:
         common = f", of which two draws have {100 * of_draws[0].overlap:.0f}% in common" if of_draws[0].overlap else ""
         notes.append(
@@ -118,7 +118,7 @@ def evaluate_runs(
         )
     thresholds: list[Threshold] = []
     if request.points:
-        validation = validation_images(method.runs, objective, notes)
+        validation = validation_images(method.runs, notes)
         if validation.round != sets[0].round:
             raise ConfigError(
                 f"{validation.file}: expected predictions of the model of {sets[0].file}, after {sets[0].round[0]} "

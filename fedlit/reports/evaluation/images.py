@@ -20,8 +20,8 @@ from fedlit.reports.compare.past_run import Notes, PastRun
 COLUMNS = {"client": "clients", "site": "sites"}
 """Columns of a file that group its images without being called ``group/...``."""
 
-SOFTMAX, RANKING = ("SoftmaxFocalLoss",), ("AUCSaddle",)
-"""Objectives whose predictions are a softmax, and those whose scores are trained to rank only."""
+RANKING = ("AUCSaddle",)
+"""Objectives whose scores are trained to rank only."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,9 +68,7 @@ class Images:
         return np.arange(len(self.labels)) if self.ids is None else np.unique(self.ids, return_inverse=True)[1]
 
 
-def read_images(
-    runs: Sequence[PastRun], parts: Sequence[Predictions], files: Sequence[Path], objective: str, notes: Notes
-) -> Images:
+def read_images(runs: Sequence[PastRun], parts: Sequence[Predictions], files: Sequence[Path], notes: Notes) -> Images:
     """Join the predictions of runs for one set of images, from these files; each draw of the data has its own images.
 
     Raises:
@@ -85,7 +83,7 @@ def read_images(
         first = numbers[0]
         for i in numbers:
             rows = _rows(parts[first], parts[i], files[first], files[i])
-            logits[i] = _logits(parts[i], files[i], objective)[rows]
+            logits[i] = _logits(parts[i], files[i])[rows]
         tables.append(parts[first])
     known = not any((table.patients == "").any() for table in tables)
     if not known:
@@ -191,7 +189,7 @@ def _rows(first: Predictions, part: Predictions, file: Path, other: Path) -> np.
     return rows
 
 
-def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes: Notes) -> list[Images]:
+def test_images(runs: Sequence[PastRun], only: str | None, notes: Notes) -> list[Images]:
     """Read the test sets that all runs have predictions of, or only the named one.
 
     Raises:
@@ -210,10 +208,10 @@ def test_images(runs: Sequence[PastRun], only: str | None, objective: str, notes
         )
     chosen.sort(key=lambda name: name != "federation")
     sets = [[run.directory / FOLDER / f"{name}.parquet" for run in runs] for name in chosen]
-    return [read_images(runs, [*map(read, files)], files, objective, notes) for files in sets]
+    return [read_images(runs, [*map(read, files)], files, notes) for files in sets]
 
 
-def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> Images:
+def validation_images(runs: Sequence[PastRun], notes: Notes) -> Images:
     """Read the validation images of the clients, which ``fedlit predict --part val`` scores.
 
     Raises:
@@ -229,7 +227,7 @@ def validation_images(runs: Sequence[PastRun], objective: str, notes: Notes) -> 
                 f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it",
                 key="no-validation-predictions",
             )
-    return read_images(runs, [*map(read, files)], files, objective, notes)
+    return read_images(runs, [*map(read, files)], files, notes)
 
 
 def _keys(part: Predictions, file: Path) -> pd.MultiIndex:
@@ -249,12 +247,10 @@ def _columns(part: Predictions) -> dict[str, np.ndarray]:
     return columns | {f"label/{name}": part.labels[:, i].numpy() for i, name in enumerate(part.classes)}
 
 
-def _logits(part: Predictions, file: Path, objective: str) -> np.ndarray:
+def _logits(part: Predictions, file: Path) -> np.ndarray:
     """Return `[N, C]` logits of the probabilities."""
     scores, labelled = part.scores.double(), ~part.labels.isnan()
-    if part.kind == "logit" and objective in SOFTMAX:
-        scores = torch.logit(scores.softmax(1))
-    elif part.kind == "probability":
+    if part.kind == "probability":
         outside = labelled & ~((scores >= 0) & (scores <= 1))
         if outside.any():
             name = part.classes[int(outside.any(0).nonzero()[0])]

@@ -223,7 +223,7 @@ VIEW = View("north", "north", "val")
 
 
 def evaluated(kind: str, tensors: dict, told: ClientInfo = TOLD, may_score: bool = True):
-    answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d"), tensors)
+    answer = Envelope.of(REPLY, Evaluated(4, {}, kind, "d", "own"), tensors)
     return read_scores(VIEW, answer, told, CLASSES, 4, may_score)[0]
 
 
