@@ -18,7 +18,7 @@ from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.core.fabric import make_fabric
-from fedlit.core.messages import Broadcast, ClientData, ClientState, ServerState, State
+from fedlit.core.messages import ClientData, ClientState, ServerState, State
 from fedlit.core.system.pickling import dumps
 from fedlit.data.contract import check_data_module as check_data_module
 from fedlit.data.federated import FederatedDataModule
@@ -171,7 +171,8 @@ def check_aggregator(
         return _Toy(aggregators, workers, module, data)
 
     def compare(one: _Toy, other: _Toy, problem: str, tolerance: float = 0.0) -> None:
-        distance = float((one.server.w - other.server.w).abs().max())
+        models = [toy.server.scored | {"server": toy.server.w} for toy in (one, other)]
+        distance = max(float((tensor - models[1][name]).abs().max()) for name, tensor in models[0].items())
         if not distance <= tolerance:
             problems.append(f"{problem} (largest difference {distance:.2g})")
 
@@ -307,9 +308,7 @@ class _Toy:
         number = len(aggregators)
         states = {n: ClientState.from_tensors(_reloaded(s.tensors()), number) for n, s in self.states.items()}
         other.session.engine.load_client_states(states)
-        server = Broadcast(self.server.w, self.server.stats, self.server.aggregators).tensors()
-        model = Broadcast.from_tensors(_reloaded(server), number)
-        other.server = ServerState(self.server.layout, model.w, model.stats, model.aggregators)
+        other.server = ServerState.from_tensors(_reloaded(self.server.tensors()), number, self.server.layout)
         other.done = self.done
         return other
 

@@ -13,6 +13,7 @@ from fedlit.aggregators.fednova import FedNova
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.momentum import LocalSGDAM, LocalSGDM
 from fedlit.aggregators.moon import MOON
+from fedlit.aggregators.moving_average import MovingAverage
 from fedlit.aggregators.personal import FedPer, FedRep, LocalOnly, PersonalHeads
 from fedlit.aggregators.robust import CoordinateMedian, NormBound, TrimmedMean
 from fedlit.aggregators.scaffold import Scaffold
@@ -23,6 +24,6 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 __all__ = [
     "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "Ditto",
     "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedPer", "FedProx",
-    "FedRep", "FedYogi", "GradientDissimilarity", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM", "NormBound",
-    "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads", "TrimmedMean",
+    "FedRep", "FedYogi", "GradientDissimilarity", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM",
+    "MovingAverage", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

@@ -85,6 +85,7 @@ class Composition(Aggregator, ABC):
     on_before_optimizer_step = _in_order("on_before_optimizer_step")
     on_after_optimizer_step = _in_order("on_after_optimizer_step")
     on_aggregate_end, on_stage_end = _in_order("on_aggregate_end"), _in_order("on_stage_end")
+    on_round_end = _in_order("on_round_end")
     personalise = _in_order("personalise")
 
     def scope(self, layout: Layout, client: Client) -> Mask:

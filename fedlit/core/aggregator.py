@@ -259,6 +259,12 @@ class Aggregator(Checked):
     def on_stage_end(self, state: State, server: ServerState, rnd: Round) -> None:
         """Called on the server after a stage's last round; may set ``server.w`` [P], where the next stage starts."""
 
+    def on_round_end(self, state: State, server: ServerState, rnd: Round) -> None:
+        """Called on the server at the end of a round, when ``server.w`` and ``server.stats`` are final.
+
+        May change ``state``, and set ``server.scored`` to the ``w`` [P] and ``stats`` [S] of another model to score.
+        """
+
     def personalise(self, state: State, w: Tensor, stats: Tensor) -> None:
         """Called where a client's model is scored or exported: write its personal model into ``w`` and ``stats``.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Client, ClientState, Mask, Payload, State
+from fedlit.core.messages import Client, ClientState, Mask, Payload, ServerState, State
 
 BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
@@ -137,6 +137,18 @@ def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> Non
         what = f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta"
         raise TrainingError(f"{what}, found NaN or inf (it was finite before)", key="server-delta-not-finite")
     tensors(aggregator, "on_aggregate_end", state)
+
+
+def check_scored(aggregator: object, server: ServerState) -> None:
+    """Refuse a model to score that does not have the form of the server's."""
+    like = {"w": server.w, "stats": server.stats}
+    scored = tensors(aggregator, "on_round_end", server.scored)
+    if scored and scored.keys() != like.keys():
+        refuse(aggregator, "on_round_end", "server.scored with 'w' and 'stats'", sorted(scored))
+    for name, tensor in scored.items():
+        if (tensor.shape, tensor.dtype) != (like[name].shape, like[name].dtype):
+            kind = f"{tuple(like[name].shape)} {like[name].dtype}"
+            refuse(aggregator, "on_round_end", f"server.scored[{name!r}] as a tensor {kind}", tensor)
 
 
 def numbers_of(aggregator: Any, state: State, layout: Layout) -> Mapping[str, float]:

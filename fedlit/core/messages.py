@@ -11,6 +11,9 @@ from torchmetrics import Metric
 from fedlit.core.flat import Layout
 from fedlit.core.system.devices import to_device
 
+SCORED = "scored/"
+"""Beginning of the names of the model that is scored, among the server's tensors."""
+
 State = dict[str, Tensor]
 """Named tensors that one aggregator keeps; names and shapes are fixed over a run."""
 
@@ -253,14 +256,35 @@ class Payload:
 
 @dataclass
 class ServerState:
-    """State of the server: weights [P], statistics [S], one state per aggregator; it is checkpointed."""
+    """State of the server; it is checkpointed.
+
+    Attributes:
+        w: [P], the weights from which the next round starts.
+        stats: [S], its statistics.
+        aggregators: One state per aggregator.
+        delta: [P], the round's update while ``server_round`` runs; aggregators may scale or replace it.
+        scored: ``w`` [P] and ``stats`` [S] of the model that is scored, tested and exported in place of the one that
+            trains, or {} if they are the same. An aggregator sets new tensors in ``on_round_end``.
+    """
 
     layout: Layout
     w: Tensor
     stats: Tensor
     aggregators: list[State]
     delta: Tensor | None = None
-    """[P], the round's update while ``server_round`` runs; aggregators may scale or replace it."""
+    scored: State = field(default_factory=dict)
+
+    def tensors(self) -> State:
+        """Return everything as named tensors, for checkpoints."""
+        return Broadcast(self.w, self.stats, self.aggregators).tensors() | {
+            f"{SCORED}{name}": tensor for name, tensor in self.scored.items()
+        }
+
+    @classmethod
+    def from_tensors(cls, tensors: State, aggregators: int, layout: Layout) -> "ServerState":
+        """Invert :meth:`tensors` for a list of ``aggregators`` aggregators."""
+        sent = Broadcast.from_tensors(tensors, aggregators)
+        return cls(layout, sent.w, sent.stats, sent.aggregators, scored=stripped(tensors, SCORED))
 
 
 @dataclass

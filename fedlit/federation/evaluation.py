@@ -49,7 +49,7 @@ def sanity_check(session: Session, server: ServerState) -> dict[str, float]:
     if len(views) > MOST_CHECKED:
         checked = [i * len(views) // MOST_CHECKED for i in range(MOST_CHECKED)]
     views = [replace(views[i], limit=2) for i in checked]
-    down = session.broadcast(server, session.round(0))
+    down = session.to_score(server, session.round(0))
     scores = session.engine.evaluate(views, down)
     session.taken = next((scored.taken for scored in scores if scored.ranks), None)
     if session.classes and scores and not any(scored.ranks for scored in scores):
@@ -69,7 +69,7 @@ def evaluate_sets(
 
     Labels of classes that a view's model has not learned are set to NaN, see :meth:`Session.learned`.
     """
-    down = session.broadcast(server, session.round(0))
+    down = session.to_score(server, session.round(0))
     views = {"federation": client_views(session.data, part, method)}
     views |= views_beyond(session.everyone, session.personal, list(session.clients), part, method)
     evaluated = {name: session.engine.evaluate(group, down) for name, group in views.items() if group}

@@ -9,6 +9,7 @@ from typing import Literal
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.hooks import check_scored
 from fedlit.core.messages import Broadcast, Payload, Round, ServerState
 from fedlit.federation import description, evaluation
 from fedlit.federation.callbacks import Callback, Callbacks, SaveCheckpoints, with_shipped
@@ -95,6 +96,9 @@ class Federation(Settings):
         diagnostics = server_round(self.aggregators, server, total, rnd)
         session.engine.commit()
         self._measure(server, rnd, "after", session)
+        for aggregator, state in zip(self.aggregators, server.aggregators, strict=True):
+            aggregator.on_round_end(state, server, rnd)
+            check_scored(aggregator, server)
         return diagnostics
 
     def _measure(self, server: ServerState, rnd: Round, when: Literal["before", "after"], session: Session) -> None:
@@ -134,7 +138,7 @@ class Federation(Settings):
     def _evaluate(self, state: FitState, follow: Callbacks) -> None:
         session, evaluated, scores = state.session, self.evaluates_after(state.done), []
         if evaluated:
-            scores = evaluation.validate(session, session.broadcast(state.server, state.rnd), state.metrics)
+            scores = evaluation.validate(session, session.to_score(state.server, state.rnd), state.metrics)
             if self.test_curves:
                 state.metrics |= evaluation.test_curves(session, state.server)
         state.metrics |= evaluation.per_client(session, state.run, scores, state.reports, state.step)

@@ -223,6 +223,10 @@ class Session:
             server.w, server.stats, [state_of(aggregator, "broadcast", state, rnd) for aggregator, state in pairs]
         )
 
+    def to_score(self, server: ServerState, rnd: Round) -> Broadcast:
+        """Return the message with the model that clients score, which may be another than the one that they train."""
+        return replace(self.broadcast(server, rnd), **server.scored)
+
     def measure(self, server: ServerState, rnd: Round, moments: bool = True, start: bool = False) -> Measured:
         """Run a measuring round over all clients, without changing any state."""
         measuring = replace(rnd, window=0, moments=moments, cohort=tuple(self.clients))
@@ -251,7 +255,7 @@ class Session:
         self, server: ServerState, client: str | None = None, state: ClientState | None = None
     ) -> LightningModule:
         """Return the federation's model, or a client's personal model; the next call changes it."""
-        self.server_model.load(server.w, server.stats)
+        self.server_model.load(**({"w": server.w, "stats": server.stats} | server.scored))
         self.server_model.own.load({})
         if client is not None:
             state = state or initial_client_state(self.federation.aggregators, self.layout)
@@ -264,7 +268,8 @@ class Session:
         """Send a run's best model to the sites that may keep it, and return lines that name them."""
         learned = {owner: self.learned(owner) for owner in self.personal or [None]}
         flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
-        return self.engine.hand_out(Broadcast(server.w, server.stats, []), rounds, flags)
+        best = replace(Broadcast(server.w, server.stats, []), **server.scored)
+        return self.engine.hand_out(best, rounds, flags)
 
     def _load_personal_state(self, server: ServerState) -> None:
         if self.personal_state is not None:

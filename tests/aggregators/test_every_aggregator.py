@@ -32,6 +32,7 @@ from fedlit.aggregators import (
     LocalSCGDAM,
     LocalSGDAM,
     LocalSGDM,
+    MovingAverage,
     NormBound,
     PersonalHeads,
     Scaffold,
@@ -46,8 +47,8 @@ from fedlit.testing import check_aggregator
 IN_ONE_PROCESS = [
     CODA(0.1), CODAPlus(0.1, "average"), CODASCA(0.1, output="random"), CoordinateMedian(), Ditto(), FedAvg(), FedBN(),
     FedBNPlus(), FedDyn(), FedNova(), FedProx(0.5), FedRep(), LocalOnly(), LocalSGDAM(), LocalSGDM(),
-    LocalSGDM(state="local"), LocalSGDM(state="reset"), MOON(), NormBound(), NormBound(12.5), Scaffold(0.7),
-    ServerOptimizer(lambda p: torch.optim.Adam(p, lr=0.01)), TrimmedMean(0.2),
+    LocalSGDM(state="local"), LocalSGDM(state="reset"), MOON(), MovingAverage(0.5), NormBound(), NormBound(12.5),
+    Scaffold(0.7), ServerOptimizer(lambda p: torch.optim.Adam(p, lr=0.01)), TrimmedMean(0.2),
 ]  # fmt: skip
 IN_WORKER_PROCESSES = [PersonalHeads(), Scaffold(), SurgicalHeads()]
 SLOWLY = [
@@ -104,6 +105,7 @@ def test_each_that_ships_is_checked():
         (lambda: LocalSGDM(1.0), ("sgdm-momentum-out-of-range", "found 1")),
         (lambda: MOON(-1.0), ("moon-arguments", "found -1.0")),
         (lambda: MOON(temperature=0.0), ("moon-arguments", "1.0 and 0")),
+        (lambda: MovingAverage(1.0), ("moving-average-decay", "found 1")),
         (lambda: NormBound(0.0), ("norm-bound-not-positive", "found 0.0")),
         (lambda: NormBound(math.inf), ("norm-bound-not-positive", "inf")),
         (lambda: Scaffold(0.0), ("scaffold-eta-g-not-positive",)),

@@ -33,6 +33,15 @@ def scaled(value: float):
     return hook
 
 
+def score(value):
+    """Make a hook on the server that sets the model to score."""
+
+    def hook(state, server, rnd):
+        server.scored = value
+
+    return hook
+
+
 def put(value):
     """Make a hook on the server that replaces the mean change."""
 
@@ -118,6 +127,14 @@ HOOKS = [
     ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "found (2,)"),
     ("on_aggregate_end", scaled(float("nan")), TrainingError, "expected a finite server.delta"),
     ("on_aggregate_end", noted, TrainingError, "a tensor as 'mine'; found int"),
+    ("on_round_end", score(None), TrainingError, "a dictionary of tensors by name; found NoneType"),
+    ("on_round_end", score({"w": torch.zeros(3)}), TrainingError, "server.scored with 'w' and 'stats'; found list"),
+    (
+        "on_round_end",
+        score({"w": torch.zeros(3), "stats": torch.zeros(3)}),
+        TrainingError,
+        "server.scored['w'] as a tensor",
+    ),
     ("diagnostics", None, TrainingError, "a dictionary of numbers by name; found NoneType"),
     ("diagnostics", {"mine/x": torch.zeros(2)}, TrainingError, "a number as 'mine/x'; found (2,)"),
 ]

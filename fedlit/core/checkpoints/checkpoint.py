@@ -30,7 +30,7 @@ from fedlit.core.checkpoints.stored_states import StoredState, write_tensors
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
-from fedlit.core.messages import Broadcast, ClientState, ServerState, State
+from fedlit.core.messages import SCORED, ClientState, ServerState, State, stripped
 from fedlit.core.system.files import link, put, remove, sync
 
 
@@ -111,7 +111,7 @@ class Checkpoints:
             temporary.mkdir(parents=True)
         self._fabric.barrier()
         later = later and self._fabric.world_size == 1
-        tensors = Broadcast(server.w, server.stats, server.aggregators).tensors()
+        tensors = server.tensors()
         held = {name: t.clone() for name, t in tensors.items()} if later else tensors
         for number, name in enumerate(contents.names):
             if (state := contents.clients.get(name)) and state.file is not None:  # the next round may remove it
@@ -234,6 +234,7 @@ def tensors(path: Path) -> State:
     with _reading(path):
         manifest = Manifest.read(path)
         flat, shapes = read_tensors(path / SERVER, manifest, SERVER_NAMES), manifest.layout["tensors"]
+        flat |= stripped(flat, SCORED)
         parts = torch.cat([flat["w"], flat["stats"]]).split([torch.Size(shape).numel() for shape in shapes.values()])
         return {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
 
@@ -248,14 +249,13 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
     with _reading(path):
         manifest = _checked_manifest(path, layout, aggregators)
         held = list(client_states(path, manifest, stored))
-        model = Broadcast.from_tensors(read_tensors(path / SERVER, manifest, SERVER_NAMES), len(aggregators))
-        for name, vector, size in (("w", model.w, layout.size), ("stats", model.stats, layout.stats_size)):
+        server = ServerState.from_tensors(read_tensors(path / SERVER, manifest, SERVER_NAMES), len(aggregators), layout)
+        for name, vector, size in (("w", server.w, layout.size), ("stats", server.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise CorruptCheckpointError(
                     f"{path / SERVER}: expected {size} numbers in {name!r}, found {[*vector.shape]}",
                     key="checkpoint-vector-size",
                 )
-        server = ServerState(layout, model.w, model.stats, model.aggregators)
         return Contents(
             manifest.round, server, {name: state for name, _, state in held}, manifest.best, manifest.clients,
             manifest.aggregators, files={name: file for name, file, _ in held}, at_sites=manifest.at_sites,
