@@ -6,6 +6,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+import torch
+from lightning.fabric.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
+
 from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
@@ -20,9 +24,10 @@ class Callback:
 
     Subclass it, override the hooks that you need, and name the class under ``callbacks`` in a YAML file. On the rank
     that writes, ``state.run.main`` is true. Custom callbacks are called before those of fedlit, in the order of their
-    list, so metrics that they add to ``state.metrics`` are logged. A resumed run creates its callbacks again: return
-    state that must survive a resume, such as the number of rounds without improvement, from ``state_dict``, and restore
-    it in ``load_state_dict``.
+    list, so metrics that they add to ``state.metrics`` are logged. They may set ``state.stop``, and change nothing else
+    of the state: a change of the server's weights is an error. A resumed run creates its callbacks again: return state
+    that must survive a resume, such as the number of rounds without improvement, from ``state_dict``, and restore it in
+    ``load_state_dict``.
     """
 
     def state_dict(self) -> dict[str, Any]:
@@ -55,18 +60,28 @@ class Callback:
 
 
 class Callbacks:
-    """Several callbacks, called in order."""
+    """Custom callbacks, called in order, followed by those of every run.
 
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = tuple(callbacks)
+    Custom callbacks may change only ``state.metrics`` and ``state.stop``.
+    """
 
-    def __call__(self, hook: str, *args: Any) -> None:
-        """Call one hook, such as ``on_round_end``, of every callback."""
+    def __init__(self, callbacks: Sequence[Callback], shipped: Sequence[Callback] = ()) -> None:
+        self.callbacks, self.shipped = tuple(callbacks), tuple(shipped)
+
+    def __call__(self, hook: str, state: FitState, *args: Any) -> None:
+        """Call one hook, such as ``on_round_end``, of every callback.
+
+        Raises:
+            ConfigError: A custom callback has changed what training depends on; no checkpoint will have the change.
+        """
         for callback in self.callbacks:
-            getattr(callback, hook)(*args)
+            if getattr(getattr(callback, hook), "__func__", None) is not getattr(Callback, hook):
+                _call_watched(callback, hook, state, *args)
+        for callback in self.shipped:
+            getattr(callback, hook)(state, *args)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each callback, by its position and class.
+        """Return the state of each custom callback that has one, by its class.
 
         Raises:
             ConfigError: JSON cannot represent the state of a callback.
@@ -79,20 +94,58 @@ class Callbacks:
                 same = False
             if not same:
                 raise ConfigError(
-                    f"callbacks: state_dict of {key.partition(' ')[2]}: expected numbers, strings, lists and dicts "
-                    f"with string keys, found {state!r:.60}",
+                    f"callbacks: state_dict of {key}: expected numbers, strings, lists and dicts with string keys, "
+                    f"found {state!r:.60}",
                     key="callback-state-invalid",
                 )
         return {key: state for key, state in states.items() if state}
 
     def load(self, states: Mapping[str, dict[str, Any]]) -> None:
-        """Restore the states of the callbacks; callbacks without a state start fresh."""
-        for key, callback in self._named().items():
+        """Restore the states of a resumed run's callbacks; warn about a state or a callback without the other."""
+        named = self._named()
+        lost, fresh = states.keys() - named.keys(), self.state().keys() - states.keys()
+        if lost:
+            rank_zero_warn(
+                f"callbacks: the checkpoint has a state of {', '.join(sorted(lost))}, which this run does not have: it "
+                "is dropped"
+            )
+        if fresh:
+            rank_zero_warn(f"callbacks: the checkpoint has no state of {', '.join(sorted(fresh))}: it starts afresh")
+        for key, callback in named.items():
             if key in states:
                 callback.load_state_dict(states[key])
 
     def _named(self) -> dict[str, Callback]:
-        return {f"{place} {type(callback).__name__}": callback for place, callback in enumerate(self.callbacks)}
+        """Return the custom callbacks by the full names of their classes, numbered from the second of a class."""
+        named: dict[str, Callback] = {}
+        for callback in self.callbacks:
+            name = f"{type(callback).__module__}.{type(callback).__qualname__}"
+            number = sum(type(other) is type(callback) for other in named.values()) + 1
+            named[f"{name} {number}" if number > 1 else name] = callback
+        return named
+
+
+def _call_watched(callback: Callback, hook: str, state: FitState, *args: Any) -> None:
+    """Call a hook of a custom callback, and refuse a change of what training depends on."""
+    fields = {name: value for name, value in vars(state).items() if name not in ("metrics", "stop")}
+    before = {name: tensor.clone() for name, tensor in state.server.tensors().items()}
+    getattr(callback, hook)(state, *args)
+    after = fields["server"].tensors()
+    changed = [name for name, value in fields.items() if vars(state)[name] is not value]
+    changed += [f"server.{name}" for name in before | after if not _equal(before.get(name), after.get(name))]
+    if changed:
+        state.settled = False  # the last checkpoint is from before the change
+        raise ConfigError(
+            f"callbacks: {type(callback).__name__}.{hook}: expected changes of state.metrics and state.stop only, "
+            f"found a change of state.{changed[0]}; an aggregator can change the server's model, or score another one",
+            key="callback-changes-training",
+        )
+
+
+def _equal(one: Tensor | None, other: Tensor | None) -> bool:
+    if one is None or other is None or (one.shape, one.dtype) != (other.shape, other.dtype):
+        return False
+    return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 class Record(Callback):
@@ -174,4 +227,4 @@ def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: Save
             raise ConfigError(
                 f"callbacks: every run already has {type(callback).__name__}; leave it out", key="callback-built-in"
             )
-    return Callbacks([*callbacks, *shipped])
+    return Callbacks(callbacks, shipped)

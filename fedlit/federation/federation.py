@@ -54,7 +54,8 @@ class Federation(Settings):
         follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, custom))
         state = self._begin(session, run, resume, saver, before, bool(callbacks))
         stalled = StalledTraining(list(session.clients), over=state.step > 0)
-        custom.load(checkpoint.manifest_of(resume).callbacks if resume else {})
+        if resume is not None:
+            custom.load(checkpoint.manifest_of(resume).callbacks)
         run.start(config, params or {}, description.tags(session), state.step, description.data_info(session))
         try:
             with Interrupts() as interrupts:

@@ -1,5 +1,7 @@
 """Callbacks: the state that they see and may change, and the effect of their errors on a run."""
 
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,7 @@ import torch
 from refusals import refused
 from toys import ToyData, ToyNet
 
+from fedlit.aggregators import Scaffold
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
@@ -182,17 +185,76 @@ def test_a_callback_remembers_over_a_resume(tmp_path):
     fit(tmp_path / "whole", Patient(), rounds=6, checkpoint_every=1)
     fit(tmp_path / "parts", Diary(), Patient(), StopsAfter(2), rounds=6, checkpoint_every=1)
     resume = last(tmp_path / "parts")
-    assert checkpoint.manifest_of(resume).callbacks == {"1 Patient": {"waited": 2}}
-    fit(tmp_path / "parts", Diary(), Patient(), resume=resume, rounds=6, checkpoint_every=1)
+    assert checkpoint.manifest_of(resume).callbacks == {"test_callbacks.Patient": {"waited": 2}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fit(tmp_path / "parts", Patient(), Adds(), Diary(), resume=resume, rounds=6, checkpoint_every=1)
     rounds = [checkpoint.rounds(last(tmp_path / p)) for p in ("whole", "parts")]
     assert rounds == [3, 3]
     assert torch.equal(weights(tmp_path / "whole"), weights(tmp_path / "parts"))
 
 
-def test_a_new_callback_starts_without_a_state(tmp_path):
-    fit(tmp_path, StopsAfter(2), rounds=6, checkpoint_every=1)
-    fit(tmp_path, Patient(), resume=last(tmp_path), rounds=6, checkpoint_every=1)
+class Counts(Patient):
+    """Counts rounds, from a number."""
+
+    def __init__(self, waited: int = 0) -> None:
+        self.waited = waited
+
+    def on_round_end(self, state):
+        self.waited += 1
+
+
+def test_two_of_a_class_are_told_apart_by_their_order(tmp_path):
+    fit(tmp_path, Counts(10), Counts(20), rounds=1, checkpoint_every=1)
+    first, second = Counts(), Counts()
+    fit(tmp_path, first, Diary(), second, resume=last(tmp_path), rounds=2, checkpoint_every=1)
+    assert (first.waited, second.waited) == (12, 22)
+
+
+def test_a_state_without_its_callback_and_a_callback_without_its_state_are_named(tmp_path):
+    fit(tmp_path, Counts(), StopsAfter(2), rounds=6, checkpoint_every=1)
+    with pytest.warns(UserWarning, match="^callbacks: ") as warned:
+        fit(tmp_path, Patient(), Diary(), resume=last(tmp_path), rounds=6, checkpoint_every=1)
+    assert [str(each.message) for each in warned] == [
+        "callbacks: the checkpoint has a state of test_callbacks.Counts, which this run does not have: it is dropped",
+        "callbacks: the checkpoint has no state of test_callbacks.Patient: it starts afresh",
+    ]
     assert checkpoint.rounds(last(tmp_path)) == 5
+
+
+def assign(server):
+    server.w = 2 * server.w
+
+
+CHANGES = {
+    "in place": (lambda state: state.server.w.mul_(2), "server.w"),
+    "assigned": (lambda state: assign(state.server), "server.w"),
+    "its data": (lambda state: state.server.w.data.add_(1), "server.w"),
+    "as NumPy": (lambda state: state.server.w.numpy().fill(1), "server.w"),
+    "statistics": (lambda state: state.server.stats.zero_(), "server.stats"),
+    "state of an algorithm": (lambda state: state.server.aggregators[0]["c"].add_(1), "server.0/c"),
+    "another server": (lambda state: setattr(state, "server", replace(state.server)), "server"),
+    "rounds": (lambda state: setattr(state, "done", 1000), "done"),
+}
+HOOKS = ("on_fit_start", "on_round_start", "on_client_end", "on_evaluation_end", "on_round_end", "on_fit_end")
+
+
+@pytest.mark.parametrize(
+    ("hook", "change"), [(hook, "in place") for hook in HOOKS] + [("on_round_end", change) for change in CHANGES]
+)
+def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, change, tmp_path):
+    """No checkpoint has the change: the run goes on from its last round like one that was not interrupted."""
+    write, found = CHANGES[change]
+    late = 2 + (hook != "on_fit_start")  # after a round of this part of the run, if there is one
+    changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.step >= late and write(state)})
+    options = {"aggregators": [Scaffold()], "eval_every": 4}  # so rounds before the last are not saved
+    fit(tmp_path / "whole", **options)
+    fit(tmp_path / "refused", **options | {"rounds": 2})
+    resume = last(tmp_path / "refused")
+    with refused("callback-changes-training", f"Changing.{hook}: ", f"state.{found};"):
+        fit(tmp_path / "refused", Diary(), changing(), resume=resume, **options)
+    fit(tmp_path / "refused", resume=last(tmp_path / "refused"), **options)
+    assert torch.equal(weights(tmp_path / "refused"), weights(tmp_path / "whole"))
 
 
 @pytest.mark.parametrize("kept", [{"w": torch.zeros(2)}, {1: "one"}, {"loss": float("nan")}, {"pair": (1, 2)}])

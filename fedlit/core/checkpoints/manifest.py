@@ -52,7 +52,7 @@ class Manifest:
         files: Names of the other files.
         at_sites: Round of each client's state at its site that belongs to this checkpoint, None if it has no state yet;
             {} if the checkpoint holds the states.
-        callbacks: State of each callback, by its position and class.
+        callbacks: State of each custom callback, by its class.
         fedlit: Version that wrote it.
         sha256: Hash of every file, by name.
         digest: Hash of everything above.
