@@ -12,7 +12,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.fedprox import FedProx
 from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
@@ -23,6 +22,7 @@ from fedlit.core.system.pickling import dumps
 from fedlit.data.contract import check_data_module as check_data_module
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
+from fedlit.federation.examinations import OF_MODULES, Behaviour, Trial, examine
 from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule
@@ -216,47 +216,28 @@ def check_aggregator(
     _report(aggregator, problems)
 
 
-def check_module(module: LightningModule, data: FederatedDataModule, workers: int = 2, rounds: int = 2) -> None:
-    """Train a module in several ways that must give the same results, bit for bit on a CPU.
+def check_module(module: LightningModule, data: FederatedDataModule, steps: int = 12) -> None:
+    """Check that a client's training depends on nothing but its weights, buffers, data and random numbers.
 
-    A run refuses most causes of differences: state in attributes, in classes and in the globals that its methods name,
-    and data sets with a state of their own. The rest cannot be seen in a run, such as variables that a function closes
-    over, a file that is written to, or a library's cache. So this trains
-
-    * in one process, and again, which must not find anything that the first run left behind;
-    * with clients in separate processes;
-    * in two halves, the second with a copy of the module that has not trained.
+    A run does the same with two steps before its first round: it trains a client, another one and the first again on
+    one copy of the module, the first on another copy, and the first in a plain PyTorch loop. More steps find a state
+    that matters later.
 
     Args:
         module: The module; it is left unchanged.
-        data: Its data, with at least two clients; each round has three steps.
-        workers: Number of processes of the run with several; 1 skips it (it costs a few seconds).
-        rounds: Number of rounds of each run.
+        data: Its data.
+        steps: Number of steps of each of these rounds.
 
     Raises:
-        AssertionError: Names the runs that differ, and by how much.
+        AssertionError: Names the results that differ, by how much, and the attributes that changed.
         ConfigError, TrainingError: As in a run.
     """
-
-    def toy(number: int = 1) -> _Toy:
-        return _Toy([FedAvg()], number, module, data, participation=1.0, precision="32-true")
-
-    def trained(made: _Toy, number: int) -> _Toy:
-        with closing(made.session.engine):
-            return made.rounds(number)
-
-    whole = trained(toy(), rounds)
-    others = {"trained again in the same process": trained(toy(), rounds)}
-    if workers > 1:
-        others[f"trained in {workers} processes"] = trained(toy(workers), rounds)
-    half = trained(toy(), rounds - rounds // 2)
-    others["stopped and resumed"] = trained(half.through_a_checkpoint([FedAvg()]), rounds // 2)
-    problems = [
-        f"{how} it has other weights (off by {distance:.2g}): it keeps state outside of parameters and buffers"
-        for how, other in others.items()
-        if (distance := float((whole.server.w - other.server.w).abs().max())) != 0.0
-    ]
-    _report(module, problems)
+    data = copy.deepcopy(data)
+    data.setup("fit")
+    fabric = make_fabric("cpu")
+    examine(module, OF_MODULES)
+    problem = Behaviour().problem(Trial(module, [], data.clients, fabric, data.batch_size, steps))
+    _report(module, [problem] if problem else [])
 
 
 class _Toy:

@@ -6,7 +6,6 @@ client has trained so far, over all rounds of a phase, and ``self.current_epoch`
 training images; both continue after a resume.
 """
 
-import copy
 import inspect
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torchmetrics import Metric
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import logged_key
+from fedlit.core.system.pickling import copied
 from fedlit.core.trainer import without_logger
 
 NUMBERS = (int, float, np.floating, np.integer, np.bool_)
@@ -38,18 +38,13 @@ def copy_of(module: LightningModule) -> LightningModule:
         ConfigError: It cannot be copied; names the attribute that prevents it.
     """
     try:
-        twin = copy.deepcopy(module)
-    except (TypeError, RuntimeError) as error:
-        reason = str(error).partition(". ")[0]
+        return copied(module)
+    except Exception as error:  # of any library, in whose words it is told
         raise ConfigError(
-            f"{type(module).__name__} cannot be copied{_culprit(module)}: {reason}; create open files, locks and "
-            "generators where they are used, and replace tensors with a graph (as of torch.nn.utils.weight_norm) by "
-            "torch.nn.utils.parametrizations",
+            f"{type(module).__name__} cannot be copied{_culprit(module)}: {str(error).partition('. ')[0]}; create open "
+            "files, locks and generators where they are used",
             key="module-not-copyable",
         ) from error
-    for parameter, copied in zip(module.parameters(), twin.parameters(), strict=True):
-        vars(copied).update(copy.deepcopy(vars(parameter)))  # PyTorch copies only values; optimizers read attributes
-    return twin
 
 
 def _culprit(module: LightningModule) -> str:
@@ -57,7 +52,7 @@ def _culprit(module: LightningModule) -> str:
         for name, value in vars(part).items():
             if name != "_modules":
                 try:
-                    copy.deepcopy(value)
+                    copied(value)
                 except Exception:
                     return f", because of its attribute {f'{prefix}.{name}'.lstrip('.')}"
     return ""

@@ -68,22 +68,6 @@ def client_round(
     return payload, after, report
 
 
-def first_loss(
-    local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
-) -> Tensor:
-    """Return the loss of the first step of a client's round, with the hooks around it, without taking the step."""
-    seed_process(rnd.seed, "round", rnd.index, client.name)
-    local.adopt(local.mask(client), state, down)
-    settle_client(local, stream, client, state)
-    local.count(state.batches, stream)
-    batch = local.moved(stream[state.batches])
-    local.hooks.call("on_train_epoch_start")
-    local.hooks.start_batch(batch, 0)
-    loss = local.loss(batch, 0)
-    local.hooks.end_batch(batch, 0)
-    return loss
-
-
 def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payload:
     layout, mask = local.layout, local.mask(client)
     unshared = mask.unshared(layout)

@@ -26,7 +26,16 @@ from fedlit.federation.control_variates import ADAPTIVE
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
-from fedlit.federation.examinations import OF_MODULES, Compiler, HooksOfSteps, NewOptimizer, examine, examine_clients
+from fedlit.federation.examinations import (
+    OF_MODULES,
+    Behaviour,
+    Compiler,
+    HooksOfSteps,
+    NewOptimizer,
+    Trial,
+    examine,
+    examine_clients,
+)
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Cohorts
 from fedlit.federation.session import Session
@@ -79,6 +88,8 @@ def assemble(
     for aggregator in aggregators:
         aggregator.check_cohort(cohorts.smallest)
     examine_clients(data.clients, labelled_classes(module))
+    if away is None:
+        examine(Trial(module, aggregators, data.clients, fabric, data.batch_size), (Behaviour(),))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it

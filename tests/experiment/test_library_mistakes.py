@@ -39,7 +39,7 @@ class Stream(IterableDataset):
         (lambda: fit(Net), ("argument-type", "model", "LightningModule", "the class Net", "write Net")),
         (lambda: fit(torch.nn.Linear(2, 2)), ("argument-type", "model", "LightningModule", "a Linear")),
         (lambda: fit(Untrainable()), ("check-steps", "found no training_step", "define it")),
-        (lambda: fit(Tied()), ("check-shared-memory", "Tied")),
+        (lambda: fit(Tied()), ("check-behaviour", "Tied", "tail.weight", "share memory")),
         (lambda: fit(net(), {}), ("clients-empty", "{'north'")),
         (lambda: fit(net(), [part(), part()]), ("argument-type", "clients", "[a TensorDataset, a TensorDataset]")),
         (lambda: fit(net(), {"north": part(), "North ": part()}), ("client-names-clash", "'north' and 'North '")),

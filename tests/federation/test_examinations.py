@@ -19,12 +19,6 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.federation.examinations import EVERY, OF_MODULES, Examination, NewOptimizer, examine
 
-
-def tied(m: nn.Module) -> None:
-    m.other = nn.Linear(16, 4)
-    m.other.weight.data = m.net.weight.data
-
-
 WRONG = {
     "class": lambda: nn.Linear(2, 2),
     "automatic optimization": having(lambda m: setattr(m, "automatic_optimization", False)),
@@ -32,9 +26,6 @@ WRONG = {
     "hooks of the trainer": having(backward=lambda m, loss: loss.backward()),
     "lazy layers": having(lambda m: setattr(m, "late", nn.LazyLinear(3))),
     "hooks of parameters": having(lambda m: m.net.weight.register_hook(lambda grad: grad)),
-    "closures": having(lambda m: setattr(m, "f", lambda x: m.net(x))),
-    "iterators": having(lambda m: setattr(m, "places", iter([1, 2]))),
-    "shared memory": having(tied),
     "types of buffers": having(lambda m: m.register_buffer("scale", torch.ones(2, dtype=torch.float64))),
 }
 

@@ -1,6 +1,5 @@
 """Users' modules that cannot be trained as they are, and some that can: a run of each, in this process."""
 
-import random
 import sys
 import threading
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import torch
 from foreigners import AsksTrainer, Lazy, Manual, Named, SecondOrder, TwoOptimizers, Unvalidated
 from strangers import by_hand, fit, fit_in_each_way, having, seeded, stepping
 from torch import nn
-from torchmetrics.classification import MulticlassAccuracy
 
 from fedlit.core.errors import ConfigError, TrainingError
 
@@ -28,14 +26,12 @@ class Module:
         make: Makes the module.
         words: Parts of the message.
         early: Whether it is refused before there is a run.
-        settings: Settings of the federation.
     """
 
     what: str
     make: Callable[[], Any]
     words: tuple[str, ...]
     early: bool = False
-    settings: tuple[tuple[str, Any], ...] = ()
 
 
 def raises(error: BaseException) -> Any:
@@ -50,25 +46,9 @@ def optimizing(configure: Callable[[nn.Module], Any]) -> type:
     return having(configure_optimizers=configure)
 
 
-def counted(module, loss, batch):
-    module.steps += 1
-    return loss
-
-
 def averaged(module, loss, batch):
     module.mean = 0.9 * module.mean + 0.1 * batch[0].mean()
     return loss * (1 + module.mean)
-
-
-def queued(module, loss, batch):
-    module.seen.append(loss.detach())
-    return loss + 0 * loss if len(module.seen) < 2 else loss * module.seen[-2]
-
-
-def taught(module, loss, batch):
-    with torch.no_grad():
-        module.teacher.weight.lerp_(module.net.weight, 0.1)
-    return loss
 
 
 def replaced(module, loss, batch):
@@ -86,78 +66,11 @@ def frozen_later(module, loss, batch):
     return loss
 
 
-class Meter:
-    def __init__(self) -> None:
-        self.sum = 0.0
-
-
-def metered(module, loss, batch):
-    module.meter.sum += float(loss)
-    return loss
-
-
-def late(module, loss, batch):
-    if module.global_step >= 2:  # the second round
-        module.steps += 1
-    return loss
-
-
-def smoothed(module, loss, batch):
-    module.accuracy.update(module.net(batch[0].flatten(1)), batch[1])
-    return loss * module.accuracy.compute()
-
-
-CALLS = 0
-
-
-class OfClass(Unvalidated):
-    """Keeps a counter in its class."""
-
-    calls = 0
-
-    def training_step(self, batch, batch_idx):
-        type(self).calls += 1
-        return super().training_step(batch, batch_idx)
-
-
-class OfFile(Unvalidated):
-    """Keeps a counter in a global."""
-
-    def training_step(self, batch, batch_idx):
-        global CALLS
-        CALLS += 1
-        return super().training_step(batch, batch_idx)
-
-
-SCALE = 1.0
-
-
-class Scaled(nn.Linear):
-    """A layer of the same file, which names another global."""
-
-    def forward(self, images):
-        return SCALE * super().forward(images)
-
-
-class OfFileWithALayer(OfFile):
-    """Keeps a counter in a global, and has a layer from the same file."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = Scaled(16, 4)
-
-
-def tied_by_data(module):
-    module.one, module.two = nn.Linear(4, 4), nn.Linear(4, 4)
-    module.two.weight.data = module.one.weight.data
-
-
 def of_steps(name: str, change: Callable, words: tuple[str, ...], start: Callable = lambda module: None) -> Module:
     return Module(name, stepping(change, start), words)
 
 
 LOSS = "expected at every step the loss, a tensor with one element"
-STATE = "is a plain attribute that carries state from step to step"
 ONE_DTYPE = "expected parameters of torch.float32 or torch.float64, found torch."
 OWN_EXIT = "raise an exception instead"
 
@@ -184,30 +97,6 @@ REFUSED = [
     of_steps("a number as a name", lambda m, loss, b: m.log(3, 1.0) or loss, ("under 3; expected a name",)),
     of_steps("sys exit with 0", lambda m, loss, b: sys.exit(0), ("called sys.exit(0)", "'site-0'", OWN_EXIT)),
     of_steps("sys exit with 3", lambda m, loss, b: sys.exit(3), ("called sys.exit(3)", __file__, OWN_EXIT)),
-    of_steps("a counter in an attribute", counted, (f"Strange.steps {STATE}", "register_buffer('steps'"),
-             lambda m: setattr(m, "steps", 0)),
-    of_steps("a counter in a submodule", lambda m, loss, b: counted(m.net, loss, b), (f"Strange.net.steps {STATE}",),
-             lambda m: setattr(m, "net", type("Layer", (nn.Linear,), {"steps": 0})(16, 4))),
-    of_steps("a counter in a dict", lambda m, loss, b: m.c.update(k=m.c["k"] + 1) or loss, (f"Strange.c {STATE}",),
-             lambda m: setattr(m, "c", {"k": 0})),
-    of_steps("a mean in a tensor", averaged, (f"Strange.mean {STATE}",), lambda m: setattr(m, "mean", torch.zeros(()))),
-    of_steps("a mean in an object", metered, (f"Strange.meter {STATE}",), lambda m: setattr(m, "meter", Meter())),
-    of_steps("a list that the loss reads", queued, (f"Strange.seen {STATE}",), lambda m: setattr(m, "seen", [])),
-    of_steps("a generator of numpy", lambda m, loss, b: loss * m.rng.random(), ("Strange.rng", "default generators"),
-             lambda m: setattr(m, "rng", np.random.default_rng(0))),
-    of_steps("a generator of python", lambda m, loss, b: loss * m.rng.random(), ("Strange.rng", "default generators"),
-             lambda m: setattr(m, "rng", random.Random(0))),
-    of_steps("a counter that begins in the second round", late, (f"Strange.steps {STATE}",),
-             lambda m: setattr(m, "steps", 0)),
-    of_steps("a metric in the loss", smoothed, ("Strange.accuracy is a metric that the loss depends on",),
-             lambda m: setattr(m, "accuracy", MulticlassAccuracy(4))),
-    Module("a counter in a class", OfClass, (f"calls of the class test_modules.OfClass {STATE}",)),
-    Module("a counter in a global beside a layer of the file", OfFileWithALayer,
-           (f"CALLS of the module test_modules {STATE}",)),
-    Module("a counter in a global", OfFile, (f"CALLS of the module test_modules {STATE}",)),
-    of_steps("a frozen teacher that follows", taught, ("frozen parameter teacher.weight changed",
-        "register it as a buffer"),
-             lambda m: setattr(m, "teacher", nn.Linear(16, 4).requires_grad_(False))),
     of_steps("a parameter that is replaced", replaced, ("parameter net.weight was replaced", "copy_")),
     of_steps("data that are replaced", pointed, ("parameter net.weight was replaced", "copy_")),
     of_steps("a parameter frozen in a step", frozen_later, ("parameter net.bias was frozen", "in __init__")),
@@ -230,7 +119,6 @@ REFUSED = [
       for kind in (torch.float64, torch.float16, torch.bfloat16)),
     Module("no parameters", having(lambda m: setattr(m, "net", nn.Identity())), ("none at all",), early=True),
     Module("frozen parameters alone", having(lambda m: m.requires_grad_(False)), ("all 2 are frozen",), early=True),
-    Module("parameters that share memory", having(tied_by_data), ("one.weight and two.weight share",), early=True),
     Module("a layer that is lazy", Lazy, ("shape of net.weight is unknown",), early=True),
     Module("manual optimization", Manual, ("automatic_optimization = False", "return the loss"), early=True),
     Module("two optimizers", TwoOptimizers, ("returned 2 optimizers, not one",), early=True),
@@ -245,14 +133,12 @@ REFUSED = [
            ("expected a call of super().__init__()",), early=True),
     Module("an open file", having(lambda m: setattr(m, "file", sys.__stderr__)), ("attribute file",), early=True),
     Module("a lock", having(lambda m: setattr(m, "lock", threading.Lock())), ("attribute lock",), early=True),
-    Module("weights with a graph", having(lambda m: nn.utils.weight_norm(m.net)), ("parametrizations",), early=True),
     Module("classes that are a text", type("Strange", (Named,), {"classes": "abcd"}), ("found 'abcd'",), early=True),
     Module("classes that are a number", type("Strange", (Named,), {"classes": 4}), ("found 4",), early=True),
     Module("a class that is there twice", type("Strange", (Named,), {"classes": ("a", "b", "a", "c")}),
            ("found 'a' twice",), early=True),
-    Module("what cannot travel to a worker", having(__reduce_ex__=lambda m, v: raises(TypeError("no way")),
-           __deepcopy__=lambda m, memo: Unvalidated()), ("Strange cannot be sent to worker processes: no way",),
-           early=True, settings=(("workers", 2),)),
+    Module("what cannot be copied", having(__reduce_ex__=lambda m, v: raises(TypeError("no way"))),
+           ("Strange cannot be copied: no way",), early=True),
 ]  # fmt: skip
 
 
@@ -260,7 +146,7 @@ REFUSED = [
 @pytest.mark.parametrize("given", REFUSED, ids=[given.what.replace(" ", "-") for given in REFUSED])
 def test_it_is_refused_in_words(given: Module, tmp_path: Path):
     with pytest.raises((ConfigError, TrainingError, AttributeError)) as caught:
-        fit(seeded(given.make), tmp_path / "run", **dict(given.settings))
+        fit(seeded(given.make), tmp_path / "run")
     said = str(caught.value)
     assert [word for word in given.words if word not in said] == [], said
     assert isinstance(caught.value, ConfigError) == given.early

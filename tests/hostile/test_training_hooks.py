@@ -209,10 +209,13 @@ REFUSED = {
         {"aggregators": [FedNova()]},
         ("rate-changed-in-round", "SGD", "0.1 to 0.5"),
     ),
-    "a counter": (
-        type("Counting", (Unvalidated,), {"n": 0, "on_train_batch_start": lambda m, b, i: setattr(m, "n", m.n + 1)}),
+    "a counter that the step reads": (
+        hooked(
+            on_train_batch_start=lambda m, batch, i: setattr(m, "n", getattr(m, "n", 0) + 1),
+            training_step=lambda m, batch, i: Unvalidated.training_step(m, batch, i) / m.n,
+        ),
         {},
-        ("state-in-attributes", "Counting.n"),
+        ("check-behaviour", "Strange.n"),
     ),
     "two batches a step": (
         hooked(on_train_batch_end=averaged),

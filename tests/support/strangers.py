@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
-from fedlit.core.module import step_of
+from fedlit.core.module import collect_logs, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
@@ -107,7 +107,7 @@ def by_hand(
             if not keep or name not in held:
                 local = copy.deepcopy(module)
                 local.load_state_dict(server)
-                local.trainer = counting
+                collect_logs(local, counting)
                 held[name] = local, local.configure_optimizers()
             local, optimizer = held[name]
             local.load_state_dict(server)
@@ -123,3 +123,31 @@ def by_hand(
         server = {key: torch.stack([reply[key].double() for reply in replies]).mean(0) for key in server}
     module.load_state_dict(server)
     return torch.cat([value.detach().flatten() for value in module.parameters()])
+
+
+def plain_federation(make: Callable[[], LightningModule]) -> dict[str, Tensor]:
+    """Two rounds of two steps on `Digits` in plain PyTorch: each client has a module of its own in every round.
+
+    The clients train in reverse order, which makes no difference unless something outside of modules does.
+    """
+    data, fabric, server = Digits(), make_fabric("cpu"), None
+    data.setup()
+    for number in range(2):
+        replies = []
+        for name, client in reversed(data.clients.items()):
+            local, stream = seeded(make), BatchStream(client.train, data.batch_size, 0, name)
+            collect_logs(local, fabric)
+            for key, value in local.state_dict().items() if server else ():
+                if not torch.equal(value, server[key].to(value)):
+                    value.copy_(server[key])
+            seed_process(0, "round", number, name)
+            optimizer = local.configure_optimizers()
+            for step in range(2):
+                fabric.count(2 * number + step, (2 * number + step) // stream.steps_per_epoch)
+                optimizer.zero_grad()
+                output = step_of(local, "training_step")(stream[2 * number + step], step)
+                (output["loss"] if isinstance(output, dict) else output).sum().backward()
+                optimizer.step()
+            replies.append(local.state_dict())
+        server = {key: torch.stack([reply[key].double() for reply in replies]).mean(0) for key in replies[0]}
+    return {key: value.float() for key, value in server.items()}

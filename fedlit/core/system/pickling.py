@@ -2,9 +2,10 @@
 
 import importlib
 import io
+import pickle
 import sys
 from functools import reduce
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import cloudpickle
@@ -43,3 +44,49 @@ def dumps(obj: Any) -> bytes:
     file = io.BytesIO()
     Pickler(file).dump(obj)
     return file.getvalue()
+
+
+class _Copier(Pickler):
+    """Pickler of a copy within one process, which has the classes, modules and plain functions of the original.
+
+    cloudpickle alone would give a class of a script new methods, even the original's, which no longer see its globals.
+    Tensors that share memory share it in the copy too.
+    """
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.held: dict[int, Any] = {}
+
+    def persistent_id(self, obj: Any) -> tuple[int, torch.dtype | None] | None:
+        """Return a reference to what is not pickled: the same object, or a copy of the memory of a tensor."""
+        if isinstance(obj, torch.storage.TypedStorage):
+            memory = obj._untyped_storage
+            if memory._cdata not in self.held:
+                self.held[memory._cdata] = memory.clone()
+            return memory._cdata, obj.dtype
+        plain = isinstance(obj, FunctionType) and not (obj.__closure__ or obj.__defaults__ or obj.__kwdefaults__)
+        if plain or isinstance(obj, (type, ModuleType)):
+            self.held[id(obj)] = obj
+            return id(obj), None
+        return None
+
+
+class _Reader(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, held: dict[int, Any]) -> None:
+        super().__init__(file)
+        self._held = held
+
+    def persistent_load(self, reference: tuple[int, torch.dtype | None]) -> Any:
+        """Return what is not pickled."""
+        key, dtype = reference
+        held = self._held[key]
+        return held if dtype is None else torch.storage.TypedStorage(wrap_storage=held, dtype=dtype, _internal=True)
+
+
+def copied(obj: Any) -> Any:
+    """Return a copy of an object for this process; functions that refer to a part of it refer to that of the copy."""
+    file = io.BytesIO()
+    copier = _Copier(file)
+    copier.dump(obj)
+    file.seek(0)
+    return _Reader(file, copier.held).load()

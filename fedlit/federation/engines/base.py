@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -24,11 +23,10 @@ from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
 from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
-from fedlit.core.rounds import client_round, first_loss
+from fedlit.core.rounds import client_round
 from fedlit.core.scoring import Link, exclusive_scores, link_of
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
-from fedlit.federation.examinations.attributes import AttributeWatch
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 
@@ -108,7 +106,6 @@ class Worker:
             program = replace(program, data=data, test_sets=test_sets)
         self.program = program
         self.local = LocalModel(fabric, program.module, program.aggregators, program.training)
-        self._watch = AttributeWatch(self.local.module)
         self._streams: dict[str, BatchStream] = {}
         self._down: tuple[Broadcast, Broadcast] | None = None
         self._ahead = ReadAhead(fabric.device) if program.pictures == "ahead" else None
@@ -135,11 +132,7 @@ class Worker:
             with readable_errors(self.local.module, self.doing):
                 before = state.load()
                 part = (self.local, self.stream(name), self.program.clients[name], before, down, rnd)
-                if rnd.window:
-                    self._watch.begin()
                 payload, new, report = client_round(*part, into)
-                if rnd.window:
-                    self._watch.check(partial(first_loss, *part))
             total, into = add_payload(total, payload), None
             trained.append((None if new is before else folder.keep(new) if folder else new, report))
         return total, trained

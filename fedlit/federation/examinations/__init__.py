@@ -1,13 +1,11 @@
 """Checks that run on input before training, as lists of small classes.
 
-The rest of the package relies on these checks and does not repeat them. Problems that only show during a round are
-detected by the classes of ``IN_ROUNDS``.
+The rest of the package relies on these checks and does not repeat them. :class:`Behaviour` trains a few steps; problems
+that only show over rounds are detected by :class:`StalledTraining`.
 """
 
 from lightning.pytorch import LightningModule
 
-from fedlit.federation.examinations.attributes import AttributeWatch
-from fedlit.federation.examinations.copies import FunctionsOfTheModule, Iterators, SharedMemory
 from fedlit.federation.examinations.data import OF_DATA, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
 from fedlit.federation.examinations.machine import Compiler
@@ -22,6 +20,7 @@ from fedlit.federation.examinations.modules import (
     NewOptimizer,
     RequiredMethods,
 )
+from fedlit.federation.examinations.probe import Behaviour, Trial
 from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
@@ -31,21 +30,16 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
     Hooks(),
     LazyLayers(),
     HooksOfParameters(),
-    FunctionsOfTheModule(),
-    Iterators(),
     BuffersOfOneType(),
-    SharedMemory(),
 )
 """Checks of a module, in order; each may rely on the checks before it."""
 
-IN_ROUNDS = (AttributeWatch, StalledTraining)
-"""Checks during rounds, for mistakes that do not show before; a problem ends the run."""
-
 EVERY = (
-    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Compiler(), *IN_ROUNDS,
+    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Behaviour(), Compiler(), StalledTraining,
 )  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "OF_MODULES", "Compiler", "Examination", "HooksOfSteps", "NewOptimizer", "examine", "examine_clients",
+    "EVERY", "OF_MODULES", "Behaviour", "Compiler", "Examination", "HooksOfSteps", "NewOptimizer", "Trial",
+     "examine", "examine_clients",
 ]  # fmt: skip

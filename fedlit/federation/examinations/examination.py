@@ -38,7 +38,7 @@ class Examination(Generic[Subject]):
 
     @property
     def key(self) -> str:
-        """Key of the errors, such as ``check-shared-memory``, except for those of a :class:`KeyedProblem`."""
+        """Key of the errors, such as ``check-lazy-layers``, except for those of a :class:`KeyedProblem`."""
         return f"check-{self.name.replace(' ', '-')}"
 
     def problem(self, subject: Subject) -> str:
