@@ -40,7 +40,7 @@ def named_checkpoint(experiment: Experiment) -> Path | None:
 
 
 def required_checkpoint(experiment: Experiment) -> Path:
-    """Return the checkpoint that ``ckpt_path`` names.
+    """Return the checkpoint that ``ckpt_path`` names, and print which of the run's models it is.
 
     Raises:
         ConfigError: ``ckpt_path`` is not set.
@@ -58,7 +58,18 @@ def required_checkpoint(experiment: Experiment) -> Path:
             f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment",
             key="run-without-checkpoint",
         )
+    experiment.console.print(f"{path}: {_which(path, experiment.ckpt_path)}")
     return path
+
+
+def _which(path: Path, asked: str) -> str:
+    """Return which of the run's models a checkpoint has, and how to take the best one if it is another."""
+    best, last = (checkpoint.find(path.parent, which) for which in ("best", "last"))
+    names = [name for name, other in (("best", best), ("last", last)) if other == path]
+    text = f"the {' and '.join(names) or 'model'}{' model' * bool(names)}"
+    if best in (None, path):
+        return text
+    return f"{text}; the best was round {checkpoint.rounds(best)}: --ckpt_path {'best' if asked == 'last' else best}"
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
 from fedlit.data.pictures.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
+from fedlit.predictions.table import SCORE
 from fedlit.tracking.addresses import absent, absolute, without_credentials
 from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.store import cause, first_line, import_mlflow, refusal
@@ -107,9 +108,9 @@ def score_files(
 
 
 def write_scores(file: Path, folder: Path, files: list[Path], scores: np.ndarray, classes: tuple[str, ...]) -> None:
-    """Write a CSV file atomically: the column ``image``, a path relative to the folder, and one column per class."""
-    table = pd.DataFrame(scores, columns=list(classes))
-    table.insert(0, "image", [path.relative_to(folder).as_posix() for path in files], allow_duplicates=True)
+    """Write a CSV file atomically: ``image``, a path relative to the folder, and ``score/CLASS`` for each class."""
+    table = pd.DataFrame(scores, columns=[f"{SCORE}{name}" for name in classes])
+    table.insert(0, "image", [path.relative_to(folder).as_posix() for path in files])
     with whole(file) as draft:
         table.to_csv(draft, index=False)
 

@@ -33,13 +33,16 @@ PROBABILITIES = "probabilities"
 KINDS = {"validation_step": "logit", "predict_step": "probability"}
 """Kind of score that each step of a module returns."""
 
+SCORES = "score"
+"""Kind of the scores in a CSV file, which does not say if they are logits or probabilities."""
+
 AGAIN = "`fedlit test --output FOLDER` writes them again"
 
 COLUMNS = {"image": "images", "patient": "patients", "site": "sites", "client": "clients", "model": "models"}
 """Columns of a file with a fixed name, and their attributes of `Predictions`."""
 
-GROUP = "group/"
-"""Prefix of the columns of groups, such as ``group/sex``."""
+SCORE, LABEL, GROUP = "score/", "label/", "group/"
+"""Prefixes of the columns of classes and of groups, such as ``score/Edema`` and ``group/sex``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,7 @@ class Predictions:
     Attributes:
         name: Name of the test set, as in ``test/<set>/...``.
         round: Number of completed rounds of the model.
-        kind: Kind of the scores: ``logit`` or ``probability``.
+        kind: Kind of the scores: ``logit``, ``probability``, or ``score`` if it is not known.
         classes: Names of the C classes.
         scores: [N, C] float32; NaN for classes that the model of the row has not learned.
         labels: [N, C] float32 in {0, 1, NaN}; NaN if the label is unknown or the score is NaN.

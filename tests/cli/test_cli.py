@@ -96,7 +96,24 @@ class TestHabits:
     def test_test_evaluates_a_checkpoint(self, fedlit_cli):
         assert fedlit_cli(f"fit {TOYS}")[0] == 0
         out = fedlit_cli(f"test {TOYS} --ckpt_path last").succeeded()
-        assert "(after 2 rounds)" in out
+        assert "(after round 2)" in out
+
+    def test_each_command_says_which_model_it_takes(self, fedlit_cli):
+        worst = f"{TOYS} --federation.monitor val/loss --federation.monitor_mode max --name run"
+        fedlit_cli(f"fit {worst}").succeeded()
+        first, last = (f"runs/default/run/checkpoints/round-00000{number}" for number in (1, 2))
+        for asked, best in (("last", "best"), ("runs/default/run", first)):
+            for command in ("test", "export", "predict"):
+                out = fedlit_cli(f"{command} {worst} --ckpt_path {asked}").succeeded()
+                line = f"{last}: the last model; the best was round 1: --ckpt_path {best}"
+                assert line in out.splitlines()
+        for asked in ("best", first):
+            assert (
+                f"{first}: the best model" in fedlit_cli(f"test {worst} --ckpt_path {asked}").succeeded().splitlines()
+            )
+        fedlit_cli(f"fit {TOYS} --federation.rounds 1 --name one").succeeded()
+        out = fedlit_cli(f"export {TOYS} --federation.rounds 1 --ckpt_path runs/default/one").succeeded()
+        assert "runs/default/one/checkpoints/round-000001: the best and last model" in out.splitlines()
 
     def test_test_without_a_checkpoint_says_what_to_give(self, fedlit_cli):
         fedlit_cli(f"test {TOYS}").refused("ckpt-path-not-given", "--ckpt_path")

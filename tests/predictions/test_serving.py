@@ -272,7 +272,7 @@ class TestPredictOfAFolder:
         assert f"1 of 2 images cannot be read; their rows have no scores:\n  {tmp_path / 'bad.jpg'}: " in err
         table = pd.read_csv(tmp_path / "scores.csv").set_index("image")
         assert table.loc["bad.jpg"].isna().all()
-        assert table.loc["good.PNG", ["Edema", "Effusion"]].notna().all()
+        assert table.loc["good.PNG", ["score/Edema", "score/Effusion"]].notna().all()
 
     @pytest.mark.parametrize(
         ("words", "said"),

@@ -23,8 +23,8 @@ left out. Intervals come from a bootstrap over patients or from DeLong's method.
 uncertainty from the test images; the standard deviation over seeds and p over seeds describe that from training. OUTPUT
 receives report.html, its figures as SVG and PDF, auroc.csv and differences.csv.
 
-A CSV file needs the columns image and score/CLASS, as `fedlit predict --format csv` writes them; missing labels,
-patients and sites are those of the runs, by image.
+Files of predictions are those of `fedlit predict`, as CSV or Parquet. A CSV file of another model needs the columns
+image and score/CLASS; missing labels, patients and sites are those of the runs, by image.
 
 --against individual shows what joining brought each site: the AUROC of every method minus that of the site's own model,
 on the site's own test images and on those of the other sites, with a random-effects summary over sites. `baselines:
@@ -34,7 +34,7 @@ on the site's own test images and on those of the other sites, with a random-eff
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a comparison."""
     options = Parser(description=COMMANDS["compare"], epilog=EPILOG)
-    runs = "Run directories, folders with run directories, ids of MLflow runs, or CSV files of predictions."
+    runs = "Run directories, folders with run directories, ids of MLflow runs, or files of predictions (see below)."
     options.add_argument("runs", metavar="RUN", nargs="*", type=str, default=[], help=runs)
     experiment = "Experiment in MLflow, all of whose finished runs are compared."
     options.add_argument("--experiment", type=str | None, default=None, help=experiment)

@@ -26,7 +26,10 @@ receive up to four figures as artifacts, in the folder evaluation."""
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of an evaluation."""
     options = Parser(description=COMMANDS["evaluate"], epilog=EPILOG)
-    runs = "Run directories, folders with run directories, or ids of MLflow runs; all of one method."
+    runs = (
+        "Run directories, folders with run directories, ids of MLflow runs, or files of `fedlit predict` with labels; "
+        "all of one method."
+    )
     options.add_argument("runs", metavar="RUN", nargs="+", type=str, help=runs)
     by = (
         "Kinds of groups, with commas: NAME of the columns group/NAME of the predictions, client or site. By default "

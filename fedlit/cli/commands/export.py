@@ -51,5 +51,5 @@ def execute(args: Namespace, parser: Parser) -> int:
                 f"the model uses {', '.join(foreign)}: `fedlit predict --model {file}` needs --trust, and must be able "
                 "to import it"
             )
-        console.print(f"model after {checkpoint.rounds(path)} rounds: {file}")
+        console.print(f"model after round {checkpoint.rounds(path)}: {file}")
         return 0

@@ -121,7 +121,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
     if ending.kind == "stopped":
         console.print("stopped; to continue: --ckpt_path last")
         return 130
-    print_results(ending.metrics, f"best model (after {ending.rounds} rounds)", console)
+    print_results(ending.metrics, f"best model (after round {ending.rounds})", console)
     for line in (f"run directory at {lead.server}: {ending.directory}", lead.reaching(ending.summary)):
         console.print(line)
     return 0
@@ -135,7 +135,7 @@ def run_fit(experiment: Experiment) -> int:
         if outcome.signum:
             console.print(f"{outcome.stopped}; to continue: --ckpt_path {outcome.directory}")
             return 128 + outcome.signum if main else 0
-        print_results(outcome.metrics, f"best model (after {outcome.rounds} rounds)", console)
+        print_results(outcome.metrics, f"best model (after round {outcome.rounds})", console)
         if not experiment.fast_dev_run:
             console.print(f"run directory: {outcome.directory}")
         return 0

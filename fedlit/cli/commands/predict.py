@@ -51,7 +51,7 @@ def _folder_parser() -> Parser:
     )
     options.add_argument("--model", type=str, required=True, help=model)
     options.add_argument("folder", metavar="FOLDER", type=Path, help="Folder of the images.")
-    scores = "CSV file for the probabilities, with one row per image and one column per class."
+    scores = "CSV file for the probabilities: image and score/CLASS, as `fedlit compare` reads them."
     options.add_argument("--output", type=Path, default=Path("scores.csv"), help=scores)
     options.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
     options.add_argument("--accelerator", type=str, default="auto", help="Device: auto, cpu, cuda or mps.")

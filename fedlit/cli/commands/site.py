@@ -72,7 +72,7 @@ def _model(args: Namespace) -> None:
 
     file, notes = bring(files, args.client, args.output)
     whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
-    console.print(printable(f"model after {notes['round']} rounds of run {notes['run']}{whose}: {file}"))
+    console.print(printable(f"model after round {notes['round']} of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)
     if unknown := [name for name, learned in pairs if not learned]:
         console.print(printable(f"ignore the scores of classes that the model has not learned: {', '.join(unknown)}"))

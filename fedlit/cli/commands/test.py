@@ -49,7 +49,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         open_things.callback(session.engine.close)
         path, server, rounds = _restored(experiment, session, path)
         sets = evaluate_sets(session, server, "test")
-        print_results(test_metrics(session, sets, None), f"{path} (after {rounds} rounds)", console)
+        print_results(test_metrics(session, sets, None), f"{path} (after round {rounds})", console)
         if folder is None:
             console.print(
                 f"the predictions were not written: {run_of(path) / FOLDER} is for the run's best model with the run's "

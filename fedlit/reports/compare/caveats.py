@@ -20,7 +20,7 @@ def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
 
 def _confounded(method: Method, baseline: Method) -> Notes:
     """Note settings that differ besides the method; if only one thing differs, that is the method."""
-    if elsewhere := [each.name for each in (method, baseline) if each.runs[0].table is not None]:
+    if elsewhere := [each.name for each in (method, baseline) if each.runs[0].unknown]:
         return [f"{' and '.join(elsewhere)}: predictions from elsewhere, whose settings are unknown."]
     differing: dict[str, list[str]] = {}
     for key in dict.fromkeys([*baseline.settings, *method.settings]):

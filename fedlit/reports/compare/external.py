@@ -1,4 +1,4 @@
-"""Predictions from elsewhere: a CSV file with the scores of a model that fedlit did not train."""
+"""Files of predictions: of `fedlit predict`, or of a model that fedlit did not train."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +9,10 @@ import pandas as pd
 import torch
 
 from fedlit.core.errors import ConfigError
-from fedlit.predictions.table import COLUMNS, Predictions
+from fedlit.predictions.table import COLUMNS, GROUP, LABEL, PROBABILITIES, SCORE, SCORES, Predictions, read
+from fedlit.reports.compare.methods import FILE
 from fedlit.reports.compare.past_run import Notes, PastRun
 
-SCORE, LABEL = "score/", "label/"
 EXPECTED = (
     "expected the columns image and score/CLASS for at least one class, and, if you have them, patient, site, client "
     "and label/CLASS, as `fedlit predict --format csv` writes them"
@@ -20,13 +20,34 @@ EXPECTED = (
 
 
 def read_external(path: Path) -> PastRun:
-    """Read a CSV file as the run of a method with the file's name.
+    """Read a CSV or Parquet file as the run of a method with the file's name.
 
-    The method has one seed, unless the name ends as those of runs do: ``NAME,seed=1.csv``.
+    The method has one seed, unless the name ends as those of runs do: ``NAME,seed=1.csv``. A file that `fedlit predict`
+    wrote into a run's directory has the settings and the seed of the run.
 
     Raises:
         ConfigError: If the file cannot be read, a column is missing, or a value is not a score or a label.
+        DataError: If it is a Parquet file that fedlit did not write.
     """
+    table = read(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    name, _, seed = path.stem.partition(",seed=")
+    run = path.absolute().parent.parent
+    if path.absolute().parent.name == PROBABILITIES and (run / "config.yaml").is_file():
+        past = PastRun.read(run)
+        settings = {**past.settings, FILE: path.stem}
+        return replace(past, where=str(path), directory=path, settings=settings, table=table)
+    seed = int(seed) if seed.isdecimal() else None
+    # Files of the same name in other folders are other methods, unless they are seeds.
+    settings = (
+        {FILE: name}
+        if seed is not None
+        else {FILE: f"{path.absolute().parent.name}/{name}", f"{FILE}.place": str(path)}
+    )
+    words = {"tags": {"fedlit.method": name}, "settings": settings}
+    return PastRun(str(path), path.stem, seed, "", **words, directory=path, table=table)
+
+
+def _read_csv(path: Path) -> Predictions:
     try:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: not CSV, not UTF-8, or empty
@@ -49,12 +70,9 @@ def read_external(path: Path) -> PastRun:
             key="external-label-invalid",
         )
     texts = {name: table[c].to_numpy(str) if c in table else np.full(len(table), "") for c, name in COLUMNS.items()}
+    groups = {c.removeprefix(GROUP): table[c].to_numpy(str) for c in table.columns if c.startswith(GROUP)}
     scores, labels = (torch.from_numpy(numbers[kind]) for kind in (SCORE, LABEL))
-    predictions = Predictions(path.name, 0, "score", classes, scores, labels, **texts)
-    name, _, seed = path.stem.partition(",seed=")
-    seed = int(seed) if seed.isdecimal() else None
-    words = {"tags": {"fedlit.method": name}, "settings": {"predictions": name}}
-    return PastRun(str(path), path.stem, seed, "", **words, directory=path, table=predictions)
+    return Predictions(path.name, 0, SCORES, classes, scores, labels, **texts, groups=groups)
 
 
 def completed(external: PastRun, others: Sequence[Predictions], notes: Notes) -> Predictions:

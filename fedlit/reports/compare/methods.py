@@ -15,6 +15,9 @@ OF_THE_RUN = "that of the run"
 """Text for a seed of the data that follows the seed of the run."""
 WORD_LENGTH = 28
 ABSENT = "-"
+FILE = "predictions"
+"""Setting with the name of a file of predictions."""
+
 Draw = tuple[tuple[str, int], ...]
 
 
@@ -94,7 +97,7 @@ def differences(methods: Sequence[Method]) -> pd.DataFrame:
 
     Predictions from elsewhere have no settings, and are left out.
     """
-    methods = [method for method in methods if all(run.table is None for run in method.runs)]
+    methods = [method for method in methods if not any(run.unknown for run in method.runs)]
     keys = _differing([method.settings for method in methods])
     rows = {method.name: [method.settings.get(key, ABSENT) for key in keys] for method in methods}
     return pd.DataFrame(rows, index=pd.Index(keys, name="setting"))
@@ -145,10 +148,10 @@ def _rank(key: str) -> int:
 
 
 def _word(key: str, words: Mapping[str, str]) -> str:
-    """Return a setting as part of a name; an objective needs no key."""
+    """Return a setting as part of a name; an objective and a file of predictions need no key."""
     value = words.get(key, ABSENT)
     value = value if len(value) <= WORD_LENGTH else value[: WORD_LENGTH - 1] + "~"
-    if key.endswith("objective"):
+    if key.endswith(("objective", FILE)):
         return "" if value == ABSENT else value
     return f"{key.rpartition('.')[2]}={value}"
 

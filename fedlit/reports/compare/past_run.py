@@ -29,7 +29,7 @@ class PastRun:
     settings: Mapping[str, object]  # Its flat configuration without seeds and settings that do not change results.
     directory: Path  # Folder of its files: the run directory, or a download from MLflow.
     draw: tuple[tuple[str, int], ...] = ()  # Seeds of its data by key; runs with the same seeds have the same data.
-    table: Predictions | None = None  # Predictions from elsewhere, whose test set has no name; None for fedlit's runs.
+    table: Predictions | None = None  # Predictions of a file, whose test set has no name; None for a run directory.
     client_weights: str = ""  # ``examples`` or ``uniform``, as its clients were weighted; "" if it is not recorded.
 
     @classmethod
@@ -45,6 +45,11 @@ class PastRun:
         result = Result.read(directory)
         weights = result.client_weights if result else ""
         return cls(**files, seed=seed, git="", tags=tags, settings=settings, draw=draw, client_weights=weights)
+
+    @property
+    def unknown(self) -> bool:
+        """Return True if it is a file of predictions from elsewhere, whose settings are unknown."""
+        return self.table is not None and not any(key.startswith("federation.") for key in self.settings)
 
     @property
     def site(self) -> str | None:

@@ -46,7 +46,7 @@ def load_runs(
     """Return the named runs, and notes on what was left out.
 
     Args:
-        names: Run directories, folders of them, ids of MLflow runs, or CSV files of predictions.
+        names: Run directories, folders of them, ids of MLflow runs, or files of predictions.
         experiment: MLflow experiment whose runs are added. If it is None, runs with the tags are added from all
             experiments.
         tags: Tags of the runs that are added from MLflow; without tags and experiment, none are added.
@@ -71,12 +71,12 @@ def load_runs(
         store = MLflowRuns(tracking_uri, folder)
     for name in names:
         path = Path(name)
-        if path.is_file() and path.suffix.lower() == ".csv":
+        if path.is_file() and path.suffix.lower() in (".csv", ".parquet"):
             runs.append(read_external(path))
             continue
         if path.is_file():
             raise ConfigError(
-                f"{name}: expected a run directory, or a CSV file of predictions, found another file; name "
+                f"{name}: expected a run directory, or a CSV or Parquet file of predictions, found another file; name "
                 f"{path.parent} for all runs in it",
                 key="compare-run-is-a-file",
             )

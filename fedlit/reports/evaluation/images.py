@@ -13,7 +13,7 @@ from scipy.special import logit
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
-from fedlit.predictions.table import AGAIN, FOLDER, GROUP, PROBABILITIES, Predictions, read
+from fedlit.predictions.table import AGAIN, FOLDER, GROUP, PROBABILITIES, SCORES, Predictions, read
 from fedlit.reports.compare.alignment import image_ids, overlap_of, tested_on
 from fedlit.reports.compare.past_run import Notes, PastRun
 
@@ -190,11 +190,13 @@ def _rows(first: Predictions, part: Predictions, file: Path, other: Path) -> np.
 
 
 def test_images(runs: Sequence[PastRun], only: str | None, notes: Notes) -> list[Images]:
-    """Read the test sets that all runs have predictions of, or only the named one.
+    """Read the test sets that all runs have predictions of, or only the named one; a file has a single set.
 
     Raises:
-        ConfigError: There are none.
+        ConfigError: There are none, or they have no labels.
     """
+    if any(run.table is not None for run in runs):
+        return [_of_files(runs, notes)]
     names = [name for name in runs[0].sets if all(name in run.sets for run in runs)]
     if missing := sorted({name for run in runs for name in run.sets} - set(names)):
         notes.append(f"Test sets without predictions of all runs are left out: {', '.join(missing)}.")
@@ -211,6 +213,18 @@ def test_images(runs: Sequence[PastRun], only: str | None, notes: Notes) -> list
     return [read_images(runs, [*map(read, files)], files, notes) for files in sets]
 
 
+def _of_files(runs: Sequence[PastRun], notes: Notes) -> Images:
+    tables, files = [run.table for run in runs], [run.directory for run in runs]
+    for table, file in zip(tables, files, strict=True):
+        if table.labels.isnan().all():
+            raise ConfigError(
+                f"{file}: expected a column label/CLASS with 0 and 1, found none; add it", key="evaluate-without-labels"
+            )
+        if table.kind == SCORES and not _are_probabilities(table):
+            notes.append(f"{file}: scores are not between 0 and 1, so they are taken as logits.")
+    return read_images(runs, tables, files, notes)
+
+
 def validation_images(runs: Sequence[PastRun], notes: Notes) -> Images:
     """Read the validation images of the clients, which ``fedlit predict --part val`` scores.
 
@@ -219,6 +233,12 @@ def validation_images(runs: Sequence[PastRun], notes: Notes) -> Images:
     """
     files = [run.directory / PROBABILITIES / "federation_val.parquet" for run in runs]
     for run, file in zip(runs, files, strict=True):
+        if run.table is not None:
+            raise ConfigError(
+                f"{run.where}: expected a run directory, because thresholds are chosen on its validation images, found "
+                "a file of predictions; name the run, or leave --threshold out",
+                key="threshold-of-a-file",
+            )
         if not file.is_file():
             folder = run.directory / "checkpoints"
             best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last") or "CHECKPOINT"
@@ -250,7 +270,7 @@ def _columns(part: Predictions) -> dict[str, np.ndarray]:
 def _logits(part: Predictions, file: Path) -> np.ndarray:
     """Return `[N, C]` logits of the probabilities."""
     scores, labelled = part.scores.double(), ~part.labels.isnan()
-    if part.kind == "probability":
+    if part.kind == "probability" or (part.kind == SCORES and _are_probabilities(part)):
         outside = labelled & ~((scores >= 0) & (scores <= 1))
         if outside.any():
             name = part.classes[int(outside.any(0).nonzero()[0])]
@@ -266,3 +286,7 @@ def _logits(part: Predictions, file: Path) -> np.ndarray:
             key="predictions-not-finite",
         )
     return scores.clamp(-100, 100).numpy()
+
+
+def _are_probabilities(part: Predictions) -> bool:
+    return bool(((part.scores >= 0) & (part.scores <= 1) | part.labels.isnan()).all())
