@@ -417,7 +417,7 @@ MUTANTS = (
     Mutant("intervals of a rate leave [0, 1]", "metrics/measures.py", "max(value - reach * error, 0.0)",
            "value - reach * error", "metrics/test_measures.py"),
     Mutant("curves are drawn from a few patients", "reports/evaluation/figures.py",
-           "MIN_PATIENTS)) is not None:\n            kept, positive", "1)) is not None:\n            kept, positive",
+           "MIN_PATIENTS)) is not None:\n            band = roc", "1)) is not None:\n            band = roc",
            "reports/test_evaluate.py"),
     Mutant("a plan counts no noise of single trainings", "reports/compare/margin.py", "run = difference.run_variance",
            "run = 0.0", "reports/test_margin.py"),
