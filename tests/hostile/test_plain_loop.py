@@ -18,6 +18,8 @@ from fedlit.aggregators import FedProx, Scaffold
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
 from fedlit.federation.examinations import Behaviour, Trial
+from fedlit.objectives import AUCSaddle
+from fedlit.testing import ToyData, ToyNet
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.run import Run
 
@@ -87,6 +89,19 @@ def test_the_refusal_names_what_differs(what: str, tmp_path: Path):
     with refused("check-behaviour", "'site-0'", *NAMED[what]):
         fit(seeded(TABLE[what]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class OwnSaddle(ToyNet):
+    """A module of one's own with an objective whose constants are measured before the first round."""
+
+
+def test_an_objective_that_is_not_yet_measured_is_probed_too():
+    torch.manual_seed(0)
+    module, data = OwnSaddle(), ToyData()
+    module.objective = AUCSaddle()
+    module.objective.build(len(module.classes))
+    data.setup()
+    assert Behaviour().problem(Trial(module, [], data.clients, make_fabric("cpu"), data.batch_size)) == ""
 
 
 def test_clipping_counts_the_gradients_that_are_optimized(tmp_path: Path):

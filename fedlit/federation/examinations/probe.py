@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 
@@ -105,7 +106,9 @@ class _Turns:
     def __init__(self, trial: Trial) -> None:
         self._trial, self.module = trial, configured(trial.fabric, copy_of(trial.module), trial.aggregators)
         self._local = LocalModel(trial.fabric, self.module, [], LocalTraining())
-        self._down = Broadcast(self._local.flat.w.clone(), self._local.flat.stats.clone(), [])
+        stats = self._local.flat.stats
+        # An objective's constants are NaN until all clients have measured them; any share does here.
+        self._down = Broadcast(self._local.flat.w.clone(), torch.where(stats.isnan(), 0.5, stats), [])
         self.start = _state(self.module)
 
     def round(self, name: str, position: int = 0) -> State:
