@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
+from fedlit.core.examples import IMAGE, part_of
 from fedlit.core.flat import Layout
 from fedlit.core.messages import State
 from fedlit.core.parts import Parts
@@ -79,7 +80,7 @@ class MOON(Aggregator):
         similar = []
         for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"])):
             with torch.no_grad(), _evaluating(ctx.model.module), ctx.model.at(w, stats):
-                ctx.model.module(batch[0])
+                ctx.model.module(part_of(batch, 0, IMAGE))
             similar.append(F.cosine_similarity(z.flatten(1), ctx.scratch.pop("z").flatten(1)) / self.temperature)
         return self.mu * F.softplus(similar[1] - similar[0]).mean()
 

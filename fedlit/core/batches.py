@@ -4,42 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils.data import Dataset, default_collate
+from torch import Tensor
+from torch.utils.data import Dataset
 
-from fedlit.core.errors import TrainingError
-from fedlit.core.labels import check_batch
+from fedlit.core.examples import fetch, makes_batches
+from fedlit.core.labels import all_labels, check_batch
 from fedlit.core.randomness import generator
-
-
-def fetch(dataset: Dataset, indices: Tensor) -> Any:
-    """Return one batch: ``dataset.batch(indices)`` if the data set has that method, else its collated examples."""
-    whole = getattr(dataset, "batch", None)
-    if callable(whole):  # a user's data set may use this name for a number
-        return whole(indices)
-    return default_collate([dataset[i] for i in indices.tolist()])
-
-
-def are_indices(labels: Tensor, classes: int) -> bool:
-    """Return whether labels are whole numbers [B] or [B, 1], the class of each image."""
-    return classes > 1 and not labels.is_floating_point() and labels.shape[1:] in ((), (1,))
-
-
-def columns(labels: Tensor, classes: int) -> Tensor:
-    """Return labels as float [B, C]; class indices become one-hot.
-
-    Raises:
-        TrainingError: An index is outside of the classes.
-    """
-    if are_indices(labels, classes):
-        try:
-            return nn.functional.one_hot(labels.long().flatten(), classes).float()
-        except RuntimeError:
-            wrong = (labels.min() if labels.min() < 0 else labels.max()).item()
-            raise TrainingError(
-                f"labels: expected a class from 0 to {classes - 1}, found {wrong}", key="label-outside-classes"
-            ) from None
-    return labels.float()
 
 
 class BatchStream:
@@ -78,20 +48,28 @@ class BatchStream:
         sampler = getattr(dataset, "sampler", None) if purpose == "batches" else None
         self._sampler = sampler if hasattr(sampler, "order") else None
         self._pass: tuple[int, Tensor | None] = (-1, None)
-        self.ahead = ahead if hasattr(dataset, "take") else None
+        self._labels: Tensor | None = None
+        self.ahead = ahead if makes_batches(dataset) and hasattr(dataset, "take") else None
 
     def __getitem__(self, position: int) -> Any:
         """Return a batch, with checked labels."""
-        batch = fetch(self.dataset, self._indices(position))
+        batch = fetch(self.dataset, self.indices(position))
         if self._classes:
             check_batch(self._client, batch, self._classes)
         return batch
 
     def take(self, position: int) -> Any:
         """Return what the data set takes for a batch, without drawing random numbers."""
-        return self.dataset.take(self._indices(position))
+        return self.dataset.take(self.indices(position))
 
-    def _indices(self, position: int) -> Tensor:
+    def labels(self, classes: int) -> Tensor:
+        """Return the labels [N, C] of the whole data set, which are read once."""
+        if self._labels is None:
+            self._labels = all_labels(self.dataset, classes)
+        return self._labels
+
+    def indices(self, position: int) -> Tensor:
+        """Return the indices of the examples of a batch."""
         epoch, step = divmod(position, self.steps_per_epoch)
         current, order = self._pass
         if current != epoch:
@@ -99,7 +77,7 @@ class BatchStream:
             if self._sampler is None:
                 order = torch.randperm(len(self.dataset), generator=draw)
             else:
-                order = self._sampler.order(self.dataset.labels, self.batch_size, draw)
+                order = self._sampler.order(self.labels(1), self.batch_size, draw)
             self._pass = (epoch, order)  # one assignment, because two threads read it
         return order[step * self.batch_size : (step + 1) * self.batch_size]
 

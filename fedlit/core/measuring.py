@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from fedlit.core.batches import BatchStream, columns, fetch
-from fedlit.core.labels import check_labels, stored_labels
+from fedlit.core.batches import BatchStream
+from fedlit.core.examples import labels_of, refuse_input
+from fedlit.core.labels import check_labels
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Broadcast, Client, ClientState, Payload, Round
 from fedlit.core.module import overrides, step_of
@@ -31,12 +32,12 @@ def measure(
 
     Raises:
         ConfigError: A label is not 0, 1 or NaN.
+        DataError: The scores are not finite, because an example is not.
     """
     seed_process(rnd.seed, "measure", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.train()
-    dataset = stream.dataset
-    sample = BatchStream(dataset, stream.batch_size, rnd.seed, client.name, "measure")
+    sample = BatchStream(stream.dataset, stream.batch_size, rnd.seed, client.name, "measure")
     logits, labels = [], []
     mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
     count = min(local.training.measure_batches, sample.steps_per_epoch)
@@ -50,10 +51,13 @@ def measure(
             if rnd.moments:
                 mean += local.flat.stats / count
                 square += local.flat.stats**2 / count
+    if logits and not torch.cat(logits).isfinite().all():
+        indices = torch.cat([sample.indices(position) for position in range(first, first + count)])
+        refuse_input(sample.dataset, indices.tolist(), "its scores are not finite")
     vectors = {"mean": mean, "square": square} if rnd.moments else {}
     objective = objective_of(local.module)
     if objective is not None and logits:
-        all_labels = _all_labels(dataset, stream.batch_size, len(local.layout.classes)).to(logits[0].device)
+        all_labels = stream.labels(len(local.layout.classes)).to(logits[0].device, copy=True)
         check_labels(client.name, all_labels, local.layout.classes)
         seen = torch.cat(labels)
         for name, share in client.stand_ins:
@@ -80,7 +84,7 @@ def settle_client(local: LocalModel, stream: BatchStream, client: Client, state:
     objective = objective_of(local.module)
     if objective is None or state.batches or type(objective).settle_client is Objective.settle_client:
         return
-    labels = _all_labels(stream.dataset, stream.batch_size, len(local.layout.classes))
+    labels = stream.labels(len(local.layout.classes)).clone()
     check_labels(client.name, labels, local.layout.classes)
     objective.settle_client(labels.to(local.flat.w.device))
 
@@ -96,7 +100,7 @@ def _score(local: LocalModel, batch: object, number: int) -> tuple[Tensor, Tenso
         output = step_of(local.module, "validation_step")(moved, number)
     if not torch.is_tensor(output) or output.ndim != 2 or output.shape[1] != classes:
         return None
-    return output.to(local.layout.dtype), columns(torch.as_tensor(moved[1]), classes).to(local.layout.dtype)
+    return output.to(local.layout.dtype), labels_of(moved, classes).to(local.layout.dtype)
 
 
 @contextmanager
@@ -111,12 +115,3 @@ def _latest_batch_only(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
-
-
-def _all_labels(dataset: object, batch_size: int, classes: int) -> Tensor:
-    """Return the labels [N, C] of a whole data set: its stored ones, or else those of every fetched example."""
-    labels = stored_labels(dataset)
-    if labels is not None:
-        return columns(torch.as_tensor(labels), classes).clone()
-    batches = torch.arange(len(dataset)).split(batch_size)
-    return torch.cat([columns(torch.as_tensor(fetch(dataset, indices)[1]), classes) for indices in batches])

@@ -18,7 +18,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 from torchmetrics import Metric
 
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import ConfigError, DataError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.logged import logged_key
 from fedlit.core.system.pickling import copied
@@ -145,21 +145,29 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
     """Context manager that explains errors of the module whose own message does not.
 
     Raises:
+        DataError: The data cannot be used; the message begins with ``doing``.
         TrainingError: The module uses ``self.logger``; or it, or its data, called ``sys.exit``, which would make the
-            run look finished; or its weights have another precision than the images.
+            run look finished; or its weights have a higher precision than the images.
     """
     try:
         with without_logger():
             yield
     except RuntimeError as error:
-        double = any(parameter.dtype == torch.float64 for parameter in module.parameters())
-        if isinstance(error, TrainingError) or not double or "double" not in str(error).lower():
+        if isinstance(error, TrainingError) or "double" not in str(error).lower():
             raise
+        if not any(parameter.dtype == torch.float64 for parameter in module.parameters()):
+            raise DataError(
+                f"{doing}: expected numbers of the weights' dtype, found torch.float64 ({error}); convert images and "
+                "labels with float() in the data set",
+                key="data-of-other-precision",
+            ) from error
         raise TrainingError(
             f"{type(module).__name__} has weights of torch.float64, and the images are torch.float32 ({error}); set "
             "--fabric.precision 64-true, or call float() on the module",
             key="module-of-other-precision",
         ) from error
+    except DataError as error:
+        raise DataError(f"{doing}: {error}", key=error.key) from error
     except SystemExit as stopped:
         if isinstance(stopped.code, int) and stopped.code > SIGNALS:
             raise

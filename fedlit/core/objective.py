@@ -1,7 +1,8 @@
 """The interface of losses that have variables or constants."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
 from fedlit.core.messages import State
@@ -9,7 +10,24 @@ from fedlit.core.system.argument_types import Checked
 
 
 class Loss(Checked, nn.Module):
-    """Base class of fedlit's losses of (logits [B, C], labels [B, C]); labels other than 0, 1, NaN are refused."""
+    """Base class of losses of (logits [B, C], labels [B, C]); labels other than 0, 1, NaN are refused.
+
+    If no label is known, the value is 0 unless the loss has a finite one; a mean over no terms is NaN.
+    """
+
+    def __call__(self, *values: Any, **named: Any) -> Tensor:
+        """Return the loss."""
+        loss = super().__call__(*values, **named)
+        if type(self).__module__.startswith("fedlit."):  # finite without known labels; on a GPU, the check would wait
+            return loss
+        return zero_if_unlabelled(loss, *[*values, *named.values()][:2])
+
+
+def zero_if_unlabelled(loss: Tensor, logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the loss of a batch; 0 with a gradient of 0 if no label is known and it is not finite."""
+    if not torch.is_tensor(loss) or loss.isfinite().all() or not labels.isnan().all():
+        return loss
+    return logits.sum() * 0
 
 
 class Objective(Loss):

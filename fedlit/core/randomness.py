@@ -5,6 +5,8 @@ number of processes, and after a resume.
 """
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
@@ -33,6 +35,21 @@ def seed_process(seed: int, *purpose: str | int) -> None:
         torch.manual_seed(value)
     np.random.seed(value & 0xFFFFFFFF)
     random.seed(value)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Context manager in which the default generators start from a fixed seed; later draws are as without it."""
+    of_torch, of_numpy, of_python = torch.default_generator.get_state(), np.random.get_state(), random.getstate()
+    torch.default_generator.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(of_torch)
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import math
 import time
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -9,6 +10,8 @@ from torch import Tensor
 from fedlit.core.batches import BatchStream, Draws
 from fedlit.core.diagnostics import squares
 from fedlit.core.errors import TrainingError
+from fedlit.core.examples import LABEL, part_of, refuse_input
+from fedlit.core.labels import leaves_out_unknown
 from fedlit.core.local_model import LocalModel
 from fedlit.core.measuring import measure, settle_client
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Payload, Round, State
@@ -33,6 +36,7 @@ def client_round(
 
     Raises:
         TrainingError: A loss, or the update, is not finite.
+        DataError: A loss is not finite, because an example is not.
     """
     began = time.perf_counter()
     if rnd.window == 0:
@@ -47,15 +51,17 @@ def client_round(
     contexts = local.begin(client, state, down, rnd, window, draws.next)
     settle_client(local, stream, client, state)
     rates = [float(rate) * rnd.lr_factor for rate in local.optimizer.plain]
-    losses = []
+    losses, starts = [], []
     for step in range(window):
+        starts.append(state.batches + draws.drawn)
         local.count(state.batches + draws.drawn, stream)
         local.optimizer.follow(*local.fabric.counts)
         if (state.batches + draws.drawn) % stream.steps_per_epoch == 0:
             local.hooks.call("on_train_epoch_start")
         batches = [draws.next() for _ in range(local.batches_per_step)]
         losses.append(local.step(contexts, batches, step))
-    loss = _mean_loss(losses, client, rnd)
+    used = [range(*pair) for pair in pairwise([*starts, state.batches + draws.drawn])]
+    loss = _mean_loss(losses, local, stream, used, client, rnd)
     local.flat.check_parameters()
     still = local.stalled()
 
@@ -95,11 +101,21 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
 
 
-def _mean_loss(losses: list[Tensor], client: Client, rnd: Round) -> float:
+def _mean_loss(
+    losses: list[Tensor], local: LocalModel, stream: BatchStream, used: list[range], client: Client, rnd: Round
+) -> float:
+    """Return the mean of the steps' losses; ``used`` has the positions of the batches of each step."""
     values = torch.stack(losses).float().cpu()
     mean = float(values.mean())
     if not math.isfinite(mean) and not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])
-        where = f"client {client.name!r}, round {rnd.index + 1}, local step {step + 1}"
-        raise TrainingError(f"{where}: the loss is {values[step]}; {SMALLER_STEPS}", key="loss-not-finite")
+        where, what = f"round {rnd.index + 1}, local step {step + 1}", f"the loss is {values[step]}"
+        indices = torch.cat([stream.indices(position) for position in used[step]])
+        refuse_input(stream.dataset, indices.tolist(), f"{what} in {where}")
+        labels = [part_of(stream[position], 1, LABEL) for position in used[step]]
+        unknown = any(torch.is_tensor(each) and each.isnan().any() for each in labels)
+        advice = SMALLER_STEPS
+        if unknown and not leaves_out_unknown(local.module):
+            advice = f"leave unknown labels (NaN) out of the loss, as fedlit's objectives do, or {advice}"
+        raise TrainingError(f"client {client.name!r}, {where}: {what}; {advice}", key="loss-not-finite")
     return mean

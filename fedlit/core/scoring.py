@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.data import Dataset
 
-from fedlit.core.batches import are_indices, fetch
+from fedlit.core.examples import LABEL, are_indices, fetch, part_of
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.module import collect_logs, copy_of, step_of
 from fedlit.core.objective import Loss
@@ -89,7 +89,7 @@ def link_of(module: LightningModule, fabric: FederationFabric, dataset: Dataset 
         return softmax if excludes else None
     if loss := next((part for part in module.modules() if isinstance(part, Loss)), None):
         return link_of_loss(loss, classes)
-    labels = batch[1] if isinstance(batch, list | tuple) and len(batch) > 1 else None
+    labels = part_of(batch, 1, LABEL)
     return softmax if torch.is_tensor(labels) and are_indices(labels, classes) else None
 
 

@@ -13,7 +13,7 @@ import torch
 from jsonargparse import ArgumentParser
 from torch.utils.data import Dataset
 
-from fedlit.core.batches import fetch
+from fedlit.core.examples import IMAGE, LABEL, described, fetch, part_of
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
 from fedlit.data.federated import FederatedDataModule
@@ -131,7 +131,11 @@ def _check_data_set(data: Dataset, again: Dataset, classes: int) -> Iterator[str
     if len(data) != len(again):
         yield f"has {len(data)} examples, and {len(again)} in a second copy"
         return
-    images, labels = fetch(data, torch.arange(min(len(data), 4)))[:2]
+    batch = fetch(data, torch.arange(min(len(data), 4)))
+    images, labels = part_of(batch, 0, IMAGE), part_of(batch, 1, LABEL)
+    if not torch.is_tensor(images) or not torch.is_tensor(labels):
+        yield f"expected batches of images and labels, found {described(batch)}"
+        return
     if not torch.isfinite(images).all():
         yield "a batch has values that are not finite"
     if labels.ndim == 2:

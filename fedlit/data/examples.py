@@ -1,7 +1,6 @@
 """Digests of the examples of a data set, for comparing them."""
 
 import hashlib
-import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,21 +8,14 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from fedlit.core.batches import fetch
+from fedlit.core.examples import fetch
+from fedlit.core.randomness import undisturbed
 
 
 def fetched(dataset: Dataset, number: int) -> str:
     """Return a digest of an example that is fetched after seeding the default generators, whose states are restored."""
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            np.random.seed(0)
-            random.seed(0)
-            return digest(fetch(dataset, torch.tensor([number])))
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
+    with undisturbed():
+        return digest(fetch(dataset, torch.tensor([number])))
 
 
 def digest(value: Any) -> str:

@@ -329,14 +329,16 @@ class FederatedDataModule(Checked):
 
         The columns are ``client``, ``split``, ``class``, ``images`` (of that client and split), ``positives``,
         ``negatives`` and ``labelled`` (True if the client labels the class). Hidden labels do not count. Counts are NaN
-        for data sets without ``labels`` [n, C].
+        for data sets without ``labels`` [n, C], and for those whose examples have others.
         """
         from pandas import DataFrame
+
+        from fedlit.core.labels import all_labels
 
         rows = []
         for client in self.clients.values():
             for split, data in parts_of(client):
-                labels = getattr(data, "labels", None)
+                labels = all_labels(data, len(self.classes), fetching=False)
                 counts = [
                     [np.nan] * len(self.classes) if labels is None else (labels == y).sum(0).tolist() for y in (1, 0)
                 ]

@@ -11,10 +11,10 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.batches import fetch
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.examples import IMAGE, fetch, part_of
 from fedlit.core.module import copy_of, overrides, step_of
 from fedlit.data.in_memory import data_set
 from fedlit.experiment.run import Outcome
@@ -102,7 +102,7 @@ class Fitted:
     def predict(self, data: Any, client: str | None = None) -> Tensor:
         """Return the predictions for a data set, in its order.
 
-        They are the outputs of ``predict_step``, or else of ``forward`` on the batch or its first element.
+        They are the outputs of ``predict_step``, or else of ``forward`` on the batch or its images.
 
         Args:
             data: A map-style data set; labels in its examples are ignored.
@@ -130,8 +130,8 @@ class Fitted:
         model.to(fabric.device)
         for number, indices in enumerate(torch.arange(len(data)).split(self._session.data.eval_batch_size)):
             batch = fabric.to_device(precision.convert_input(fetch(data, indices)))
-            if name == "forward" and isinstance(batch, (tuple, list)):
-                batch = batch[0]
+            if name == "forward" and (images := part_of(batch, 0, IMAGE)) is not None:
+                batch = images
             with fabric.autocast():
                 output = step(batch, number)
             if not torch.is_tensor(output):

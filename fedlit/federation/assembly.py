@@ -87,8 +87,8 @@ def assemble(
     cohorts = Cohorts(settings.cohorts, [*clients], settings.rounds, seed)
     for aggregator in aggregators:
         aggregator.check_cohort(cohorts.smallest)
-    examine_clients(data.clients, labelled_classes(module))
     if away is None:
+        examine_clients(data.clients, labelled_classes(module))
         examine(Trial(module, aggregators, data.clients, fabric, data.batch_size), (Behaviour(),))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)

@@ -12,7 +12,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, DataError
 from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
@@ -117,6 +117,12 @@ class ImageClassifier(Classifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return logits [B, C] of images [B, in_chans, H, W], or of the body's features [B, D]."""
+        if images.ndim not in (2, 4):
+            raise DataError(
+                f"images: expected [B, {self.in_chans}, H, W], found {list(images.shape)}; return images [channels, H, "
+                "W] from the data set",
+                key="images-without-channels",
+            )
         features = self._features(images) if images.ndim == 4 else images
         return self.head(self.drop(self.projection(self.hidden(features))))
 

@@ -1,18 +1,21 @@
 """Base class of classifiers: class names, an objective, an optimizer, and Lightning's steps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
-from fedlit.core.batches import columns
-from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.objective import Objective
+from fedlit.core.errors import ConfigError
+from fedlit.core.examples import images_of, labels_of
+from fedlit.core.objective import Loss, Objective, zero_if_unlabelled
 from fedlit.core.scoring import probabilities
 from fedlit.core.system.argument_types import Checked
 from fedlit.objectives import BCE
+
+Batch = tuple[Tensor, ...] | Mapping[str, Tensor]
+"""Images and labels: the first two parts of a tuple, or ``image`` and ``label`` of a dict."""
 
 
 class Classifier(Checked, LightningModule):
@@ -42,30 +45,24 @@ class Classifier(Checked, LightningModule):
             self.objective.build(len(self.classes))
         self.optimizer = optimizer
 
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the objective of a batch."""
-        return self._loss(self(batch[0]), batch[1])
+        return self._loss(self(images_of(batch)), batch)
 
-    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def validation_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Log the loss and return the logits, which the federation scores per class."""
-        logits = self(batch[0])
-        self.log("loss", self._loss(logits, batch[1]))
+        logits = self(images_of(batch))
+        self.log("loss", self._loss(logits, batch))
         return logits
 
-    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        labels = columns(labels, logits.shape[1])
-        if labels.shape != logits.shape:
-            indices = ", or whole numbers [B], the class of each image" * (logits.shape[1] > 1)
-            raise TrainingError(
-                f"labels: expected [B, {logits.shape[1]}], a column of 0, 1 or NaN (unknown) for each class of the "
-                f"model, {', '.join(self.classes)}{indices}; found {list(labels.shape)}",
-                key="label-columns-differ",
-            )
-        return self.objective(logits, labels)
+    def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        labels = labels_of(batch, logits.shape[1])
+        loss = self.objective(logits, labels)
+        return loss if isinstance(self.objective, Loss) else zero_if_unlabelled(loss, logits, labels)
 
-    def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+    def predict_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return probabilities [B, C]."""
-        return probabilities(self.objective, self(batch[0]))
+        return probabilities(self.objective, self(images_of(batch)))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Return the optimizer over all trainable parameters."""

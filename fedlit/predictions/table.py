@@ -249,7 +249,10 @@ def _trained_positives(session: Session) -> tuple[int, ...] | None:
     if session.data.assignment is None:
         return None
     counts = session.data.counts()
-    positives = counts[counts["split"] == "train"].groupby("class")["positives"].sum(min_count=1)
+    train = counts[counts["split"] == "train"]
+    if train["positives"].isna().any():
+        return None
+    positives = train.groupby("class")["positives"].sum()
     return tuple(positives.reindex(list(session.classes)).astype(int).tolist())
 
 

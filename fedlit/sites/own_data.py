@@ -7,7 +7,7 @@ import hmac
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError, DataError, key_of
+from fedlit.core.labels import all_labels
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
 from fedlit.data.clients import groups_of, parts_of
@@ -44,6 +45,7 @@ class OwnData:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings, self.policy = settings, settings.policy
+        self._labels_of: dict[str, dict[str, Tensor]] = {}
 
     @cached_property
     def module(self) -> FederatedDataModule:
@@ -110,7 +112,7 @@ class OwnData:
 
     def hidden(self, client: str, part: str) -> list[str]:
         """Return the classes of a part of a client's data that are hidden: few images are positive or negative."""
-        labels = getattr(dict(parts_of(self.module.clients[client]))[part], "labels", None)
+        labels = self._labels(client).get(part)
         gone = [] if labels is None else self.policy.hidden(labels)
         return [name for name, few in zip(self.module.classes, gone, strict=False) if few]
 
@@ -119,10 +121,9 @@ class OwnData:
 
         It is the share that half the limit would have: as positives if positives are few, else as negatives.
         """
-        data, most = self.module.clients[client].train, self.policy.leaves.counts_below / 2
-        shares = {}
+        most, shares = self.policy.leaves.counts_below / 2, {}
         for name in self.hidden(client, "train"):
-            labels = data.labels[:, self.module.classes.index(name)]
+            labels = self._labels(client)["train"][:, self.module.classes.index(name)]
             known = int((~labels.isnan()).sum())
             share = min(most / known, 0.5)
             shares[name] = share if int((labels == 1).sum()) * 2 <= known else 1 - share
@@ -136,6 +137,15 @@ class OwnData:
             for piece in _content(data):
                 made.update(piece)
         return made.hexdigest()[:32]
+
+    def _labels(self, client: str) -> dict[str, Tensor]:
+        """Return the labels [n, C] of each part of a client's data that has labels of the classes."""
+        if client not in self._labels_of:
+            self._labels_of[client] = {}
+            for part, data in parts_of(self.module.clients[client]):
+                with suppress(DataError):
+                    self._labels_of[client][part] = all_labels(data, len(self.module.classes))
+        return self._labels_of[client]
 
     @cached_property
     def _key(self) -> bytes:
@@ -155,7 +165,6 @@ class OwnData:
     def _info(self, name: str) -> ClientInfo:
         data, client = self.module, self.module.clients[name]
         parts = dict(parts_of(client))
-        labelled = {part: labels for part, d in parts.items() if (labels := getattr(d, "labels", None)) is not None}
         sites = {part: d.sites for part, d in parts.items() if hasattr(d, "sites") and self.policy.leaves.scores}
         return ClientInfo(
             name=name,
@@ -165,7 +174,7 @@ class OwnData:
             val=len(parts["val"]) if "val" in parts else None,
             test=len(parts["test"]) if "test" in parts else None,
             augmented=getattr(client.train, "augment", None) is not None,
-            counts={part: self.policy.visible_counts(labels) for part, labels in labelled.items()},
+            counts={part: self.policy.visible_counts(labels) for part, labels in self._labels(name).items()},
             groups={name: np.unique(of[of != ""]).tolist() for name, of in self.groups(name).items()},
             organisations={part: np.unique(names).astype(str).tolist() for part, names in sites.items()},
             data=self.fingerprint(name),

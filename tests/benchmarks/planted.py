@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 
 import fedlit
-from fedlit.core.batches import fetch
+from fedlit.core.examples import fetch
 from fedlit.data import PhantomCXR
 from fedlit.data.phantom.fainter import Fainter
 from fedlit.models import ImageClassifier

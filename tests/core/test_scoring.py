@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from fedlit.core.batches import columns
+from fedlit.core.examples import columns
 from fedlit.core.fabric import make_fabric
 from fedlit.core.objective import Objective
 from fedlit.core.scoring import are_probabilities, link_of, link_of_loss, log_odds, probabilities, softmax

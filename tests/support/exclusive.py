@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 from torchmetrics.classification import MulticlassAccuracy
 
-from fedlit.core.batches import columns
+from fedlit.core.examples import columns
 from fedlit.data import ClientData, FederatedDataModule
 from fedlit.models import LogisticRegression
 from fedlit.objectives import BCE, AUCSaddle

@@ -19,6 +19,7 @@ from rich.progress import track
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from fedlit.core.examples import makes_batches
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
@@ -77,7 +78,7 @@ def with_fixed_features(
     stores: dict[str, Path] = {}
 
     def features(images: Dataset | None) -> Dataset | None:
-        if not isinstance(images, LabelledImages):
+        if not isinstance(images, LabelledImages) or not makes_batches(images):
             return images
         key = _key(body, images)
         if key not in stores:

@@ -12,12 +12,14 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, columns, fetch
+from fedlit.core.batches import BatchStream
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
+from fedlit.core.errors import DataError
+from fedlit.core.examples import fetch, labels_of, refuse_input
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.hooks import initial_client_state
-from fedlit.core.labels import has_all_labels, labelled_classes
+from fedlit.core.labels import has_exact_labels, labelled_classes, not_binary
 from fedlit.core.local_model import LocalModel, LocalTraining
 from fedlit.core.logged import value_of, weighed
 from fedlit.core.messages import Broadcast, Client, ClientData, ClientReport, ClientState, Payload, Round, ServerState
@@ -151,7 +153,7 @@ class Worker:
         if name not in self._streams:
             program, dataset = self.program, self.program.data[name].train
             classes = labelled_classes(self.local.module)
-            unseen = () if has_all_labels(dataset, classes) else classes
+            unseen = () if has_exact_labels(dataset, classes) else classes
             self._streams[name] = BatchStream(
                 dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen
             )
@@ -180,26 +182,31 @@ class Worker:
         for number, indices in enumerate(batches[: program.limit_eval_batches]):
             seen += len(indices)
             local.fabric.logged.clear()
-            with readable_errors(module, f"scoring {view.part!r}"):
+            with readable_errors(module, f"scoring {view}"):
                 batch = fetch(dataset, indices)
                 output = local.apply(lambda moved, number=number: step(moved, number), batch)
+                output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
+                if output is not None:
+                    scores.append(output.float())
+                    labels.append(labels_of(batch, output.shape[1]))
             for key, (mean, weight) in weighed(local.fabric.logged).items():
                 weight = weight or len(indices)
                 total, weights = sums.get(key, (0.0, 0.0))
                 sums[key] = total + mean * weight, weights + weight
-            output = scores_of(module, view.method, output, len(indices), len(local.layout.classes))
-            if output is not None:
-                scores.append(output.float())
-                labels.append(columns(torch.as_tensor(batch[1]), output.shape[1]))
         logged = {key: total / weights for key, (total, weights) in sums.items()}
         metrics = local.fabric.taken()
         logged |= {key: value_of(key, metric) for key, metric in metrics.items()}
         if not scores:
             return Scores(view, seen, None, None, logged, metrics)
-        together, taken = torch.cat(scores), "own"
+        together, known, taken = torch.cat(scores), torch.cat(labels).cpu(), "own"
+        with readable_errors(module, f"scoring {view}"):
+            odd = (~together.isfinite().all(1)).nonzero().flatten().tolist()
+            refuse_input(dataset, odd, "its scores are not finite")
+            if wrong := not_binary(known, local.layout.classes):
+                raise DataError(f"expected labels {wrong}", key="scored-label-not-binary")
         if self.link is not None:
             together, taken = exclusive_scores(self.link, together, view.method)
-        return Scores(view, seen, together.cpu(), torch.cat(labels).cpu(), logged, metrics, taken=taken)
+        return Scores(view, seen, together.cpu(), known, logged, metrics, taken=taken)
 
 
 class InProcessPool:

@@ -19,7 +19,7 @@ import torch
 
 from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.checkpoints.stored_states import StateFolder
-from fedlit.core.errors import ConfigError, FedlitError, TrainingError, WorkerError
+from fedlit.core.errors import ConfigError, DataError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.system.pickling import Pickler, dumps
@@ -322,8 +322,8 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                     continue
                 case WorkerJob():
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
-        except (ConfigError, TrainingError) as error:
-            kind = ConfigError if isinstance(error, ConfigError) else TrainingError
+        except (ConfigError, DataError, TrainingError) as error:
+            kind = next(k for k in (ConfigError, DataError, TrainingError) if isinstance(error, k))
             answer = FailureReply(_doing(worker), str(error), kind, error.key)
         except Exception:
             answer = FailureReply(_doing(worker), traceback.format_exc())

@@ -33,6 +33,9 @@ class View:
     method: str = "validation_step"
     limit: int | None = None
 
+    def __str__(self) -> str:
+        return f"test set {self.part!r}" if self.holder is None else f"{self.part!r} of client {self.holder!r}"
+
 
 @dataclass
 class Scores:

@@ -1,4 +1,4 @@
-"""Checks of the clients' training data."""
+"""Checks of the clients' data before training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,26 +6,48 @@ from dataclasses import dataclass
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fedlit.core.labels import has_all_labels, stored_labels, wrong_labels
+from fedlit.core.errors import DataError
+from fedlit.core.examples import fetch
+from fedlit.core.labels import agrees, has_exact_labels, stored_columns, wrong_labels
 from fedlit.core.messages import ClientData
+from fedlit.core.randomness import undisturbed
+from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
-from fedlit.federation.examinations.examination import Examination, examine
+from fedlit.federation.examinations.examination import Examination, KeyedProblem, examine
 
 FETCHED = 8
-"""Maximum number of clients whose examples are fetched; each fetch may decode an image."""
+"""Maximum number of clients whose examples are fetched twice; each fetch may decode an image."""
+
+MOST_CHECKED = 256
+"""Maximum number of clients of whom two examples of each part are fetched, spread over all clients."""
 
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training data of a client, and the classes of its labels.
+    """The training data of a client, or another part of its data, and the classes of the labels.
 
     Attributes:
         classes: Names of the classes; empty if training uses no labels.
+        part: ``train``, ``val`` or ``test``.
     """
 
     client: str
     dataset: Dataset
     classes: Sequence[str]
+    part: str = "train"
+
+    @property
+    def kind(self) -> type:
+        """The class that returns the examples."""
+        dataset = self.dataset
+        while type(dataset) is Subset:
+            dataset = dataset.dataset
+        return type(dataset)
+
+    @property
+    def known(self) -> bool:
+        """True if fedlit knows the code that returns the examples."""
+        return self.kind is TensorDataset or self.kind.__module__.startswith("fedlit.")
 
 
 class Labels(Examination[TrainingData]):
@@ -35,10 +57,28 @@ class Labels(Examination[TrainingData]):
     advice = "use 0 or 1, or NaN for unknown labels"
 
     def problem(self, data: TrainingData) -> str:
-        """Name the first wrong label."""
-        if not data.classes or not has_all_labels(data.dataset, data.classes):
+        """Name the first wrong label, if its example has it too."""
+        labels = stored_columns(data.dataset, len(data.classes)) if data.classes else None
+        wrong = "" if labels is None else wrong_labels(data.client, labels, data.classes)
+        return wrong if wrong and (has_exact_labels(data.dataset, data.classes) or agrees(data.dataset, labels)) else ""
+
+
+class FirstExamples(Examination[TrainingData]):
+    """The first and the last example make a batch: both are tensors, arrays or numbers of the same shapes."""
+
+    name = "first examples"
+    advice = "convert examples to tensors of one shape in __getitem__"
+
+    def problem(self, data: TrainingData) -> str:
+        """Fetch both."""
+        if data.known:
             return ""
-        return wrong_labels(data.client, torch.as_tensor(stored_labels(data.dataset)), data.classes)
+        try:
+            with undisturbed():
+                fetch(data.dataset, torch.tensor([0, len(data.dataset) - 1]))
+        except DataError as error:
+            return KeyedProblem(f"{data.part!r} of client {data.client!r}: {error}", key=error.key)
+        return ""
 
 
 class SameExamples(Examination[TrainingData]):
@@ -49,26 +89,26 @@ class SameExamples(Examination[TrainingData]):
 
     def problem(self, data: TrainingData) -> str:
         """Fetch the first and the last example twice."""
-        dataset = data.dataset
-        while type(dataset) is Subset:
-            dataset = dataset.dataset
-        if type(dataset) is TensorDataset or type(dataset).__module__.startswith("fedlit."):
-            return ""
-        for number in (0, len(data.dataset) - 1):
+        for number in () if data.known else (0, len(data.dataset) - 1):
             if fetched(data.dataset, number) != fetched(data.dataset, number):
                 return (
                     f"client {data.client!r}: expected the same training example {number} after the same seeds, found "
-                    f"another one: {type(dataset).__name__} has its own generator or counts its reads, so results "
+                    f"another one: {data.kind.__name__} has its own generator or counts its reads, so results "
                     f"would depend on the number of processes; {self.advice}"
                 )
         return ""
 
 
-OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), SameExamples())
+OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), FirstExamples(), SameExamples())
 """Checks of a client's training data."""
 
 
 def examine_clients(clients: Mapping[str, ClientData], classes: Sequence[str]) -> None:
-    """Refuse wrong labels of a client, or examples of the first ones that differ when they are fetched again."""
+    """Refuse wrong labels of a client, examples that make no batch, and those that differ when fetched again."""
+    every = -(-len(clients) // MOST_CHECKED)
     for number, (name, client) in enumerate(clients.items()):
-        examine(TrainingData(name, client.train, classes), OF_DATA if number < FETCHED else OF_DATA[:1])
+        examine(TrainingData(name, client.train, classes), OF_DATA[:1])
+        for part, dataset in parts_of(client) if number % every == 0 else ():
+            examine(TrainingData(name, dataset, classes, part), OF_DATA[1:2])
+        if number < FETCHED:
+            examine(TrainingData(name, client.train, classes), OF_DATA[2:])

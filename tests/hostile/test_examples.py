@@ -1,0 +1,252 @@
+"""Data sets whose examples are not pairs of a float tensor and labels: they train, or an error names the client."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from refusals import refused
+from scripted import Net, fit, net, part
+from torch import nn
+from torch.utils.data import Dataset
+
+from fedlit.aggregators import MOON, FedAvg
+from fedlit.core.objective import Objective
+from fedlit.models import ImageClassifier
+from fedlit.models.steps import Classifier
+from fedlit.objectives import BCE, AUCSaddle
+
+pytestmark = [pytest.mark.usefixtures("folder"), pytest.mark.filterwarnings("ignore")]
+NAN = float("nan")
+Example = Callable[[torch.Tensor, torch.Tensor, int], Any]
+
+
+class Changed(Dataset):
+    """The examples of another data set, changed by a function of image, labels and index."""
+
+    def __init__(self, dataset: Dataset, change: Example) -> None:
+        self.dataset, self.change = dataset, change
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.change(*self.dataset[index], index)
+
+
+class Linear(Classifier):
+    """A classifier of fedlit with a small network."""
+
+    def __init__(self, objective: nn.Module | None = None) -> None:
+        torch.manual_seed(0)
+        super().__init__(("Edema", "Mass"))
+        self.head = nn.Linear(64, 2)
+        self.train_with(objective, functools.partial(torch.optim.SGD, lr=0.1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(images.flatten(1))
+
+
+class OfDicts(Net):
+    """A module of a user that reads dicts by itself."""
+
+    def training_step(self, batch, batch_idx):
+        return F.binary_cross_entropy_with_logits(self(batch["image"]), batch["label"])
+
+    def validation_step(self, batch, batch_idx):
+        return self(batch["image"])
+
+
+def clients(change: Example, of: str = "both", splits: tuple[int, ...] = (0, 1, 2)) -> dict:
+    """Two clients; the examples of one of them, or of both, are changed in some splits."""
+
+    def parts(name: str, seed: int) -> tuple[Dataset, ...]:
+        given = [part(12, seed), part(8, seed + 1), part(8, seed + 2)]
+        changed = splits if of in (name, "both") else ()
+        return tuple(Changed(data, change) if split in changed else data for split, data in enumerate(given))
+
+    return {"north": parts("north", 1), "south": parts("south", 4)}
+
+
+def weights(model: nn.Module, data: dict, **options: Any) -> torch.Tensor:
+    return fit(model, data, **options).model.head.weight.detach()
+
+
+def picture(image: torch.Tensor) -> Image.Image:
+    return Image.fromarray((image[0] * 255).byte().numpy())
+
+
+SAME = {
+    "a dict": lambda x, y, i: {"image": x, "label": y, "patient": f"p{i}"},
+    "three parts": lambda x, y, i: (x, y, f"p{i}"),
+    "a list": lambda x, y, i: [x, y],
+    "arrays": lambda x, y, i: (x.numpy(), y.numpy()),
+    "whole numbers": lambda x, y, i: (x, y.long()),
+    "bool": lambda x, y, i: (x, y.bool()),
+}
+
+
+@pytest.mark.parametrize("form", SAME)
+def test_the_same_examples_in_another_form_train_to_the_same(form):
+    expected = weights(Linear(AUCSaddle()), clients(lambda x, y, i: (x, y)))
+    assert torch.equal(weights(Linear(AUCSaddle()), clients(SAME[form])), expected)
+
+
+def test_a_module_of_ones_own_gets_dicts_as_they_are():
+    torch.manual_seed(0)
+    trained = fit(OfDicts(), clients(SAME["a dict"]))
+    assert torch.equal(trained.model.head.weight, weights(net(), clients(lambda x, y, i: (x, y))))
+    assert trained.metrics["val/auroc_macro"].iloc[-1] > 0
+
+
+def test_dicts_with_an_algorithm_that_reads_images():
+    trained = []
+    for change in (lambda x, y, i: (x, y), SAME["a dict"]):
+        torch.manual_seed(0)
+        model = ImageClassifier(("Edema", "Mass"), "small_cnn")
+        trained.append(weights(model, clients(change), aggregators=[FedAvg(), MOON()]))
+    assert torch.equal(*trained)
+
+
+def test_images_alone_can_be_predicted():
+    fitted = fit(Linear(), clients(lambda x, y, i: (x, y)))
+    data = part(8, 9)
+    images = Changed(data, lambda x, y, i: x)
+    assert torch.equal(fitted.predict(images), fitted.predict(data))
+
+
+@pytest.mark.parametrize(
+    "label", [lambda y: int(y[0]), lambda y: y[:1].long(), lambda y: y[0].bool()], ids=["a number", "[1]", "bool"]
+)
+def test_the_index_of_a_class_in_any_form_becomes_columns(label):
+    columns = clients(lambda x, y, i: (x, torch.stack([1 - y[0], y[0]])))
+    assert torch.equal(weights(Linear(), clients(lambda x, y, i: (x, label(y)))), weights(Linear(), columns))
+
+
+REFUSED = {
+    "pictures": (lambda x, y, i: (picture(x), y), "examples-do-not-fit", ("PIL.Image.Image", "part 0")),
+    "pictures in a dict": (lambda x, y, i: {"image": picture(x), "label": y}, "examples-do-not-fit", ("'image'",)),
+    "no example": (lambda x, y, i: None if i == 0 else (x, y), "examples-do-not-fit", ("example 0", "None")),
+    "no label": (lambda x, y, i: (x, None), "examples-do-not-fit", ("example 0", "None", "part 1")),
+    "no example later": (lambda x, y, i: None if i == 5 else (x, y), "examples-do-not-fit", ("example 5", "None")),
+    "another size": (lambda x, y, i: (x[:, i == 5 :], y), "examples-do-not-fit", ("[1, 7, 8]", "[1, 8, 8]")),
+    "another key": (
+        lambda x, y, i: {"image": x, "label": y} | ({} if i == 5 else {"note": 1}), "examples-do-not-fit", ("'note'",)
+    ),
+    "other keys": (lambda x, y, i: {"img": x, "labels": y}, "images-not-numbers", ("'img', 'labels'",)),
+    "images alone": (lambda x, y, i: x, "label-columns-differ", ("[4, 1, 8, 8]",)),
+    "bytes": (lambda x, y, i: ((x * 255).byte(), y), "images-not-numbers", ("torch.uint8", "v2.ToDtype")),
+    "double": (lambda x, y, i: (x.double(), y), "data-of-other-precision", ("torch.float64", "float()")),
+    "a class as a float": (lambda x, y, i: (x, y[0]), "label-columns-differ", ("[4] of torch.float32",)),
+    "nan": (lambda x, y, i: (x * NAN if i == 5 else x, y), "input-not-finite", ("example 5", "nan", "part 0", "step")),
+    "inf": (lambda x, y, i: {"image": x / (i != 5), "label": y}, "input-not-finite", ("example 5", "inf", "'image'")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_train_is_an_error_with_client_and_finding(what):
+    change, key, names = REFUSED[what]
+    with refused(key, "client 'south'", *names):
+        fit(Linear(), clients(change, of="south", splits=(0,)))
+
+
+def test_errors_of_examples_come_from_worker_processes_too():
+    change, key, names = REFUSED["nan"]
+    with refused(key, "client 'south'", *names):
+        fit(Linear(), clients(change, of="south", splits=(0,)), workers=2)
+
+
+@pytest.mark.parametrize("objective", [None, AUCSaddle()], ids=["first round", "measuring round"])
+@pytest.mark.parametrize("split", [0, 1])
+def test_an_input_that_is_not_finite_is_named_where_it_is_met(objective, split):
+    with refused("input-not-finite", ("training client 'north'", "'val' of client 'north'")[split], "example 5"):
+        fit(Linear(objective), clients(REFUSED["nan"][0], of="north", splits=(split,)))
+
+
+def test_training_that_diverges_on_sound_images_keeps_its_advice():
+    with refused("loss-not-finite", "client 'north', round 1", "lower the learning rate"):
+        diverging = Linear()
+        diverging.optimizer = functools.partial(torch.optim.SGD, lr=1e38)
+        fit(diverging, clients(lambda x, y, i: (1e3 * x, y)), rounds=3)
+
+
+def test_pictures_for_the_final_test_are_found_before_training():
+    with refused("examples-do-not-fit", "'test' of client 'north'", "PIL.Image.Image"):
+        fit(Linear(), clients(REFUSED["pictures"][0], of="north", splits=(2,)))
+
+
+@pytest.mark.parametrize("value", [-1, 255])
+def test_labels_of_an_evaluation_are_checked_as_well(value):
+    wrong = clients(lambda x, y, i: (x, torch.where(y == 0, value, y)), of="south", splits=(1,))
+    with refused("scored-label-not-binary", "'val' of client 'south'", "0, 1 or NaN", value):
+        fit(Linear(), wrong)
+
+
+def test_images_without_channels_are_named():
+    torch.manual_seed(0)
+    with refused("images-without-channels", "client 'south'", "[B, 1, H, W]", "[4, 8, 8]"):
+        fit(ImageClassifier(("Edema", "Mass"), "small_cnn"), clients(lambda x, y, i: (x[0], y), "south", (0,)))
+
+
+class Mean(Objective):
+    """A mean over the known labels, which is NaN if there are none."""
+
+    def forward(self, logits, labels):
+        known = ~labels.isnan()
+        return F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")[known].mean()
+
+
+class Share(nn.Module):
+    """The same as a quotient, whose gradient is NaN if there are none."""
+
+    def forward(self, logits, labels):
+        known = ~labels.isnan()
+        terms = F.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
+        return (terms * known).sum() / known.sum()
+
+
+class Own(Net):
+    """A module of a user with an objective."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+        self.loss = Mean()
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(self(batch[0]), labels=batch[1])
+
+
+def partly_known(share: int = 4) -> dict:
+    """Clients of which north knows the labels of a few images, so that some batches have none."""
+    data = clients(lambda x, y, i: (x, y))
+    for split in (0, 1):
+        data["north"][split].change = lambda x, y, i: (x, y if i < share else torch.full_like(y, NAN))
+    return data
+
+
+@pytest.mark.parametrize("model", [lambda: Linear(Mean()), lambda: Linear(Share()), Own], ids=["own", "module", "Own"])
+def test_a_batch_without_known_labels_adds_nothing_under_any_objective(model):
+    options = {"batch_size": 2, "eval_batch_size": 2}
+    expected = fit(Linear(BCE()), partly_known(), **options)
+    trained = fit(model(), partly_known(), **options)
+    torch.testing.assert_close(trained.model.head.weight, expected.model.head.weight)
+    for key in ("train/loss", "val/loss")[: 1 + isinstance(trained.model, Classifier)]:
+        assert trained.metrics[key].tolist() == pytest.approx(expected.metrics[key].tolist())
+
+
+def test_an_objective_that_learns_from_images_without_labels_keeps_its_value():
+    class Sharpened(Objective):
+        def forward(self, logits, labels):
+            return BCE()(logits, labels) + logits.square().mean()
+
+    logits = torch.ones(2, 2, requires_grad=True)
+    assert Sharpened()(logits, torch.full((2, 2), NAN)) == 1
+
+
+def test_a_loss_that_takes_unknown_labels_for_numbers_is_advised():
+    with refused("loss-not-finite", "client 'south'", "unknown labels (NaN) out of the loss"):
+        fit(net(), clients(lambda x, y, i: (x, y * (NAN if i == 5 else 1)), of="south", splits=(0,)))
