@@ -47,7 +47,8 @@ class Federation(Settings):
             TrainingError: A loss or an update is not finite, or no client's weights change; a checkpoint of the last
                 completed round is saved.
             CheckpointError: ``resume`` does not fit the session.
-            ConfigError: ``callbacks`` repeats a callback of every run, or the monitored metric does not exist.
+            ConfigError: ``callbacks`` repeats a callback of every run, the monitored metric does not exist, or a client
+                has nothing to learn from.
         """
         saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.cadence)
         custom = Callbacks(callbacks)
@@ -112,6 +113,7 @@ class Federation(Settings):
     def _begin(
         self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, has_callbacks: bool
     ) -> FitState:
+        session.examine_labels()
         session.store_states(saver.folder.parent / "states")
         server, done, best = session.restore(resume, training=True)
         if resume is None:

@@ -20,13 +20,16 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.governing import composed_name
 from fedlit.core.hooks import initial_client_state, personalise, state_of
+from fedlit.core.local_model import LocalModel
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
+from fedlit.core.module import copy_of
 from fedlit.core.objective import Objective
 from fedlit.core.scoring import Taken
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
+from fedlit.federation.examinations import KnownLabels, Learners, examine
 from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Cohorts
 from fedlit.federation.restoring import changed_clients, check_place, check_states
@@ -143,6 +146,21 @@ class Session:
         self.engine.load_client_states(loaded.clients)
         self.engine.roll_back(loaded.at_sites, loaded.round)
         return loaded.server, loaded.round, loaded.best
+
+    def examine_labels(self) -> None:
+        """Refuse clients that learn nothing, unless they are at sites, which check this themselves.
+
+        Raises:
+            ConfigError: No training label of a client is known, and a step at it has no gradient.
+        """
+        if self.engine.keeps_states:
+            program, training = self.program, replace(self.program.training, compiled=False)
+
+            def model() -> LocalModel:
+                return LocalModel(self.fabric, copy_of(program.module), program.aggregators, training)
+
+            learners = Learners(self.clients, program.data, self.classes, program.batch_size, model)
+            examine(learners, (KnownLabels(),))
 
     def store_states(self, folder: Path) -> None:
         """Store the clients' states in files of a folder if they would exceed ``state_memory``.

@@ -15,7 +15,7 @@ from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
-from fedlit.federation.examinations import Compiler, examine
+from fedlit.federation.examinations import Compiler, KnownLabels, Learners, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import IncompatibleError
 from fedlit.sites.messages import Member, Prepare, Task
@@ -90,6 +90,18 @@ class PreparedPhase:
                 key="model-size-differs",
             )
         return down
+
+    def examine_labels(self, client: Client) -> None:
+        """Refuse to train a client that learns nothing.
+
+        Raises:
+            ConfigError: None of its training labels is known, and a step has no gradient.
+        """
+        program, local = self.worker.program, self.worker.local
+        learners = Learners(
+            {client.name: client}, program.data, local.layout.classes, program.batch_size, lambda: local
+        )
+        examine(learners, (KnownLabels(),))
 
     def check_first_weights(self, down: Broadcast) -> None:
         """Compare the weights of the first round with those of the plan, except for the objective's variables.

@@ -169,6 +169,8 @@ class ResidentSite:
         if self.policy.configs is not None and ready.plan.weights and task.asked.index <= 0:
             ready.check_first_weights(down)
         with reading():
+            if trains and not state.batches:
+                ready.examine_labels(client)
             payload, [(after, report)] = ready.worker.train([(client.name, state)], down, rnd)
         self.policy.check_vectors(payload.vectors)
         whole = {}

@@ -11,7 +11,7 @@ from PIL import Image
 from refusals import refused
 from scripted import Net, fit, net, part
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from fedlit.aggregators import MOON, FedAvg
 from fedlit.core.objective import Objective
@@ -250,3 +250,39 @@ def test_an_objective_that_learns_from_images_without_labels_keeps_its_value():
 def test_a_loss_that_takes_unknown_labels_for_numbers_is_advised():
     with refused("loss-not-finite", "client 'south'", "unknown labels (NaN) out of the loss"):
         fit(net(), clients(lambda x, y, i: (x, y * (NAN if i == 5 else 1)), of="south", splits=(0,)))
+
+
+def nobody_knows(x, y, i):
+    return x, torch.full_like(y, NAN)
+
+
+class Consistent(Net):
+    """A module that also learns from images without labels."""
+
+    def training_step(self, batch, batch_idx):
+        logits = self(batch[0])
+        return BCE()(logits, batch[1]) + logits.square().mean()
+
+
+@pytest.mark.parametrize("model", [Linear, lambda: Linear(AUCSaddle()), Own], ids=["BCE", "saddle", "Own"])
+@pytest.mark.parametrize("wrap", [True, False], ids=["fetched", "tensors"])
+def test_a_client_that_would_teach_nothing_is_refused(model, wrap):
+    data = clients(nobody_knows, of="south", splits=(0,))
+    if not wrap:
+        images = data["south"][0].dataset.tensors[0]
+        data["south"] = (TensorDataset(images, torch.full((12, 2), NAN)), *data["south"][1:])
+    with refused("check-known-labels", "client 'south'", "12 examples", "50%", "federation.clients"):
+        fit(model(), data)
+
+
+@pytest.mark.parametrize(
+    "model", [lambda: Linear(BCE("negative")), Consistent], ids=["unknown is negative", "consistency"]
+)
+def test_a_client_without_labels_that_teaches_stays(model):
+    torch.manual_seed(0)
+    assert fit(model(), clients(nobody_knows, of="south", splits=(0,))).model.head.weight.isfinite().all()
+
+
+def test_a_single_known_label_is_enough():
+    one = clients(lambda x, y, i: (x, torch.where(torch.arange(2) == i - 10, y, NAN)), of="south", splits=(0,))
+    assert fit(Linear(), one).model.head.weight.isfinite().all()

@@ -76,6 +76,8 @@ MUTANTS = (
     Mutant("an input that is not finite is not looked for", "core/rounds.py",
            "        refuse_input(stream.dataset, indices.tolist(), f\"{what} in {where}\")\n", "",
            "hostile/test_examples.py"),
+    Mutant("a client without labels counts", "federation/session.py", "examine(learners, (KnownLabels(),))", "...",
+           "hostile/test_examples.py"),
     Mutant("examples are not fetched twice", "federation/examinations/data.py", "if fetched(data.dataset, number) !=",
            "if False and fetched(data.dataset, number) !=", "federation/test_examinations.py"),
     Mutant("a moved run trains on", "tracking/run.py", "            self.check_in_place()\n", "",

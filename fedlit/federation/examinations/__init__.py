@@ -6,7 +6,7 @@ that only show over rounds are detected by :class:`StalledTraining`.
 
 from lightning.pytorch import LightningModule
 
-from fedlit.federation.examinations.data import OF_DATA, examine_clients
+from fedlit.federation.examinations.data import OF_DATA, KnownLabels, Learners, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
 from fedlit.federation.examinations.machine import Compiler
 from fedlit.federation.examinations.modules import (
@@ -35,11 +35,11 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 """Checks of a module, in order; each may rely on the checks before it."""
 
 EVERY = (
-    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Behaviour(), Compiler(), StalledTraining,
+    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Behaviour(), KnownLabels(), Compiler(), StalledTraining,
 )  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [
-    "EVERY", "OF_MODULES", "Behaviour", "Compiler", "Examination", "HooksOfSteps", "NewOptimizer", "Trial",
-     "examine", "examine_clients",
+    "EVERY", "OF_MODULES", "Behaviour", "Compiler", "Examination", "HooksOfSteps", "KnownLabels", "Learners",
+    "NewOptimizer", "Trial", "examine", "examine_clients",
 ]  # fmt: skip

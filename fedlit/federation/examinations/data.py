@@ -1,15 +1,18 @@
 """Checks of the clients' data before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fedlit.core.errors import DataError
+from fedlit.core.batches import BatchStream
+from fedlit.core.errors import DataError, TrainingError
 from fedlit.core.examples import fetch
-from fedlit.core.labels import agrees, has_exact_labels, stored_columns, wrong_labels
-from fedlit.core.messages import ClientData
+from fedlit.core.labels import agrees, all_labels, fetched_labels, has_exact_labels, stored_columns, wrong_labels
+from fedlit.core.local_model import LocalModel
+from fedlit.core.messages import Client, ClientData
 from fedlit.core.randomness import undisturbed
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
@@ -97,6 +100,74 @@ class SameExamples(Examination[TrainingData]):
                     f"would depend on the number of processes; {self.advice}"
                 )
         return ""
+
+
+@dataclass(frozen=True)
+class Learners:
+    """Clients with their data, and the model that they are about to train.
+
+    Attributes:
+        model: Makes the model.
+    """
+
+    clients: Mapping[str, Client]
+    data: Mapping[str, ClientData]
+    classes: Sequence[str]
+    batch_size: int
+    model: Callable[[], LocalModel]
+
+
+class KnownLabels(Examination[Learners]):
+    """Each client has a known training label, or learns without: others would count in the mean and teach nothing."""
+
+    name = "known labels"
+    advice = "leave the client out (federation.clients), or add labels"
+
+    def problem(self, learners: Learners) -> str:
+        """Try a step at the clients without any known label."""
+        train = {name: learners.data[name].train for name in learners.clients}
+        unknown = [
+            name for name in train if learners.classes and not _has_known_label(train[name], len(learners.classes))
+        ]
+        model = learners.model() if unknown else None
+        idle = [name for name in unknown if not _learns(model, train[name], learners.batch_size, name)]
+        if not idle:
+            return ""
+        share = sum(learners.clients[name].weight for name in idle)
+        return (
+            f"client {', '.join(map(repr, idle))}: expected a known training label, found none in "
+            f"{sum(len(train[name]) for name in idle)} examples, on which a step has no gradient (they would be "
+            f"{share:.0%} of the mean); {self.advice}"
+        )
+
+
+def _has_known_label(dataset: Dataset, classes: int) -> bool:
+    """Return whether a label is known; of a data set without stored labels, examples are fetched up to the first."""
+    try:
+        if not has_exact_labels(dataset, range(classes)):
+            rows = torch.arange(len(dataset))
+            if _any_known(fetched_labels(dataset, rows[:1], classes)):
+                return True
+        stored = all_labels(dataset, classes, fetching=False)
+        return _any_known([stored] if stored is not None else fetched_labels(dataset, rows, classes))
+    except DataError:  # it has other labels than of these classes
+        return True
+
+
+def _any_known(labels: Iterable[Tensor]) -> bool:
+    return any(not each.isnan().all() for each in labels)
+
+
+def _learns(model: LocalModel, dataset: Dataset, batch_size: int, client: str) -> bool:
+    """Return whether a step on a client's data has a gradient."""
+    model.train()
+    model.flat.grad.zero_()
+    with undisturbed():
+        try:
+            model.gradient(BatchStream(dataset, batch_size, 0, client)[0], 0)
+        except TrainingError:  # the loss is a constant
+            return False
+    return bool((model.flat.grad.isfinite() & (model.flat.grad != 0)).any())
 
 
 OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), FirstExamples(), SameExamples())
