@@ -16,6 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError, DataError
 from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
+from fedlit.models.pretrained import with_pretrained_weights
 from fedlit.models.steps import Classifier
 
 TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")
@@ -193,7 +194,8 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
                 f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights",
                 key="backbone-without-pretrained",
             )
-        return timm.create_model(name, pretrained=pretrained and may_fetch(), **options)
+        fetches = pretrained and may_fetch()
+        return with_pretrained_weights(name, **options) if fetches else timm.create_model(name, **options)
     if not Path(weights).is_file():
         raise ConfigError(f"model.weights: no file or directory {weights}", key="weights-file-missing")
     try:

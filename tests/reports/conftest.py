@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 
+from fedlit.models import pretrained
 from fedlit.reports.compare import page
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -19,6 +20,7 @@ def no_pretrained(monkeypatch):
         return create("resnet10t" if name.startswith("densenet") else name, **options | {"pretrained": False})
 
     monkeypatch.setattr(timm, "create_model", created)
+    monkeypatch.setattr(pretrained, "_silence", lambda ask: "")
 
 
 @pytest.fixture(scope="module", autouse=True)
