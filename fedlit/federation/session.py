@@ -21,6 +21,7 @@ from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.governing import composed_name
 from fedlit.core.hooks import initial_client_state, personalise, state_of
 from fedlit.core.local_model import LocalModel
+from fedlit.core.local_training import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientReport, ClientState, Mask, Measured, Round, ServerState
 from fedlit.core.module import copy_of
@@ -154,10 +155,10 @@ class Session:
             ConfigError: No training label of a client is known, and a step at it has no gradient.
         """
         if self.engine.keeps_states:
-            program, training = self.program, replace(self.program.training, compiled=False)
+            program = self.program
 
             def model() -> LocalModel:
-                return LocalModel(self.fabric, copy_of(program.module), program.aggregators, training)
+                return LocalModel(self.fabric, copy_of(program.module), program.aggregators, LocalTraining())
 
             learners = Learners(self.clients, program.data, self.classes, program.batch_size, model)
             examine(learners, (KnownLabels(),))

@@ -13,6 +13,7 @@ from fedlit.core.examples import fetch
 from fedlit.core.labels import agrees, all_labels, fetched_labels, has_exact_labels, stored_columns, wrong_labels
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Client, ClientData
+from fedlit.core.module import loss_of, step_of
 from fedlit.core.randomness import undisturbed
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
@@ -158,16 +159,19 @@ def _any_known(labels: Iterable[Tensor]) -> bool:
     return any(not each.isnan().all() for each in labels)
 
 
-def _learns(model: LocalModel, dataset: Dataset, batch_size: int, client: str) -> bool:
+def _learns(local: LocalModel, dataset: Dataset, batch_size: int, client: str) -> bool:
     """Return whether a step on a client's data has a gradient."""
-    model.train()
-    model.flat.grad.zero_()
-    with undisturbed():
-        try:
-            model.gradient(BatchStream(dataset, batch_size, 0, client)[0], 0)
-        except TrainingError:  # the loss is a constant
-            return False
-    return bool((model.flat.grad.isfinite() & (model.flat.grad != 0)).any())
+    local.train()
+    training_step = step_of(local.module, "training_step")
+    try:
+        with undisturbed():
+            batch = BatchStream(dataset, batch_size, 0, client)[0]
+            loss = loss_of(local.module, local.apply(lambda moved: training_step(moved, 0), batch))
+        parameters = [parameter for parameter in local.module.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    except TrainingError:  # the loss is a constant
+        return False
+    return any(each is not None and bool((each.isfinite() & (each != 0)).any()) for each in gradients)
 
 
 OF_DATA: tuple[Examination[TrainingData], ...] = (Labels(), FirstExamples(), SameExamples())
