@@ -64,7 +64,10 @@ def required_checkpoint(experiment: Experiment) -> Path:
 
 def _which(path: Path, asked: str) -> str:
     """Return which of the run's models a checkpoint has, and how to take the best one if it is another."""
-    best, last = (checkpoint.find(path.parent, which) for which in ("best", "last"))
+    try:
+        best, last = (checkpoint.find(path.parent, which) for which in ("best", "last"))
+    except CheckpointError:  # the error names the file when the checkpoint itself is read
+        best = last = None
     names = [name for name, other in (("best", best), ("last", last)) if other == path]
     text = f"the {' and '.join(names) or 'model'}{' model' * bool(names)}"
     if best in (None, path):

@@ -336,7 +336,7 @@ def test_labels_of_another_shape_are_refused():
             for client in self.clients.values():
                 client.train.tensors = (client.train.tensors[0], client.train.tensors[1].expand(-1, 2))
 
-    with refused("scgdam-labels-not-one-column", "[5, 1] and [5, 2]"):
+    with refused("label-columns-differ", "client 'site-0'", "[B, 1]", "[5, 2]"):
         run([LocalSCGDAM()], seeded(objective=AUCSaddle(prior=0.5, start="zeros")), Wide(), rounds=1)
 
 

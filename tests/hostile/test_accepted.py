@@ -76,7 +76,8 @@ ELSEWHERE = {
     "compile": "tests/federation/test_compile.py",
     **dict.fromkeys(
         ("table", "root", "image", "patient", "site", "labels", "findings", "separator", "splits", "test", "duplicates",
-         "sheet", "sites", "values", "uncertain", "blank", "views", "names", "missing", "official_split", "colour"),
+         "sheet", "encoding", "rows", "sites", "values", "uncertain", "blank",
+         "views", "names", "missing", "official_split", "colour"),
         "tests/data/own/test_image_table.py",
     ),
     "sampler": "tests/data/test_sampler.py",

@@ -90,7 +90,7 @@ BAD = [
     Bad("a program that draws", content(POSTSCRIPT), NO_IMAGE),
     Bad("a header alone", content(saved(Image.fromarray(GREY))[:20]), ""),
     Bad("a PNG cut off", content(saved(Image.fromarray(NOISE))[:1500]), "truncated"),
-    Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "truncated"),
+    Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "Premature end"),
     Bad("flipped pixels",
         content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
     Bad("a bomb", content(header_of(60_000, 60_000)), "exceeds limit"),

@@ -187,7 +187,7 @@ def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: ty
     clients = {name: examples(number) for number, name in enumerate("abc")}
     plain, looked = (here(m, tmp_path, clients, aggregators=[algorithm()], rounds=3) for m in (hooked(), looking))
     torch.testing.assert_close(looked, plain, rtol=0, atol=1e-6)
-    assert len(seen) == 3 * 3 * 2
+    assert len(seen) >= 3 * 3 * 2  # and the steps of the probe
     assert max(seen) < 1e-6
 
 

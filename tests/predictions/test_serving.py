@@ -242,7 +242,7 @@ class TestPredictOfAFolder:
         assert f"60 images: out/{how}.csv" in out
         assert "no scores for classes that the model has not learned: Nodule" in out
         table = pd.read_csv(f"out/{how}.csv")
-        assert list(table.columns) == ["image", *CLASSES]
+        assert list(table.columns) == ["image", *(f"score/{name}" for name in CLASSES)]
         images = (path.relative_to("images").as_posix() for path in Path("images").rglob("*.png"))
         assert sorted(table["image"]) == sorted(images)
         found = table.set_index("image").loc[expected.index]

@@ -70,16 +70,23 @@ class Behaviour(Examination[Trial]):
     )
 
     def problem(self, trial: Trial) -> str:
-        """Train a client, another one and the first again on one copy, then on another copy and in a plain loop."""
+        """Train a client, another one and the first again on one copy, then on another copy and in a plain loop.
+
+        A module or a plain loop that fails is left to the first round.
+        """
         module = trial.module
         if all(type(part).__module__.split(".")[0] in KNOWN for part in module.modules()):
             return ""
         first, *others = trial.clients
         copy, another = (_Turns(trial) for _ in range(2))
         before = _attributes(copy.module)
-        once = copy.round(first)
-        copy.round(others[0] if others else first, position=trial.steps)
-        again, elsewhere = copy.round(first), another.round(first)
+        try:
+            once = copy.round(first)
+            copy.round(others[0] if others else first, position=trial.steps)
+            again, elsewhere = copy.round(first), another.round(first)
+            plainly = _plain_loop(trial, first) if objective_of(module) is None and not copy.ascends else None
+        except Exception:  # of the module or its data; the first round names the client and the step
+            return ""
         after = _attributes(copy.module)
         changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
         kind = type(module).__name__
@@ -89,8 +96,8 @@ class Behaviour(Examination[Trial]):
             (again, exact, "after another client has trained on the same copy of the module", self.advice),
             (elsewhere, exact, "on another copy of the module", self.advice),
         ]
-        if objective_of(module) is None:
-            cases.append((_plain_loop(trial, first), CLOSE, "in a plain PyTorch loop", UNSHARED))
+        if plainly is not None:
+            cases.append((plainly, CLOSE, "in a plain PyTorch loop", UNSHARED))
         for other, bound, where, advice in cases:
             if difference := _difference(copy.start, once, other, bound):
                 return (
@@ -110,6 +117,12 @@ class _Turns:
         # An objective's constants are NaN until all clients have measured them; any share does here.
         self._down = Broadcast(self._local.flat.w.clone(), torch.where(stats.isnan(), 0.5, stats), [])
         self.start = _state(self.module)
+
+    @property
+    def ascends(self) -> bool:
+        """Whether parameters are maximised, which a plain loop would minimise."""
+        dual = self._local.layout.slices["dual"]
+        return dual.start < dual.stop
 
     def round(self, name: str, position: int = 0) -> State:
         """Train a client's round from the start, with the batches from a position on; return all values."""

@@ -19,6 +19,7 @@ from toys import ToyData, ToyNet
 from fedlit.core.fabric import make_fabric
 from fedlit.core.system.pickling import Pickler
 from fedlit.federation.assembly import assemble
+from fedlit.federation.engines import pool
 from fedlit.federation.engines import shared_memory as shared
 from fedlit.federation.engines.shared_memory import ALIGNMENT, Handle, SharedFolder
 from fedlit.federation.federation import Federation
@@ -124,7 +125,7 @@ def test_no_room_says_what_to_do(folder, monkeypatch):
 
 
 def test_no_room_for_what_workers_begin_with_says_what_to_do(monkeypatch):
-    monkeypatch.setattr(Pickler, "dump", FULL)
+    monkeypatch.setattr(pool, "Pickler", type("Full", (Pickler,), {"dump": FULL}))
     federation = Federation([], rounds=1, schedule=ConstantSchedule(1, "steps"), workers=2)
     with pytest.raises(OSError, match=r"no room for the model and the data in shared memory: .*federation.workers: 1"):
         assemble(federation, ToyNet(), ToyData(3), make_fabric("cpu"))
