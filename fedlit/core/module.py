@@ -39,7 +39,7 @@ def copy_of(module: LightningModule) -> LightningModule:
     """
     try:
         return copied(module)
-    except Exception as error:  # of any library, in whose words it is told
+    except Exception as error:  # of any library; the message quotes it
         raise ConfigError(
             f"{type(module).__name__} cannot be copied{_culprit(module)}: {str(error).partition('. ')[0]}; create open "
             "files, locks and generators where they are used",

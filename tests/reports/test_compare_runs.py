@@ -60,8 +60,8 @@ def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_sweeps_case_is_the_methods(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", None, tagged(config(), case="plain", method="FedAvg"))
-    write_run(tmp_path / "b", None, tagged(config(rounds=5), case="long"))
+    write_run(tmp_path / "a", None, tagged(config(), method="plain"))
+    write_run(tmp_path / "b", None, tagged(config(rounds=5), method="long"))
     write_run(tmp_path / "c", None, tagged(config(rounds=9), method="long"))
     names = [method.name for method in grouped(loaded(tmp_path / "a", tmp_path / "b", tmp_path / "c"))]
     assert names == ["plain", "long, rounds=5", "long, rounds=9"]

@@ -44,7 +44,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Trial:
-    """What a probe needs.
+    """The module, the clients and the machine of a probe.
 
     Attributes:
         clients: Data of the clients, of which the first two train.
@@ -60,7 +60,7 @@ class Trial:
 
 
 class Behaviour(Examination[Trial]):
-    """A client's round gives the same weights whoever has trained before it, in any copy, and in a plain loop."""
+    """A client's round gives the same weights after any other client's, in any copy, and in a plain loop."""
 
     name = "behaviour"
     advice = (
@@ -120,7 +120,7 @@ class _Turns:
 
     @property
     def ascends(self) -> bool:
-        """Whether parameters are maximised, which a plain loop would minimise."""
+        """Return whether parameters are maximised, which a plain loop would minimise."""
         dual = self._local.layout.slices["dual"]
         return dual.start < dual.stop
 
@@ -130,7 +130,17 @@ class _Turns:
         state = initial_client_state([], local.layout)
         state.batches = position
         stream = BatchStream(data.train, self._trial.batch_size, 0, name)
-        rnd = Round(0, 0, 1.0, self._trial.steps, "steps", 0, True, False, cohort=(name,))
+        rnd = Round(
+            index=0,
+            stage=0,
+            lr_factor=1.0,
+            window=self._trial.steps,
+            unit="steps",
+            seed=0,
+            first_of_stage=True,
+            last_of_stage=False,
+            cohort=(name,),
+        )
         with readable_errors(self.module, f"training client {name!r}"):
             client_round(local, stream, Client(name, data.classes, len(data.train), 1.0), state, self._down, rnd)
         return _state(self.module)
