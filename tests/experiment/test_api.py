@@ -357,3 +357,9 @@ def test_each_setting_is_spelled_once_and_shown_to_who_asks_for_help():
     told = inspect.getdoc(fedlit.fit)
     assert [name for name in shown if f"\n    {name}: " not in told] == []
     assert "see :class:`fedlit" not in told
+
+
+def test_what_is_public_is_listed_and_there():
+    assert {"fit", "aggregators", "data", "errors", "testing"} <= set(dir(fedlit))
+    assert [name for name in dir(fedlit) if not hasattr(fedlit, name)] == []
+    assert "sys" not in dir(fedlit)
