@@ -305,7 +305,8 @@ def round_metrics(
 
 def _rates(reports: Sequence[ClientReport]) -> dict[str, float]:
     """Return the learning rate of each parameter group at the start of a round, the mean if clients differ in it."""
-    groups = zip(*(report.rates for report in reports), strict=True)
+    # A site may send fewer rates than others; that must not end the run of all.
+    groups = zip(*(report.rates for report in reports), strict=False)
     means = [fmean(rates) if len(set(rates)) > 1 else rates[0] for rates in groups]
     return {f"round/lr{f'/pg{number}' * (number > 1)}": rate for number, rate in enumerate(means, 1)}
 
