@@ -139,7 +139,7 @@ INPUTS = [
     Wrong("metrics that are no text", content("b/metrics.csv", bytes(range(256))),
         ("b/metrics.csv, line 1: expected 'step,key,value'",)),
     Wrong("a file for a run", lambda: None,
-        ("a/config.yaml: expected a run directory, or a CSV file of predictions, found another file",),
+        ("a/config.yaml: expected a run directory, or a CSV or Parquet file of predictions, found another file",),
         "compare a/config.yaml"),
     Wrong("a folder without runs", lambda: Path("e").mkdir(), ("e: expected a run directory",), "compare e"),
     Wrong("no run", lambda: None, ("compare: name runs",), "compare"),
