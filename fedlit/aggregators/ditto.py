@@ -30,7 +30,7 @@ class Ditto(Aggregator):
     on the same batch, and ``self.log`` in a training step logs the mean of both.
 
     Deviations: v_k takes as many steps as w, in its rounds only, with plain SGD: no momentum, weight decay or clipping.
-    Two phases do not share v_k.
+    The next phase does not get v_k.
 
     Args:
         lam: Strength of the pull, the paper's lambda, at least 0; 0 is a model that each client trains alone.

@@ -16,7 +16,7 @@ from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
 COLUMNS = (
-    "time", "lead", "run", "phase", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes",
+    "time", "lead", "run", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes",
     "arrays",
     "header", "config", "question", "hash",
 )  # fmt: skip
@@ -61,7 +61,7 @@ def summed(lines: Sequence[tuple[str, LedgerEntry]]) -> dict[tuple[str, str, str
     """Return what was asked by run, lead and question, in the order in which it began."""
     summaries: dict[tuple[str, str, str], Asked] = {}
     for _, entry in lines:
-        what = " ".join(printable(part) for part in (entry.phase, entry.verb, entry.view or entry.client) if part)
+        what = " ".join(printable(part) for part in (entry.verb, entry.view or entry.client) if part)
         asked = summaries.setdefault((printable(entry.run), printable(entry.lead), what), Asked(entry.time, entry.time))
         asked.last = max(asked.last, entry.time)
         asked.messages += 1

@@ -293,8 +293,7 @@ class ClientState:
 
     Attributes:
         batches: Batches drawn so far, the position in the client's stream.
-        w, stats: Elements that the client keeps to itself, in flat order; empty until its first round, unless it has
-            them from an earlier phase.
+        w, stats: Elements that the client keeps to itself, in flat order; empty until its first round.
         optimizer: Optimizer state, kept only with ``optimizer_state: keep``.
         aggregators: One state per aggregator.
         buffers: The module's buffers that are not statistics and differ from their start.

@@ -2,7 +2,7 @@
 
 A federation trains a module by ``training_step`` and ``configure_optimizers``, scores it by ``validation_step`` and
 ``predict_step``, and collects ``self.log``. There is no Trainer. ``self.global_step`` is the number of steps that the
-client has trained so far, over all rounds of a phase, and ``self.current_epoch`` its completed passes over its own
+client has trained so far, over all rounds, and ``self.current_epoch`` its completed passes over its own
 training images; both continue after a resume.
 """
 

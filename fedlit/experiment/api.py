@@ -119,7 +119,8 @@ def fit(
         fast_dev_run: Whether to try one round of one step, without keeping any results.
         logger: Logger besides the run directory: True for MLflow, False for none, a tracker, a logger of
             ``lightning.pytorch.loggers``, or a list of several.
-        phases: Phases that run before the main part, in order.
+        phases: Phases before the main part, in order: each is a run of its own in ``phases/NAME`` of the run's
+            directory, from whose best model the next one starts.
         callbacks: Your own callbacks, which follow the rounds.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         devices: Number of processes on this machine, one device each, or a list of device indices.
@@ -165,6 +166,7 @@ def fit(
             "fast_dev_run": fast_dev_run,
             "logger": logger,
             "phases": list(phases or []),
+            "phase": None,
             "callbacks": callbacks if callbacks is None else list(callbacks),
             "fabric": {
                 "accelerator": accelerator, "devices": devices, "num_nodes": num_nodes, "precision": precision
@@ -172,7 +174,8 @@ def fit(
             "model": section | {"init_args": {k: v for k, v in section["init_args"].items() if k != "classes"}},
             "federation": _settled(federation),
         }  # fmt: skip
-        config = marked(yaml.safe_dump(plain(options) | {"data": _of_data(data)}, sort_keys=False))
+        written = {"data": _of_data(data), "phases": [described(phase)["init_args"] for phase in phases or []]}
+        config = marked(yaml.safe_dump(plain(options) | written, sort_keys=False))
         seed_process(seed, "initial weights")
         prints = fingerprints(start, data, fabric)
         objects = {"fabric": fabric, "data": data, "model": start, "federation": federation, "fingerprints": prints}

@@ -1,13 +1,14 @@
 """Experiments: configurations and the objects that they describe."""
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule
 from rich.console import Console
 
@@ -16,22 +17,23 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
+from fedlit.core.seeds import derive_seed
 from fedlit.core.system import documents
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.naming import Names
-from fedlit.experiment.phases import Phase, RunPart
+from fedlit.experiment.phases import Phase, settings_of, started
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.engines.base import Away
 from fedlit.federation.evaluation import sanity_check
 from fedlit.federation.federation import Federation
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.addresses import MARK, without_credentials
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.loggers import tracker_of
-from fedlit.tracking.run import git_revision
+from fedlit.tracking.names import PHASE
+from fedlit.tracking.run import PHASES, git_revision
 
 
 @dataclass
@@ -45,6 +47,8 @@ class Experiment:
         away: Access to the clients, if they are not in this process.
         fingerprints: Fingerprints of objects that no configuration describes, by name, of a run in Python.
         begun: Directory of a run that was killed before its first checkpoint, in which it starts again.
+        phase: Name of the phase that this run is; its rounds draw from a stream of this name.
+        alters: That phase, whose objective, optimizer and trained part replace those of the model.
         console: Console for messages, which prints only on the first rank.
     """
 
@@ -67,9 +71,10 @@ class Experiment:
     away: Away | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
     begun: Path | None = None
+    phase: str | None = None
+    alters: Phase | None = None
 
     def __post_init__(self) -> None:
-        self.names = Names.of(self.federation, self.model, self.settings, self.seed)
         self.console = Console(quiet=not self.fabric.is_global_zero, highlight=False, markup=False, soft_wrap=True)
 
     @classmethod
@@ -82,13 +87,21 @@ class Experiment:
             tracker=tracker_of(options["logger"]),
             tags={name: without_credentials(str(value), MARK) for name, value in options["tags"].items()},
             callbacks=options["callbacks"] or [],
-            **{key: options[key] for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "phases")},
+            **{
+                key: options[key]
+                for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "phases", "phase")
+            },
             **objects,
         )
 
     @cached_property
-    def parts(self) -> list[RunPart]:
-        """The parts of the run in order: its phases, then the main part.
+    def names(self) -> Names:
+        """Names of the method and its parts, and of the run."""
+        return Names.of(self.federation, self._altered(self.model), self.settings, self.seed)
+
+    @cached_property
+    def runs(self) -> list["Experiment"]:
+        """The runs that are trained one after the other: the phases, then this one.
 
         Raises:
             ConfigError: Two phases have the same name, or the settings of one contradict each other.
@@ -96,52 +109,75 @@ class Experiment:
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ConfigError(f"phases: expected different names, found {names}", key="phase-names-repeated")
-        parts = [RunPart(phase.federation(self.federation), phase, self.seed) for phase in self.phases]
-        for part in parts if self.fast_dev_run else ():
-            part.federation.one_step()
-        return [*parts, RunPart(self.federation, seed=self.seed)]
+        return [*(self._phase(number) for number in range(len(names))), self]
+
+    def _phase(self, number: int) -> "Experiment":
+        phase = self.phases[number]
+        federation, settings = phase.federation(self.federation), settings_of(self.settings, number)
+        if self.fast_dev_run:
+            federation.rounds, federation.schedule = 1, self.federation.schedule
+        return replace(
+            self, settings=settings, experiment=PHASES, name=phase.name, ckpt_path=None, federation=federation,
+            tracker=self.tracker.of_phase(), tags={**self.tags, PHASE: phase.name}, phases=self.phases[:number],
+            away=self.away and self.away.of_run(settings), fingerprints={}, begun=None, phase=phase.name, alters=phase,
+        )  # fmt: skip
+
+    def placed(self, run: Path) -> "Experiment":
+        """Return this phase as a run in the directory of the whole run, ``RUN/phases/NAME``."""
+        settings = {
+            **self.settings, "experiment": self.experiment, "name": self.name, "run_dir": str(run), "ckpt_path": None
+        }  # fmt: skip
+        config = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)
+        return replace(self, run_dir=run, settings=settings, config=config)
 
     @property
     def eval_batches(self) -> int | None:
         """Number of batches of each data set in an evaluation; None for all, also if sites evaluate only whole sets."""
         return 1 if self.fast_dev_run and not (self.away and self.away.whole) else None
 
-    def session(self, run: Path | None = None, part: RunPart | None = None) -> Session:
-        """Make the session of a part, by default the main part, with the model of the run's earlier parts."""
-        part = part or self.parts[-1]
-        model, personal_state = self._after(self.parts[: self.parts.index(part)], run)
+    def session(self, directory: Path | None = None) -> Session:
+        """Make the session of the run in a directory, which starts from the weights of its phases.
+
+        Without a directory it starts from its own first weights.
+        """
+        start = started(self.model, self.phases, directory) if self.phases and directory else self.model
         names = self.names
         tags = {"fedlit.method": names.method, "fedlit.group": names.group, "fedlit.seed": str(self.seed)} | self.tags
         tags |= {"fedlit.version": __version__, "fedlit.git": git_revision() or "none"}
-        tags |= {"fedlit.phases": str(len(self.phases))} if part.phase else {}
+        seed = derive_seed(self.seed, "phase", self.phase) if self.phase else self.seed
         return assemble(
-            part.federation, part.model(model), self.data, self.fabric, part.seed, tags=tags, away=self.away,
-            limit_eval_batches=self.eval_batches, personal_state=personal_state, phase=part.name,
+            self.federation, self._altered(start), self.data, self.fabric, seed, tags=tags, away=self.away,
+            limit_eval_batches=self.eval_batches,
         )  # fmt: skip
 
-    def first_session(self, run: Path | None) -> tuple[Session, list[RunPart]]:
-        """Make the session of the first unfinished part, once the main part has been checked; return the unfinished.
+    def check(self, session: Session) -> None:
+        """Check the monitor of a run, and what it hands on if it is a phase, before anything is trained.
 
-        The main part is always among them, because it ends with the test.
+        Raises:
+            ConfigError: There is no such metric, or nobody trains what is handed on.
         """
-        first, *others = [part for part in self.parts[:-1] if not part.finished(run)] + self.parts[-1:]
-        # Not for a frozen body, whose features would be computed in vain if a phase changes it.
-        if first.phase is not None and Parts.of(self.model).fixed_features is None:
-            main = self.session()
-            with closing(main.engine):
-                Monitor.resolve(self.federation, sanity_check(main, main.restore(None)[0]), bool(self.callbacks))
-        return self.session(run, first), [first, *others]
+        if self.alters:
+            self.alters.check_handed_on(session)
+        Monitor.resolve(self.federation, sanity_check(session, session.restore(None)[0]), bool(self.callbacks))
 
-    def _after(self, parts: Sequence[RunPart], run: Path | None) -> tuple[LightningModule, PersonalState | None]:
-        """Return the model after a run's earlier parts, and what clients kept in the last of them."""
-        if run is None or not parts:
-            return self.model, None
-        model = copy_of(self.model)
-        fresh = {name: value.clone() for name, value in model.state_dict().items()}
-        for part in parts:
-            personal_state = part.personal_state(run, model, self.fabric)
-            part.carry_over(run, model, fresh)
-        return model, personal_state
+    def check_later(self) -> None:
+        """Check a run that is trained after others, on the first weights of its model.
+
+        Raises:
+            ConfigError: Its settings do not fit the model or the data.
+        """
+        model = self._altered(self.model)
+        if (parts := Parts.of(model)).fixed_features is not None:  # its features would be computed in vain
+            if parts.train_only is None or self.away is not None:
+                return
+            model = copy_of(model)
+            model.train_only("all")
+        session = replace(self, model=model, alters=None, federation=replace(self.federation, workers=1)).session()
+        with closing(session.engine):
+            self.check(session)
+
+    def _altered(self, model: LightningModule) -> LightningModule:
+        return self.alters.model(model) if self.alters else model
 
 
 @contextmanager

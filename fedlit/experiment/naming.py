@@ -31,7 +31,7 @@ def is_data_seed(key: str) -> bool:
 
 
 TOTALS = {"bytes/up": "total/bytes_up", "bytes/down": "total/bytes_down", "round/steps": "total/steps"}
-"""Metrics of a round, and the names of their sums over all rounds and phases."""
+"""Metrics of a round, and the names of their sums over all rounds."""
 
 
 WORD_LENGTH = 40

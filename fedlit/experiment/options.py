@@ -78,6 +78,8 @@ def experiment_parser(description: str = "") -> Parser:
     parser.add_argument("--logger", type=LoggerSetting, default=True, help=logger)
     phases = "Phases that run before the main part of the federation, in order. See --phases.help."
     parser.add_argument("--phases", type=list[Phase], default=[], help=phases)
+    of_phase = "Name of the phase that this run is, as in the config.yaml of a phase; its rounds have their own seed."
+    parser.add_argument("--phase", type=str | None, default=None, help=of_phase)
     following = "Your own callbacks: subclasses of fedlit.federation.callbacks.Callback, each by class_path."
     parser.add_argument("--callbacks", type=list[Callback] | None, default=None, help=following)
     parser.add_subclass_arguments(FederatedDataModule, "data", required=True, help=CHOSEN.format("PhantomCXR"))

@@ -14,7 +14,7 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.names import TEST
 from fedlit.tracking.removal import remove_from_mlflow
-from fedlit.tracking.run import Result, last_checkpoint, metric_of
+from fedlit.tracking.run import PHASES, Result, last_checkpoint, metric_of
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,8 @@ def remove_run(run: Path, tracking_uri: str | None = None) -> str:
     lock = RunLock(run)
     lock.acquire()
     try:
-        done = remove_from_mlflow(run, tracking_uri)
+        for each in (*sorted(run.glob(f"{PHASES}/*")), run):
+            done = remove_from_mlflow(each, tracking_uri)
         shutil.rmtree(run)
     except OSError as error:
         raise ConfigError(f"{run}: cannot be removed: {error.strerror or error}", key="runs-remove-failed") from error

@@ -1,48 +1,44 @@
-"""The parts of a run: its phases, such as training a body on one source, and finally the main part."""
+"""The phases of a run, such as training a body on one source: each is a run of its own before the last one."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import OptimizerCallable
-from torch import Tensor, nn
+from torch import nn
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import FederationFabric
-from fedlit.core.flat import Layout
-from fedlit.core.local_model import configured
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.module import copy_of
 from fedlit.core.objective import Objective
-from fedlit.core.seeds import derive_seed
 from fedlit.core.system.argument_types import checked
 from fedlit.experiment.naming import check_name
 from fedlit.federation.federation import Federation
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Participation
 from fedlit.federation.session import Session
 from fedlit.federation.settings import RoundSettings, Settings
-from fedlit.tracking.run import Run
-
-FOLDER = "phases"
+from fedlit.tracking.run import PHASES, run_above
 
 INHERITED = ("participation", "weights", "gradient_clip", "gradient_clamp", "eval_every", "checkpoint_every")
 """Settings that a phase inherits from the main part if it leaves them out."""
+
+OF_THE_MODEL = ("objective", "optimizer", "trainable")
+"""Keys of a phase that replace arguments of the model."""
 
 
 @checked
 @dataclass(kw_only=True)
 class Phase(RoundSettings):
-    """A phase: rounds before the main part, with its own clients, objective and algorithms.
+    """A phase: a run before the main part, with its own clients, objective and algorithms.
 
-    The next phase starts from the best model of this one. All phases log to the same run, and their rounds are numbered
-    consecutively. The states of algorithms start afresh in each phase; a part of the model that a client keeps in both
-    phases continues with the client's values. By default participation, weights, gradient_clip, gradient_clamp,
-    eval_every and checkpoint_every are as in the main part; lr_factors are not.
+    The next phase, or the main part, starts from the best model of this one. Only the federation's model is handed on:
+    states of algorithms and optimizers start afresh, and what clients keep to themselves ends with the phase. By
+    default participation, weights, gradient_clip, gradient_clamp, eval_every and checkpoint_every are as in the main
+    part; lr_factors are not.
 
     Args:
         name: Name of the phase, and of its folder in the run directory.
@@ -84,90 +80,107 @@ class Phase(RoundSettings):
         except ConfigError as error:
             raise ConfigError(f"phases, {self.name!r}: {error}", key=error.key) from error
 
-
-class RunPart:
-    """Consecutive rounds of a run with the same settings: a phase, or the main part.
-
-    Attributes:
-        name: Name of the phase; "" for the main part.
-        seed: Seed of the part, derived from that of the run.
-        title: A line for the terminal, or "" for the main part.
-    """
-
-    def __init__(self, federation: Federation, phase: Phase | None = None, seed: int = 0) -> None:
-        self.federation, self.phase = federation, phase
-        self.seed = derive_seed(seed, "phase", phase.name) if phase else seed
-        self.name = phase.name if phase else ""
-        self.title = f"phase {phase.name!r}, before the main part" if phase else ""
-
-    def model(self, main: LightningModule) -> LightningModule:
-        """Return the model that is trained in this part: a copy for a phase, the model itself for the main part.
+    def model(self, start: LightningModule) -> LightningModule:
+        """Return a copy of the model with the phase's objective, optimizer and trained part.
 
         Raises:
             ConfigError: The model lacks the objective, optimizer or head that the phase changes.
         """
-        if self.phase is None:
-            return main
-        model = copy_of(main)
+        model = copy_of(start)
         for part in ("objective", "optimizer"):
-            if getattr(self.phase, part) is not None:
+            if getattr(self, part) is not None:
                 self._needs(model, part)
-                setattr(model, part, copy.deepcopy(getattr(self.phase, part)))
-        if isinstance(self.phase.objective, Objective):
+                setattr(model, part, copy.deepcopy(getattr(self, part)))
+        if isinstance(self.objective, Objective):
             model.objective.build(len(model.classes))
-        if self.phase.trainable is not None:
+        if self.trainable is not None:
             self._needs(model, "train_only")
-            model.train_only(self.phase.trainable)
+            model.train_only(self.trainable)
         return model
 
-    def checkpoints(self, run: Path) -> Path:
-        """Return the folder of the part's checkpoints in a run."""
-        return (run / FOLDER / self.phase.name if self.phase else run) / "checkpoints"
+    def check_handed_on(self, session: Session) -> None:
+        """Refuse to hand on a part of the model that clients keep to themselves and nobody trains at the server.
 
-    def fit(self, session: Session, run: Run, asked: Path | None, **options: Any) -> int:
-        """Train the part from its last checkpoint (a phase) or from the ``asked`` one, see `Federation.fit`."""
-        folder = self.checkpoints(run.directory)
-        resume = asked if asked and asked.parent == folder else None
-        if self.phase:
-            resume = checkpoint.find(folder, "last")
-        return self.federation.fit(session, run, resume, checkpoints=folder, **options)
-
-    def finished(self, run: Path | None) -> bool:
-        """Return whether a run has completed all rounds of the part."""
-        last = checkpoint.find(self.checkpoints(run), "last") if run else None
-        return last is not None and self.federation.over(checkpoint.rounds(last), checkpoint.best(last))
-
-    def carry_over(self, run: Path, model: LightningModule, fresh: Mapping[str, Tensor]) -> None:
-        """Load the result of a phase into ``model`` by name; tensors that are not kept get their ``fresh`` values."""
-        learned, dropped = checkpoint.tensors(self._result(run)), self.dropped(model)
-        for name, value in model.state_dict().items():
-            if name.startswith(dropped):
-                value.copy_(fresh[name])
-            elif name in learned and learned[name].shape == value.shape:
-                value.copy_(learned[name])
-
-    def personal_state(self, run: Path, model: LightningModule, fabric: FederationFabric) -> PersonalState:
-        """Return the state that clients kept in a phase of a run; ``model`` is that before the phase."""
-        aggregators = self.federation.aggregators
-        layout = Layout.of(configured(fabric, self.model(model), aggregators))
-        return PersonalState(self._result(run), layout, aggregators, self.dropped(model), self.phase.name)
-
-    def _result(self, run: Path) -> Path:
-        """Return the checkpoint from which the next phase starts."""
-        folder = self.checkpoints(run)
-        return checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
-
-    def dropped(self, model: LightningModule) -> tuple[str, ...]:
-        """Return the beginnings of the names of tensors that start afresh after it."""
-        if self.phase is None or self.phase.keep == "all":
-            return ()
-        parts = [name for name, m in model.named_modules() if name == "head" or isinstance(m, Objective)]
-        return tuple(f"{name}." for name in parts)
+        Raises:
+            ConfigError: There is such a part; names it.
+        """
+        layout, masks = session.layout, session.masks.values()
+        ends = set(layout.groups(("head", "dual")))
+        handed_on = {segment.group for segment in layout.segments} - (set() if self.keep == "all" else ends)
+        handed_on |= {layout.stats_group} if layout.stats_size else set()
+        lost = {g for g in handed_on if any(m.kept[g] for m in masks) and not any(m.owned[g] for m in masks)}
+        if lost:
+            part = "the head" if lost <= ends else "a part of the body"
+            raise ConfigError(
+                f"phases, {self.name!r}: expected a model that the clients share, found {part} that each keeps to "
+                f"itself ({session.algorithm}); the next part would start from its first weights: "
+                f"{'hand on the body only (keep: body), or ' if part == 'the head' else ''}train the phase with "
+                "aggregators that share it",
+                key="phase-hands-on-untrained-part",
+            )
 
     def _needs(self, model: LightningModule, attribute: str) -> None:
         if not hasattr(model, attribute):
             raise ConfigError(
-                f"phases, {self.phase.name!r}: expected a model with {attribute!r}, which the phase changes, found "
+                f"phases, {self.name!r}: expected a model with {attribute!r}, which the phase changes, found "
                 f"{type(model).__name__} without; add it as in ImageClassifier",
                 key="phase-attribute-missing",
             )
+
+
+def directory_of(phase: str, run: Path) -> Path:
+    """Return the directory of a phase of a run, or of an earlier phase of the run of which ``run`` is a phase."""
+    return (run_above(run) or run) / PHASES / phase
+
+
+def started(model: LightningModule, phases: Sequence[Phase], run: Path) -> LightningModule:
+    """Return a copy of the model with the weights that the finished phases of a run hand on, by name.
+
+    Raises:
+        CheckpointError: A phase has no checkpoint, or one of another model.
+    """
+    model = copy_of(model)
+    fresh = {name: value.clone() for name, value in model.state_dict().items()}
+    for phase in phases:
+        folder = directory_of(phase.name, run)
+        learned, dropped = checkpoint.tensors(folder), _dropped(phase, model)
+        for name, value in model.state_dict().items():
+            if name.startswith(dropped):
+                value.copy_(fresh[name])
+            elif name in learned:
+                if learned[name].shape != value.shape:
+                    raise CheckpointError(
+                        f"{folder}: expected {name} of shape {tuple(value.shape)}, found {tuple(learned[name].shape)}: "
+                        "the phase trained another model or objective; use keep: body, or restore the folder",
+                        key="phase-of-other-model",
+                    )
+                value.copy_(learned[name])
+    return model
+
+
+def settings_of(settings: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return the configuration of a phase as that of a run, from that of the whole run."""
+    model, main = settings["model"], settings["federation"]
+    options = model.get("init_args") or {}
+    # Spelled out, because those before this one inherit from the whole run, not from this one.
+    inherited = {key: main.get(key) for key in INHERITED} | {key: options.get(key) for key in OF_THE_MODEL}
+    *before, phase = (
+        {**each, **{key: value for key, value in inherited.items() if each.get(key) is None}}
+        for each in settings["phases"][: number + 1]
+    )
+    own = {key: phase[key] for key in OF_THE_MODEL if phase[key] is not None}
+    return {
+        **settings,
+        "model": {**model, "init_args": {**options, **own}},
+        "federation": {**main, **{key: value for key, value in phase.items() if key in main}},
+        "phases": before,
+        "phase": phase["name"],
+    }
+
+
+def _dropped(phase: Phase, model: LightningModule) -> tuple[str, ...]:
+    """Return the beginnings of the names of tensors that start afresh after a phase."""
+    if phase.keep == "all":
+        return ()
+    parts = [name for name, m in model.named_modules() if name == "head" or isinstance(m, Objective)]
+    return tuple(f"{name}." for name in parts)

@@ -33,8 +33,7 @@ class Fitted:
     Attributes:
         directory: The run's directory, with checkpoints, predictions of the test sets and ``metrics.csv``.
         test: The test metrics by name, such as ``test/federation/auroc_macro``.
-        best_round: Number of completed rounds of the main part in the best model. The index of ``metrics`` counts the
-            rounds of phases too.
+        best_round: Number of completed rounds of the best model.
     """
 
     directory: Path

@@ -11,19 +11,19 @@ from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.fingerprints import check_same, write_fingerprints
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.run import (
+    PHASES,
     check_same_config,
     check_writable,
-    find_checkpoint,
+    find_run,
     is_called,
     last_checkpoint,
     new_directory,
-    run_of,
     runs_in,
 )
 
 
-def named_checkpoint(experiment: Experiment) -> Path | None:
-    """Return the checkpoint that ``ckpt_path`` names, which is the same on every rank, or None.
+def named_run(experiment: Experiment) -> tuple[Path, Path | None] | None:
+    """Return the run that ``ckpt_path`` names and its checkpoint, if it has one; the same on every rank, or None.
 
     Raises:
         ConfigError: ``ckpt_path`` is empty, for example an unset variable of the shell.
@@ -35,8 +35,8 @@ def named_checkpoint(experiment: Experiment) -> Path | None:
             "ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text",
             key="ckpt-path-empty",
         )
-    path = find_checkpoint(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
-    return experiment.fabric.broadcast(path)
+    named = find_run(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
+    return experiment.fabric.broadcast(named)
 
 
 def required_checkpoint(experiment: Experiment) -> Path:
@@ -51,12 +51,19 @@ def required_checkpoint(experiment: Experiment) -> Path:
             "--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it",
             key="ckpt-path-not-given",
         )
-    path = named_checkpoint(experiment)
-    if path is None:
+    named = named_run(experiment)
+    if named is None:
         folder = experiment.run_dir / experiment.experiment
         raise CheckpointError(
             f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment",
             key="run-without-checkpoint",
+        )
+    run, path = named
+    if path is None:
+        raise CheckpointError(
+            f"{run}: expected a checkpoint, found only those of its phases, {run / PHASES}; resume the run, or name "
+            "the directory of a phase with the phase's own config.yaml",
+            key="run-still-in-its-phases",
         )
     experiment.console.print(f"{path}: {_which(path, experiment.ckpt_path)}")
     return path
@@ -98,6 +105,7 @@ class Resumption:
 
     directory: Path | None  # The run's directory, or None for a new run that does not have one yet.
     checkpoint: Path | None  # Checkpoint to resume from, or None to start with the first round.
+    held: bool  # Whether the directory is locked already.
 
     def open(self, experiment: Experiment, open_things: ExitStack) -> Path:
         """Return the run's directory, which is created if needed, named if its name is taken, and locked.
@@ -118,7 +126,7 @@ class Resumption:
                 )
             if created and experiment.fingerprints:
                 write_fingerprints(directory, experiment.fingerprints)
-        if self.checkpoint is None:
+        if not self.held:
             open_things.enter_context(locked(experiment, directory))
         return directory
 
@@ -130,36 +138,37 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         ConfigError: Another process is using the run, its configuration differs, or its directory cannot be written.
         CheckpointError: There is no such checkpoint.
     """
-    path = named_checkpoint(experiment)
-    if path is not None:
-        open_things.enter_context(locked(experiment, run_of(path)))
-        run, path = run_of(path), named_checkpoint(experiment)  # again: another process may just have resumed the run
-        if path is None or run_of(path) != run:
+    named = named_run(experiment)
+    if named is not None:
+        run = named[0]
+        open_things.enter_context(locked(experiment, run))
+        named = named_run(experiment)  # again: another process may just have resumed the run
+        if named is None or named[0] != run:
             raise ConfigError(
                 f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command",
                 key="another-run-started",
             )
         check_same_config(run, experiment.config)
         check_same(run, experiment.fingerprints)
+    directory, path = named or (experiment.begun, None)
     folder, say = experiment.run_dir / experiment.experiment, experiment.console.print
     runs = [run for run in runs_in(folder) if is_called(run, experiment.name)]
-    for run in _passed_over(experiment, path, runs):
+    for run in _passed_over(experiment, named and directory, runs):
         say(f"passed over {run}: it ended before its first checkpoint and cannot be resumed; you can remove it")
-    if path is not None:
-        say(f"resuming {run_of(path)} after {checkpoint.rounds(path)} rounds")
+    if named is not None:
+        say(f"resuming {directory} after {checkpoint.rounds(path)} rounds" if path else f"resuming {directory}")
     elif experiment.ckpt_path:
-        named = f" of the name {experiment.name}" if experiment.name else ""
-        say(f"no run{named} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
-    directory = run_of(path) if path else experiment.begun
+        called = f" of the name {experiment.name}" if experiment.name else ""
+        say(f"no run{called} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
     if directory is None:
         check_writable(experiment.run_dir, experiment.experiment)
-    return Resumption(directory, path)
+    return Resumption(directory, path, held=named is not None)
 
 
-def _passed_over(experiment: Experiment, path: Path | None, runs: Sequence[Path]) -> list[Path]:
+def _passed_over(experiment: Experiment, chosen: Path | None, runs: Sequence[Path]) -> list[Path]:
     """Return the newer runs that ``last`` and ``best`` pass over because they have no checkpoint."""
     if experiment.ckpt_path not in ("last", "best") or not experiment.fabric.is_global_zero:
         return []
-    began = (run_of(path) / "config.yaml").stat().st_mtime if path else 0.0
+    began = (chosen / "config.yaml").stat().st_mtime if chosen else 0.0
     newer = [run for run in runs if (run / "config.yaml").stat().st_mtime >= began]
     return [run for run in newer if not last_checkpoint(run) and not is_held(run)]

@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
@@ -14,8 +14,9 @@ from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.naming import totals
 from fedlit.experiment.parameters import parameters
-from fedlit.experiment.phases import RunPart
-from fedlit.experiment.resumption import resumption
+from fedlit.experiment.phases import directory_of
+from fedlit.experiment.resumption import locked, resumption
+from fedlit.federation.callbacks import Callbacks
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.interrupts import unwinding_on_signals
 from fedlit.federation.session import Session
@@ -31,71 +32,119 @@ class Outcome:
 
     directory: Path
     signum: int = 0  # Number of the signal that stopped the run, or 0. A stopped run has only this and its rounds.
-    session: Session | None = None  # Session of the main part, whose processes have ended.
+    session: Session | None = None  # Its session, whose processes have ended.
     best: Path | None = None
-    rounds: int = 0  # Number of completed rounds of the tested model; of a stopped run, over all of its parts.
+    rounds: int = 0  # Number of completed rounds of the tested model; of a stopped run or phase, of all.
     metrics: dict[str, float] = field(default_factory=dict)
+    phase: str = ""  # Name of the phase that was stopped.
 
     @property
     def stopped(self) -> str:
         """Message that names the signal that stopped the run, and the last completed round."""
         name = "Ctrl-C" if self.signum == signal.SIGINT else signal.Signals(self.signum).name
-        return f"stopped by {name} " + (
-            f"after round {self.rounds}" if self.rounds else "before the end of the first round"
-        )
+        where = f" of phase {self.phase!r}" if self.phase else ""
+        when = f"after round {self.rounds}" if self.rounds else "before the end of the first round"
+        return f"stopped by {name} {when}{where}"
 
 
 def fit(experiment: Experiment) -> Outcome:
-    """Train, test the best model, and write the results into the run's directory.
+    """Train the phases and then the run, test the best model of each, and write the results into its directory.
+
+    Phases that have finished in the directory of a resumed run are not repeated.
 
     Raises:
-        ConfigError: The parts contradict each other, or another process is using the run; nothing has been trained.
+        ConfigError: The runs contradict each other, or another process is using the run; nothing has been trained.
         CheckpointError: The checkpoint to resume from is missing, or belongs to another run.
         TrainingError: Training cannot continue; all ranks stop.
     """
     with unwinding_on_signals(), ExitStack() as open_things:
         start = resumption(experiment, open_things)
-        resumed = start.directory is not None
-        if resumed and experiment.away is not None:
+        if experiment.away is not None and start.directory is not None:
             experiment.away.open(start.directory)
-        first, pending = experiment.first_session(start.directory)  # mistakes are found before there is a directory
-        open_things.callback(first.engine.close)
+        runs = [each for each in experiment.runs if each is experiment or not _finished(each, start.directory)]
+        session = _first_session(runs, start.directory)  # mistakes are found before there is a directory
+        open_things.callback(session.engine.close)
         directory = start.open(experiment, open_things)
         if experiment.away is not None:
             experiment.away.open(directory)
-        run = Run(directory, experiment.tracker, resumed, experiment.fabric.is_global_zero)
-        with full_disk_explained(directory):
-            return _fit(experiment, first, pending, run, start.checkpoint)
+        whole = _run(experiment, directory, start.directory is not None or len(experiment.runs) > 1)
+        if len(experiment.runs) > 1:
+            whole.announce()  # while its phases are trained it is found by its configuration
+        fresh = Callbacks(experiment.callbacks).state()
+        for number, each in enumerate(runs):
+            if number:
+                Callbacks(experiment.callbacks).load(fresh)
+            if each is not experiment:
+                outcome = _fit_phase(each.placed(directory), session)
+            else:
+                with full_disk_explained(directory):
+                    outcome = _fit(experiment, session or experiment.session(directory), whole, start.checkpoint)
+            session = None
+            if outcome.signum:
+                return replace(outcome, directory=directory, phase=each.phase or "")
+        return outcome
 
 
-def _fit(
-    experiment: Experiment, session: Session, pending: Sequence[RunPart], run: Run, resume: Path | None
-) -> Outcome:
-    say, params = experiment.console.print, parameters(experiment.settings, experiment.federation, experiment.names)
-    status, began, before, signum = "FAILED", time.perf_counter(), 0, 0
+def _finished(phase: Experiment, run: Path | None) -> bool:
+    """Return whether a phase has finished in a run's directory, the same on every rank."""
+    directory = run and directory_of(phase.name, run)
+    finished = phase.fabric.broadcast(directory is not None and Result.read(directory) is not None)
+    if finished:
+        phase.console.print(f"phase {phase.name!r} is finished: {directory}")
+    return finished
+
+
+def _first_session(runs: Sequence[Experiment], run: Path | None) -> Session:
+    """Make the session of the first of the runs that are left, after a check of the others."""
+    first, *later = runs
+    for each in later:
+        each.check_later()
+    directory = run if first.alters is None or run is None else directory_of(first.name, run)
+    if first.alters is not None and first.away is not None and directory is not None and directory.exists():
+        first.away.open(directory)
+    session = first.session(directory)
+    if first.alters is not None:
+        try:
+            first.check(session)
+        except BaseException:
+            session.engine.close()
+            raise
+    return session
+
+
+def _fit_phase(phase: Experiment, session: Session | None) -> Outcome:
+    """Train and test a phase in its directory, from its last checkpoint if it has one."""
+    directory = directory_of(phase.name, phase.run_dir)
+    phase.console.print(f"phase {phase.name!r}, in {directory}")
+    resumed = phase.fabric.broadcast(directory.exists())
+    if phase.fabric.is_global_zero:
+        directory.mkdir(parents=True, exist_ok=True)
+    with locked(phase, directory), full_disk_explained(directory):
+        if phase.away is not None:
+            phase.away.open(directory)
+        last = phase.fabric.broadcast(checkpoint.find(directory / "checkpoints", "last"))
+        return _fit(phase, session or phase.session(directory), _run(phase, directory, resumed), last)
+
+
+def _run(experiment: Experiment, directory: Path, resumed: bool) -> Run:
+    params = parameters(experiment.settings, experiment.federation, experiment.names)
+    main = experiment.fabric.is_global_zero
+    return Run(directory, experiment.tracker, resumed, main, experiment.config, params)
+
+
+def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None) -> Outcome:
+    say, status, began = experiment.console.print, "FAILED", time.perf_counter()
     try:
-        for part in experiment.parts:
-            if part in pending:
-                if part is not pending[0]:
-                    session.engine.close()
-                    session = experiment.session(run.directory, part)
-                if part.title:
-                    say(part.title)
-                options = {"config": experiment.config, "params": params}
-                signum = part.fit(session, run, resume, before=before, callbacks=experiment.callbacks, **options)
-            if signum:
-                break
-            before += part.federation.rounds
-        if signum:
+        if signum := experiment.federation.fit(session, run, resume, experiment.callbacks):
             status = "KILLED"
-            last = checkpoint.find(part.checkpoints(run.directory), "last")
-            return Outcome(run.directory, signum, rounds=before + (checkpoint.rounds(last) if last else 0))
+            last = checkpoint.find(run.checkpoints, "last")
+            return Outcome(run.directory, signum, rounds=checkpoint.rounds(last) if last else 0)
         run.check_in_place()
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
         sets = evaluate_sets(session, server, "test")
         metrics = test_metrics(session, sets, run.directory if run.main else None)
-        run.log(metrics | totals(run.metrics), before)
+        run.log(metrics | totals(run.metrics), experiment.federation.rounds)
         for figure in sorted(run.directory.glob("roc_*.png")):
             run.artifact(figure)
         for file in write_predictions(session, sets, rounds, run.directory / FOLDER):
@@ -103,12 +152,11 @@ def _fit(
         run.artifact(best, "best")
         if experiment.away is None:  # the model's notes describe how images are decoded, which only the sites know
             _keep_model(experiment, session, Contents(rounds, server, {}, Best()), run)
-        for line in () if experiment.fast_dev_run else session.hand_out(server, rounds):
+        for line in () if experiment.fast_dev_run or experiment.alters else session.hand_out(server, rounds):
             say(line)
         run.artifact(run.metrics.path)
-        main, seconds = experiment.federation.rounds, time.perf_counter() - began
-        weights = experiment.federation.client_weights
-        result = Result(main, rounds, seconds, metrics, phase_rounds=before - main, client_weights=weights)
+        seconds, settings = time.perf_counter() - began, experiment.federation
+        result = Result(settings.rounds, rounds, seconds, metrics, client_weights=settings.client_weights)
         status = "FINISHED"
         return Outcome(run.directory, 0, session, best, rounds, metrics)
     except (KeyboardInterrupt, SystemExit):

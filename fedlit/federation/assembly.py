@@ -36,7 +36,6 @@ from fedlit.federation.examinations import (
     examine,
     examine_clients,
 )
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Cohorts
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
@@ -51,14 +50,11 @@ def assemble(
     *,
     tags: Mapping[str, str] | None = None,
     limit_eval_batches: int | None = None,
-    personal_state: PersonalState | None = None,
     away: Away | None = None,
-    phase: str = "",
 ) -> Session:
     """Create a session; incompatible parts raise an error before any process starts.
 
-    ``fabric`` is launched. If the clients are not on this machine but ``away``, ``data`` is what they reported. The
-    name of the main part's ``phase`` is "".
+    ``fabric`` is launched. If the clients are not on this machine but ``away``, ``data`` is what they reported.
 
     Raises:
         ConfigError: Model, data and settings do not fit together.
@@ -113,7 +109,7 @@ def assemble(
     stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks
     engine: Engine
     if away is not None:
-        engine = away.engine(program, fabric, settings, phase, layout)
+        engine = away.engine(program, fabric, settings, layout)
     else:
         engine = FabricEngine(program, fabric) if fabric.world_size > 1 else LocalEngine(program, fabric, workers)
     for reducing in (a for a in aggregators if a.implements("reduce")):
@@ -123,7 +119,7 @@ def assemble(
         federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
         clients=clients, cohorts=cohorts, masks=masks, personal=personal, optimizer=optimizer, scheduler=scheduler,
         memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
-        program=program, server_model=model, initial=initial, personal_state=personal_state,
+        program=program, server_model=model, initial=initial,
     )  # fmt: skip
 
 

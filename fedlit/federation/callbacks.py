@@ -20,7 +20,7 @@ from fedlit.federation.state import FitState
 
 
 class Callback:
-    """Base class of callbacks; hooks are called on every rank, for each phase and for the main part.
+    """Base class of callbacks; hooks are called on every rank, in every run.
 
     Subclass it, override the hooks that you need, and name the class under ``callbacks`` in a YAML file. On the rank
     that writes, ``state.run.main`` is true. Custom callbacks are called before those of fedlit, in the order of their
@@ -38,7 +38,7 @@ class Callback:
         """Restore what ``state_dict`` returned, before ``on_fit_start`` of a resumed run; not called if that was {}."""
 
     def on_fit_start(self, state: FitState) -> None:
-        """Called once before the first round of a phase or the main part; after a resume ``state.done`` is above 0."""
+        """Called once before the first round; after a resume ``state.done`` is above 0."""
 
     def on_round_start(self, state: FitState) -> None:
         """Called before a round; ``state.rnd`` has its cohort, window and learning rate."""
@@ -157,7 +157,7 @@ class Record(Callback):
 
     def on_round_end(self, state: FitState) -> None:
         """Log the round's metrics and, after the first round, the list of values that leave a site."""
-        state.run.log(state.metrics, state.step)
+        state.run.log(state.metrics, state.done)
         if state.done == 1:
             state.run.note("leaves_a_site.txt", state.sent)
 

@@ -27,21 +27,8 @@ from fedlit.tracking.run import Run
 class Federation(Settings):
     """A federation of clients that train a model over rounds: the settings and the training loop."""
 
-    def fit(
-        self,
-        session: Session,
-        run: Run,
-        resume: Path | None = None,
-        config: str = "",
-        params: dict[str, str | int | float | bool] | None = None,
-        checkpoints: Path | None = None,
-        before: int = 0,
-        callbacks: Sequence[Callback] = (),
-    ) -> int:
+    def fit(self, session: Session, run: Run, resume: Path | None = None, callbacks: Sequence[Callback] = ()) -> int:
         """Train from the start or from a checkpoint; returns the number of the signal that ended the run, or 0.
-
-        The run gets ``config``, which is YAML, and ``params`` for its tracker. Its folder of checkpoints is the
-        default. The rounds ``before``, of earlier phases, are added to the logged steps.
 
         Raises:
             TrainingError: A loss or an update is not finite, or no client's weights change; a checkpoint of the last
@@ -50,14 +37,14 @@ class Federation(Settings):
             ConfigError: ``callbacks`` repeats a callback of every run, the monitored metric does not exist, or a client
                 has nothing to learn from.
         """
-        saver = Checkpoints(checkpoints or run.checkpoints, session.fabric, self.cadence)
+        saver = Checkpoints(run.checkpoints, session.fabric, self.cadence)
         custom = Callbacks(callbacks)
         follow = with_shipped(callbacks, RoundProgress(run.main), SaveCheckpoints(saver, custom))
-        state = self._begin(session, run, resume, saver, before, bool(callbacks))
-        stalled = StalledTraining(list(session.clients), over=state.step > 0)
+        state = self._begin(session, run, resume, saver, bool(callbacks))
+        stalled = StalledTraining(list(session.clients), over=state.done > 0)
         if resume is not None:
             custom.load(checkpoint.manifest_of(resume).callbacks)
-        run.start(config, params or {}, description.tags(session), state.step, description.data_info(session))
+        run.start(description.tags(session), state.done, description.data_info(session))
         try:
             with Interrupts() as interrupts:
                 follow("on_fit_start", state)
@@ -111,7 +98,7 @@ class Federation(Settings):
                 aggregator.on_measure_end(state, server, measured, rnd, when)
 
     def _begin(
-        self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, before: int, has_callbacks: bool
+        self, session: Session, run: Run, resume: Path | None, saver: Checkpoints, has_callbacks: bool
     ) -> FitState:
         session.examine_labels()
         session.store_states(saver.folder.parent / "states")
@@ -122,7 +109,7 @@ class Federation(Settings):
         monitor = Monitor.resolve(self, evaluation.sanity_check(session, server), has_callbacks)
         if resume is not None and session.change_clients(server, done, checkpoint.manifest_of(resume).clients):
             best = Best(round=done)  # the validation images are different, so patience starts again as well
-        return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best, before=before)
+        return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
         """Yield rounds until all are done, patience has run out, or a signal has arrived."""
@@ -144,6 +131,6 @@ class Federation(Settings):
             scores = evaluation.validate(session, session.to_score(state.server, state.rnd), state.metrics)
             if self.test_curves:
                 state.metrics |= evaluation.test_curves(session, state.server)
-        state.metrics |= evaluation.per_client(session, state.run, scores, state.reports, state.step)
+        state.metrics |= evaluation.per_client(session, state.run, scores, state.reports, state.done)
         if evaluated:
             follow("on_evaluation_end", state, scores)

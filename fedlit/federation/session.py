@@ -31,7 +31,6 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.examinations import KnownLabels, Learners, examine
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.participation import Cohorts
 from fedlit.federation.restoring import changed_clients, check_place, check_states
 from fedlit.federation.server import conclude
@@ -55,7 +54,6 @@ class Session:
         stored: Whether the clients' states are stored in files.
         state_bytes: Estimated size of one client's state, in bytes.
         initial: State of the server before the first round.
-        personal_state: State that clients kept in an earlier phase and start with.
         taken: What the sanity check's scores were made from; None if there were none.
     """
 
@@ -79,7 +77,6 @@ class Session:
     program: Program
     server_model: FlatModel
     initial: ServerState
-    personal_state: PersonalState | None = None
     taken: Taken | None = None
 
     @property
@@ -139,7 +136,6 @@ class Session:
         if path is None:
             if training:
                 self.engine.roll_back({}, 0)
-            self._load_personal_state(self.initial)
             return self.initial, 0, Best()
         loaded = checkpoint.load(path, self.layout, self._aggregators, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
@@ -202,7 +198,6 @@ class Session:
             start = self.measure(server, self.round(0), moments=False, start=True)
             server.w.copy_(start.w)
             server.stats.copy_(start.stats)
-            self._load_personal_state(server)
 
     def change_clients(self, server: ServerState, done: int, before: Sequence[str]) -> bool:
         """Adapt a resumed run to its clients if others took part before; only sites may leave and join.
@@ -289,10 +284,3 @@ class Session:
         flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
         best = replace(Broadcast(server.w, server.stats, []), **server.scored)
         return self.engine.hand_out(best, rounds, flags)
-
-    def _load_personal_state(self, server: ServerState) -> None:
-        if self.personal_state is not None:
-            keeping = {name: self.clients[name] for name in self.personal}
-            self.engine.carry_over(
-                self.personal_state, keeping, self.server_model.module, server, self.federation.aggregators
-            )

@@ -1,4 +1,4 @@
-"""Settings of a federation's rounds, for the main part and for every phase."""
+"""Settings of a federation's rounds, for every run and every phase."""
 
 import warnings
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from fedlit.schedules import ConstantSchedule, Schedule
 
 @dataclass(kw_only=True)
 class RoundSettings:
-    """Settings of rounds that the main part and every phase have.
+    """Settings of rounds that the last part of a run and every phase before it have.
 
     Args:
         aggregators: The algorithms, composed as a list. An empty list is federated averaging.

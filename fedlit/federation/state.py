@@ -18,9 +18,8 @@ class FitState:
         run: The run that records metrics and files.
         server: Weights [P], statistics [S] and the aggregators' states on the server.
         monitor: The metric that selects the best model.
-        done: Number of completed rounds, of this phase or of the main part.
+        done: Number of completed rounds, which is the step of logged metrics.
         best: The best model so far.
-        before: Number of rounds in earlier phases of the run, which is added to the logged steps.
         rnd: The running round, or the last one.
         reports: Reports of the clients in that round's cohort.
         metrics: Metrics of that round, by key. Callbacks may add to it in ``on_evaluation_end`` and in
@@ -37,18 +36,12 @@ class FitState:
     monitor: Monitor
     done: int = 0
     best: Best = field(default_factory=Best)
-    before: int = 0
     rnd: Round | None = None
     reports: list[ClientReport] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
     sent: str = ""
     stop: str = ""
     settled: bool = True
-
-    @property
-    def step(self) -> int:
-        """Number of completed rounds over all phases, which is the step of logged metrics."""
-        return self.before + self.done
 
     @property
     def over(self) -> bool:

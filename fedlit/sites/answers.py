@@ -33,7 +33,7 @@ PAST = 3
 
 
 class Replies:
-    """Reader of the sites' replies in a phase.
+    """Reader of the sites' replies in a run.
 
     Attributes:
         sites: What each site has reported, by its name.

@@ -25,7 +25,7 @@ from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import ClientInfo, SiteInfo, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.recipe import PhasePlan
+from fedlit.sites.recipe import RunPlan
 from fedlit.sites.roster import gather
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import ResidentSite
@@ -90,13 +90,12 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             raise ConfigError(f"{error}{advice if config else ''}", key=error.key) from error
         yield from _floors(settings, plan, made, data) if config else ()
         window = -(-site_info.examples // plan.batch_size)
-        options = {"workers": 1, "on_site_error": "stop", "threads": plan.threads}
-        federation = Federation(made.phase.aggregators, 1, ConstantSchedule(window, "steps"), **options)
-        steps = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": {"window": window, "unit": "steps"}}
-        trial_plan = replace(plan, rounds=1, phase=plan.phase | {"schedule": steps})
-        data.batch_size = plan.batch_size
-        sites = Sites(transport, [site_info], {"": asdict(trial_plan)})
-        session = assemble(federation, made.module, data, make_fabric("cpu"), away=sites)
+        options = {"workers": 1, "on_site_error": "stop"}
+        options |= {name: getattr(plan, name) for name in recipe.OF_A_FEDERATION}
+        federation = Federation(made.aggregators, 1, ConstantSchedule(window, "steps"), **options)
+        data.batch_size, data.eval_batch_size = plan.batch_size, plan.eval_batch_size
+        sites, fabric = Sites(transport, [site_info], whole, trial=True), make_fabric("cpu", precision=plan.precision)
+        session = assemble(federation, made.module, data, fabric, plan.seed, away=sites)
         server, _, _ = session.restore(None, training=True)
         session.initialise_objective(server)
         rnd = session.round(0)
@@ -130,16 +129,14 @@ def _check_classes(whole: dict, site_info: SiteInfo) -> None:
     )
 
 
-def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> PhasePlan:
-    """Return the plan of a configuration's main part, as a server would send it."""
-    part, federation = recipe.parts_of(settings)[""], settings["federation"]
-    rounds, schedule = federation.get("rounds"), part["phase"].get("schedule")
+def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> RunPlan:
+    """Return the plan of a configuration, as a server would send it."""
+    federation = settings["federation"]
     options = (settings.get("data") or {}).get("init_args") or {}
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
-    return PhasePlan(
-        model=part["model"], phase=part["phase"] | {"schedule": schedule or {"class_path": "ConstantSchedule"}},
-        rounds=rounds or 10,
+    return RunPlan(
+        **recipe.parts_of(settings), rounds=federation.get("rounds") or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
         **{name: federation.get(name, getattr(Federation, name)) for name in recipe.OF_A_FEDERATION},
         batch_size=batch_size,
@@ -148,7 +145,7 @@ def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> PhasePlan:
     )  # fmt: skip
 
 
-def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: RemoteData) -> Iterator[str]:
+def _floors(settings: SiteSettings, plan: RunPlan, made: recipe.Recipe, data: RemoteData) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)
@@ -158,7 +155,7 @@ def _floors(settings: SiteSettings, plan: PhasePlan, made: recipe.Recipe, data: 
             rnd = plan.round(Train(index, [name], True), made.schedule)
             stream = BatchStream(data.clients[name].train, plan.batch_size, 0, name)
             steps = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
-            seen = min(steps * max([1, *(a.batches_per_step for a in made.phase.aggregators)]) * plan.batch_size, size)
+            seen = min(steps * max([1, *(a.batches_per_step for a in made.aggregators)]) * plan.batch_size, size)
             settings.policy.check_steps(steps, seen, size)
             if floors is not None:
                 least, fewest, batch = min(floors.examples, size), min(floors.batch_size, size), plan.batch_size

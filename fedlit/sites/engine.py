@@ -3,27 +3,28 @@
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import cached_property
+from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
 from rich.filesize import decimal
 
-from fedlit.core.aggregator import Aggregator
-from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.governing import composed_name
-from fedlit.core.messages import Broadcast, Client, ClientReport, Payload, Round, ServerState, State
+from fedlit.core.messages import Broadcast, ClientReport, Payload, Round, ServerState, State
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
 from fedlit.federation.engines.scores import Scores, View
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
+from fedlit.sites import recipe
 from fedlit.sites.answers import Norms, Replies, disagreeing, name_of
 from fedlit.sites.asking import Asking, NoAnswer, Request
-from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, printable
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, new_run, printable
 from fedlit.sites.payloads import module_tensors
+from fedlit.sites.recipe import RunPlan
 from fedlit.sites.roster import Roster
 
 SHORT = 10
@@ -33,31 +34,34 @@ SHORT = 10
 class Sites(Roster):
     """Sites of a federation, for a session: see `fedlit.federation.engines.base.Away`."""
 
-    def engine(
-        self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
-    ) -> Engine:
-        """Return the engine of a phase."""
-        return SiteEngine(program, fabric, self, settings, phase, layout)
+    def engine(self, program: Program, fabric: FederationFabric, settings: Settings, layout: Layout) -> Engine:
+        """Return the engine of the run."""
+        return SiteEngine(program, fabric, self, settings, layout)
+
+    def of_run(self, config: Mapping[str, Any]) -> "Sites":
+        """Return the same sites for another run."""
+        return replace(self, config=config, run=new_run())
 
 
 class SiteEngine(Engine):
     """Engine that asks sites to train their clients, and adds up the replies in cohort order.
 
-    The clients of its program have names and numbers, but no images. The main part is the phase "".
+    The clients of its program have names and numbers, but no images.
     """
 
     keeps_states = False
 
     def __init__(
-        self, program: Program, fabric: FederationFabric, roster: Roster, settings: Settings, phase: str, layout: Layout
+        self, program: Program, fabric: FederationFabric, roster: Roster, settings: Settings, layout: Layout
     ) -> None:
         super().__init__(None)
         site_of = roster.site_of
         sites = len({site_of[name] for name in program.clients})
         self.where = f"{sites} site{'s' * (sites != 1)}, {roster.transport.name}"
         self._program, self._fabric, self._roster, self._settings = program, fabric, roster, settings
-        self._site_of, self._phase, self._layout = site_of, phase, layout
+        self._site_of, self._layout = site_of, layout
         self._tensors = _tensors_of(program)
+        self._plan = asdict(_plan(roster, program, settings, fabric, self._tensors))
         self._replies = Replies(program, roster.site_infos, layout)
         on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
         self._ask = Asking(roster.transport, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
@@ -170,41 +174,16 @@ class SiteEngine(Engine):
         }
         self._roster.ledgers.write()
 
-    def carry_over(
-        self,
-        parts: PersonalState,
-        clients: Mapping[str, Client],
-        module: LightningModule,
-        server: ServerState,
-        aggregators: Sequence[Aggregator],
-    ) -> None:
-        """Ask clients to begin with what they kept at their sites in an earlier phase."""
-        self._start(list(clients), parts.phase, checkpoint.manifest_of(parts.path).at_sites, server)
-
     def start_afresh(self, server: ServerState) -> None:
-        """Ask clients to start the phase again, with only their own part of the model."""
-        self._start(list(self._program.clients), self._phase, dict(self._accepted), server)
-
-    def _start(self, names: Sequence[str], before: str, kept: Mapping[str, int | None], server: ServerState) -> None:
-        tensors = {"w": server.w, "stats": server.stats}
+        """Ask clients to start afresh, with only their own part of the model."""
+        tensors, about = {"w": server.w, "stats": server.stats}, (self._roster.run, self._layout.fingerprint)
         asked = [
-            Request(
-                "start",
-                self._site_of[name],
-                name,
-                Start(
-                    run=self._roster.run, phase=self._phase, fingerprint=self._layout.fingerprint, client=name,
-                    before=before,
-                    config=self._roster.plans[before], accepted=kept[name],
-                    fresh=self._site_of[name] in self._roster.fresh,
-                ),
-                tensors,
-            )
-            for name in names
-            if kept.get(name) is not None
-        ]  # fmt: skip
+            Request("start", site, name, Start(*about, name, self._accepted[name], site in self._roster.fresh), tensors)
+            for name, site in ((name, self._site_of[name]) for name in self._program.clients)
+            if self._accepted[name] is not None
+        ]
         for request, kept_one in self._ask(
-            asked, lambda _, reply: reply.message(Started).kept, "start of a phase", "repeat"
+            asked, lambda _, reply: reply.message(Started).kept, "a new start of clients", "repeat"
         ):
             self._accepted[request.client] = 0 if kept_one else None
 
@@ -227,7 +206,7 @@ class SiteEngine(Engine):
         return [f"the best model is at {', '.join(sorted(having))}: `fedlit site model` there"] if having else []
 
     def close(self) -> None:
-        """Release the server's own model; the sites continue with the next phase."""
+        """Release the server's own model; the sites continue with the next run."""
         vars(self).pop("_own", None)
         self._roster.ledgers.write()
 
@@ -241,15 +220,13 @@ class SiteEngine(Engine):
     ) -> Request:
         accepted = self._accepted.get(client) if client else None
         durable = sorted(self._durable.get(client, ())) if client else []
-        site, about = self._site_of[holder or client], (self._roster.run, self._phase, self._layout.fingerprint)
+        site, about = self._site_of[holder or client], (self._roster.run, self._layout.fingerprint)
         task = Task(*about, client, accepted, durable, fresh=site in self._roster.fresh, asked=asked)
         return Request(verb, site, client or holder, task, tensors)
 
     def _prepare(self, site: str) -> Request:
         members = [Member(c.name, c.weight) for name, c in self._program.clients.items() if self._site_of[name] == site]
-        asked = Prepare(
-            self._roster.run, self._phase, self._roster.plans[self._phase], self._layout.fingerprint, members
-        )
+        asked = Prepare(self._roster.run, self._plan, self._layout.fingerprint, members)
         return Request("prepare", site, "", asked, self._tensors)
 
     def _compare(self, reports: Sequence[ClientReport], down: Broadcast, seconds: float) -> None:
@@ -268,6 +245,23 @@ class SiteEngine(Engine):
             f"training should take at least {SHORT} times as long; raise federation.schedule.window",
             stacklevel=3,
         )
+
+
+def _plan(roster: Roster, program: Program, settings: Settings, fabric: FederationFabric, tensors: State) -> RunPlan:
+    """Return the plan of a run: everything that is known before it begins."""
+    parts = recipe.parts_of(roster.config)
+    if roster.trial:
+        options = {"window": settings.schedule.window, "unit": settings.schedule.unit}
+        parts["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
+    return RunPlan(
+        **parts,
+        rounds=settings.rounds, seed=program.seed,
+        weights="" if roster.config.get("phases") else Envelope.of("start", Done(), tensors).digest,
+        lr_factors=settings.lr_factors or {},
+        **{name: getattr(settings, name) for name in recipe.OF_A_FEDERATION},
+        batch_size=program.batch_size, eval_batch_size=program.eval_batch_size,
+        limit_eval_batches=program.limit_eval_batches, precision=fabric.strategy.precision.precision,
+    )  # fmt: skip
 
 
 def _tensors_of(program: Program) -> State:

@@ -12,7 +12,7 @@ from fedlit.sites.states import MissingState, StateWriteError
 
 
 class Unprepared(FedlitError):
-    """Error of a site's process that has not prepared the phase yet."""
+    """Error of a site's process that has not prepared the run yet."""
 
 
 class IncompatibleError(FedlitError):

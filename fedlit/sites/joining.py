@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,8 @@ from fedlit.schedules import ConstantSchedule
 from fedlit.sites import recipe
 from fedlit.sites.data import RemoteData
 from fedlit.sites.engine import Sites
-from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import Processes
-from fedlit.sites.messages import Done, new_run
-from fedlit.sites.payloads import module_tensors
-from fedlit.sites.recipe import PhasePlan
+from fedlit.sites.messages import new_run
 from fedlit.sites.roster import Ledgers, gather
 from fedlit.sites.table import lacking
 from fedlit.sites.transport import Transport
@@ -87,39 +84,23 @@ def with_sites(
     Raises:
         ConfigError: If the sites do not fit the experiment.
     """
-    parts, heads = recipe.parts_of(experiment.settings), Ledgers(ledgers)
-    site_infos, arrays = gather(transport, experiment.data.classes, class_paths(list(parts.values())), heads)
+    heads = Ledgers(ledgers)
+    site_infos, arrays = gather(transport, experiment.data.classes, class_paths(_parts(experiment)), heads)
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = RemoteData(site_infos, *sizes, experiment.data.test_sets, arrays)
-    sites = Sites(transport, site_infos, {}, list(fresh), run or new_run(), ledgers=heads, models=models)
-    joined = replace(experiment, data=data, away=sites)
-    for part in joined.parts if experiment.fast_dev_run else ():
+    sites = Sites(
+        transport, site_infos, experiment.settings, list(fresh), run or new_run(), ledgers=heads, models=models,
+        trial=experiment.fast_dev_run,
+    )  # fmt: skip
+    if experiment.fast_dev_run:
         window = -(-sites.examples // experiment.data.batch_size)
-        part.federation.schedule = ConstantSchedule(window, "steps")
-    sites.plans = {name: asdict(plan) for name, plan in _plans(joined, parts).items()}
-    return joined
+        experiment.federation.schedule = ConstantSchedule(window, "steps")
+    return replace(experiment, data=data, away=sites)
 
 
-def _plans(experiment: Experiment, parts: Mapping[str, dict[str, Any]]) -> dict[str, PhasePlan]:
-    """Return the plan of each phase: everything that is known before it begins."""
-    plans = {}
-    for number, part in enumerate(experiment.parts):
-        name, federation = part.phase.name if part.phase else "", part.federation
-        phase = dict(parts[name]["phase"])
-        if experiment.fast_dev_run:
-            options = {"window": federation.schedule.window, "unit": federation.schedule.unit}
-            phase["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
-        start = Envelope.of("start", Done(), module_tensors(part.model(experiment.model).state_dict())).digest
-        plans[name] = PhasePlan(
-            model=parts[name]["model"], phase=phase, rounds=federation.rounds, seed=part.seed,
-            weights="" if number else start,
-            lr_factors=federation.lr_factors or {},
-            **{name: getattr(federation, name) for name in recipe.OF_A_FEDERATION},
-            batch_size=experiment.data.batch_size, eval_batch_size=experiment.data.eval_batch_size,
-            limit_eval_batches=experiment.eval_batches,
-            precision=experiment.fabric.strategy.precision.precision,
-        )  # fmt: skip
-    return plans
+def _parts(experiment: Experiment) -> list[dict[str, Any]]:
+    """Return what sites build of each run of an experiment."""
+    return [recipe.parts_of(each.settings) for each in experiment.runs]
 
 
 def _loopback_files(experiment: Experiment, number: int, folder: Path) -> Mapping[str, Path]:
@@ -134,7 +115,7 @@ def _loopback_files(experiment: Experiment, number: int, folder: Path) -> Mappin
             "share": f"{position} of {number}",
             "accelerator": experiment.settings["fabric"]["accelerator"],
             "policy": {
-                "allow": lacking(list(recipe.parts_of(experiment.settings).values())),
+                "allow": lacking(_parts(experiment)),
                 "leaves": {"scores": True, "counts_below": 0, "errors": True},
                 "floors": None,
             },

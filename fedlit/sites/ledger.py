@@ -24,7 +24,7 @@ TEXT, LINES = "leaves_a_site.txt", "ledger.jsonl"
 DAY = 86400.0
 
 INTRODUCTION = (
-    "What this site has sent, by run, phase and question: number of messages, bytes of arrays, names of the numbers in "
+    "What this site has sent, by run and question: number of messages, bytes of arrays, names of the numbers in "
     "the header, and each array with its number of values in the last message. ledger.jsonl has one line per message.\n"
 )
 
@@ -35,12 +35,11 @@ class LedgerEntry:
 
     time: float  # Seconds since 1970.
     lead: str = ""  # Name of the lead who asked for the run, if the site knows it.
-    # run, phase, verb, client: What was asked.
+    # run, verb, client: What was asked.
     run: str = ""
-    phase: str = ""
     verb: str = ""
     client: str = ""
-    config: str = ""  # SHA-256 of the phase's plan; "" if it is not known.
+    config: str = ""  # SHA-256 of the plan of the run; "" if it is not known.
     question: str = ""  # SHA-256 of the question, including the weights.
     view: str = ""  # The evaluated view, such as `north/val`.
     at: int = 0  # Number of rounds before it.
@@ -76,7 +75,7 @@ def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
         try:
             held = json.loads(line)
             head = held.pop("head")
-            entry = LedgerEntry(**held)
+            entry = LedgerEntry(**{key: value for key, value in held.items() if key != "phase"})  # of earlier versions
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigError(
                 f"{file}, line {number}: cannot be read; move the file away, and keep it", key="ledger-unreadable"
@@ -160,8 +159,7 @@ class Ledger:
     def _take(self, head: str, entry: LedgerEntry) -> None:
         self._heads.append(head)
         self.entries.append(entry)
-        part = f"phase {entry.phase!r}" if entry.phase else "main part"
-        key = f"run {entry.run or '(not begun)'}, {part}, {entry.verb}: {entry.answer}"
+        key = f"run {entry.run or '(not begun)'}, {entry.verb}: {entry.answer}"
         messages, nbytes, _ = self._sums.get(key, (0, 0, entry))
         self._sums[key] = messages + 1, nbytes + entry.nbytes, entry
 

@@ -116,11 +116,10 @@ class Member:
 
 @dataclass
 class Prepare:
-    """Message that prepares a phase at a site, with the tensors of the module."""
+    """Message that prepares a run at a site, with the tensors of the module."""
 
     run: str  # Id of the run.
-    phase: str  # Name of the phase; "" for the main part.
-    config: dict[str, Any]  # Plan of the phase, see :class:`fedlit.sites.recipe.PhasePlan`.
+    config: dict[str, Any]  # Its plan, see :class:`fedlit.sites.recipe.RunPlan`.
     fingerprint: str  # Fingerprint of the server's layout.
     clients: list[Member]  # The site's clients, with their weights in the federation.
 
@@ -168,9 +167,8 @@ class Final:
 class Task:
     """Message to a site, with the federation's vectors: a round, an evaluation, or the best model."""
 
-    # run, phase, fingerprint: What was prepared.
+    # run, fingerprint: What was prepared.
     run: str
-    phase: str
     fingerprint: str
     client: str | None  # Client whose state is used; None for the federation's own model.
     accepted: int | None  # Round of the client's state that the server has accepted; None before the first.
@@ -181,16 +179,13 @@ class Task:
 
 @dataclass
 class Start:
-    """Message to a site, with weights and statistics: a client begins a phase with what it kept in an earlier one."""
+    """Message to a site, with weights and statistics: a client starts afresh with only its own part of the model."""
 
-    # run, phase, fingerprint: What was prepared.
+    # run, fingerprint: What was prepared.
     run: str
-    phase: str
     fingerprint: str
     client: str  # Client whose state is used.
-    before: str  # Name of the earlier phase.
-    config: dict[str, Any]  # The earlier phase's plan.
-    accepted: int  # Round of the earlier phase whose state is used.
+    accepted: int  # Round whose state is used.
     fresh: bool  # Whether the client starts afresh if that state is missing.
 
 

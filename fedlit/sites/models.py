@@ -16,7 +16,7 @@ from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.messages import check_run
 from fedlit.sites.model_files import FOLDER, SUFFIX, model_files, run_of
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.recipe import PhasePlan
+from fedlit.sites.recipe import RunPlan
 from fedlit.sites.states import StateWriteError, folder_name
 
 
@@ -26,7 +26,7 @@ def keep(
     client: str | None,
     most: int,
     module: LightningModule,
-    plan: PhasePlan,
+    plan: RunPlan,
     notes: Mapping[str, Any],
 ) -> None:
     """Write a client's own model of a run, or the federation's if no client is given, to the site's folder of states.

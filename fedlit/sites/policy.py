@@ -224,7 +224,7 @@ class Policy:
                 key="rounds-used-up",
             )
 
-    def check_look(self, look: Look, run: str, phase: str, question: str, ledger: Ledger) -> None:
+    def check_look(self, look: Look, run: str, question: str, ledger: Ledger) -> None:
         """Refuse an evaluation of a part of a view, a second question about a view after a round, and one too many.
 
         If a client has trained a round again, as after a resume, another question about the following rounds is
@@ -239,7 +239,7 @@ class Policy:
                 key="floor-whole-images",
             )
         for entry in reversed(ledger.entries):
-            if (entry.run, entry.phase) != (run, phase):
+            if entry.run != run:
                 continue
             if entry.verb == "train" and entry.trains and entry.at < look.at:
                 break  # it was trained again, up to this round
@@ -253,7 +253,7 @@ class Policy:
                 )
         if self.rounds is not None:
             recent = list(ledger.since(self.days))
-            asked = len({(e.run, e.phase, e.at, e.question) for e in recent if e.evaluates and e.view == view})
+            asked = len({(e.run, e.at, e.question) for e in recent if e.evaluates and e.view == view})
             most = self.rounds + 2 * len({entry.run for entry in recent if entry.trains})
             if asked >= most:
                 raise PolicyError(

@@ -1,9 +1,10 @@
-"""A phase that a site has prepared: its model, its clients and their states, and checks of what arrives for them."""
+"""A run that a site has prepared: its model, its clients and their states, and checks of what arrives for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from fedlit.core.errors import key_of
@@ -12,6 +13,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
+from fedlit.core.parts import Parts
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
@@ -22,13 +24,13 @@ from fedlit.sites.messages import Member, Prepare, Task
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.payloads import module_state
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.recipe import PhasePlan, Recipe
+from fedlit.sites.recipe import Recipe, RunPlan
 from fedlit.sites.states import SiteStates
 
 
 @dataclass
-class PreparedPhase:
-    """A phase that a site has prepared."""
+class PreparedRun:
+    """A run that a site has prepared."""
 
     asked: Prepare  # The message that asked for it.
     recipe: Recipe  # The objects of its plan.
@@ -42,8 +44,8 @@ class PreparedPhase:
         return self.worker.local.layout
 
     @property
-    def plan(self) -> PhasePlan:
-        """The plan of the phase."""
+    def plan(self) -> RunPlan:
+        """The plan of the run."""
         return self.recipe.plan
 
     @property
@@ -52,19 +54,27 @@ class PreparedPhase:
         return self.worker.program.clients
 
     def client(self, name: str | None) -> Client:
-        """Return a client of the phase.
+        """Return a client of the run.
 
         Raises:
             IncompatibleError: If the site has no such client in it.
         """
         if name not in self.clients:
-            raise IncompatibleError(f"it has no client {name!r} in this phase", key="phase-client-unknown")
+            raise IncompatibleError(f"it has no client {name!r} in this run", key="run-client-unknown")
         return self.clients[name]
 
     def state(self, task: Task) -> ClientState:
         """Return the state from which a task's client starts."""
         name = self.client(task.client).name
         return self.states.read(name, task.accepted, task.fresh) or self.worker.fresh_state()
+
+    def afresh(self, state: ClientState, down: Broadcast) -> ClientState:
+        """Return a client's state with only its own part of the model: what is common to all is the server's."""
+        stats, common = state.stats.clone(), _common_buffers(self.worker.local.module)
+        for entry in self.layout.buffers if len(stats) else ():
+            if entry.name in common:
+                entry.view(stats).copy_(entry.view(down.stats))
+        return replace(self.worker.fresh_state(), w=state.w, stats=stats)
 
     def down(self, envelope: Envelope) -> Broadcast:
         """Return the federation's vectors of a message.
@@ -151,7 +161,22 @@ class PreparedPhase:
         local.flat.own.load({})
 
 
-def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str, Client]:
+def _common_buffers(module: LightningModule) -> set[str]:
+    """Return names of buffers that come from the server even if clients keep statistics.
+
+    Statistics of a frozen body belong to features that are computed once, and an objective's constants are measured
+    again.
+    """
+    common = (objective_of(module), Parts.of(module).fixed_features)
+    return {
+        f"{name}.{buffer}"
+        for name, part in module.named_modules()
+        if any(part is c for c in common)
+        for buffer, _ in part.named_buffers()
+    }
+
+
+def members(data: OwnData, asked: Sequence[Member], plan: RunPlan) -> dict[str, Client]:
     """Return the site's clients that take part, by name.
 
     Raises:
@@ -176,8 +201,8 @@ def members(data: OwnData, asked: Sequence[Member], plan: PhasePlan) -> dict[str
 
 def prepared(
     asked: Prepare, recipe: Recipe, clients: Mapping[str, Client], data: OwnData, states: SiteStates, tensors: State
-) -> PreparedPhase:
-    """Prepare a phase on the site's device, with the tensors that came with the message.
+) -> PreparedRun:
+    """Prepare a run on the site's device, with the tensors that came with the message.
 
     Raises:
         IncompatibleError: If the tensors are not those of the plan's module.
@@ -204,9 +229,9 @@ def prepared(
         examine(fabric.device, (Compiler(),))
     place = devices.resolve_placement(data.module.device, fabric.device, trained, {})
     program = Program(
-        module=module, aggregators=recipe.phase.aggregators, clients=clients, data=trained, test_sets={},
+        module=module, aggregators=recipe.aggregators, clients=clients, data=trained, test_sets={},
         training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
         threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
     )  # fmt: skip
     worker = Worker(program, fabric)
-    return PreparedPhase(asked, recipe, worker, states, worker.local.flat.w.cpu().clone())
+    return PreparedRun(asked, recipe, worker, states, worker.local.flat.w.cpu().clone())

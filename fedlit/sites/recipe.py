@@ -1,4 +1,4 @@
-"""The plan of a phase: all that is known before it begins, as JSON that a server sends and a site checks."""
+"""The plan of a run: all that is known before it begins, as JSON that a server sends and a site checks."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +8,13 @@ from typing import Any, Literal
 import torch
 from lightning.pytorch import LightningModule
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
 from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.typed import Mistyped, Table, built, made
-from fedlit.experiment.phases import Phase, RunPart
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train
-
-OF_A_PHASE = ("aggregators", "objective", "optimizer", "trainable", "keep", "schedule")
-"""Keys of a phase that decide what its clients train, and how long."""
 
 OF_A_FEDERATION = (
     "optimizer_state", "gradient_clip", "gradient_clamp", "measure_batches", "memory_format", "compile",
@@ -30,14 +27,15 @@ STARTS = ("pretrained", "weights")
 
 
 @dataclass(frozen=True)
-class PhasePlan:
-    """A phase in the form that a site approves: only the weights of rounds are not in it."""
+class RunPlan:
+    """A run in the form that a site approves: only the weights of rounds are not in it."""
 
-    model: dict[str, Any]  # The model of the main part: `class_path` and `init_args`.
-    phase: dict[str, Any]  # What the phase changes: its name and some of :data:`OF_A_PHASE`.
+    model: dict[str, Any]  # The model: `class_path` and `init_args`.
+    aggregators: list[Any]  # Its algorithms.
+    schedule: Any  # Its schedule; None for one epoch in each round.
     rounds: int  # Number of rounds.
-    seed: int  # Seed of the phase.
-    weights: str  # SHA-256 of the tensors from which the run's first part starts; "" for a later part.
+    seed: int  # Seed of the rounds.
+    weights: str  # SHA-256 of the tensors from which it starts; "" if an earlier phase will have trained them.
     lr_factors: dict[str, float]  # Factors of the learning rates of single clients.
     # Those of :data:`OF_A_FEDERATION`.
     optimizer_state: Literal["reset", "keep"]
@@ -76,35 +74,20 @@ class PhasePlan:
 class Recipe:
     """Objects of a plan."""
 
-    plan: PhasePlan  # The plan.
-    model: LightningModule  # The model of the main part.
-    phase: Phase  # What the phase changes, its algorithms and its schedule.
-
-    @property
-    def part(self) -> RunPart:
-        """The phase as a part of a run."""
-        return RunPart(None, self.phase)
-
-    @property
-    def module(self) -> LightningModule:
-        """The model as the phase trains it."""
-        return self.part.model(self.model)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule of rounds."""
-        return self.phase.schedule or ConstantSchedule()
+    plan: RunPlan  # The plan.
+    module: LightningModule  # The model.
+    aggregators: list[Aggregator]  # The algorithms.
+    schedule: Schedule  # The schedule of rounds.
 
 
-def parts_of(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return model and phase of each phase of a resolved configuration, by name; the main part's name is ""."""
+def parts_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts of a run's resolved configuration that a site builds: model, aggregators and schedule."""
     federation = settings["federation"]
-    main = {"name": "main", "aggregators": federation.get("aggregators") or [], "schedule": federation.get("schedule")}
-    phases = {"": main} | {
-        phase["name"]: {"name": phase["name"]} | {key: phase[key] for key in OF_A_PHASE if key in phase}
-        for phase in settings.get("phases") or []
+    return {
+        "model": without_start(settings["model"]),
+        "aggregators": federation.get("aggregators") or [],
+        "schedule": federation.get("schedule"),
     }
-    return {name: {"model": without_start(settings["model"]), "phase": phase} for name, phase in phases.items()}
 
 
 def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parameters: float = float("inf")) -> Recipe:
@@ -114,7 +97,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
         ConfigError: If they cannot be built here, or would load weights from a file or a hub.
     """
     try:
-        plan = made(PhasePlan, config, "")
+        plan = made(RunPlan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
             raise Mistyped(
                 f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out",
@@ -123,7 +106,10 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
         model = with_classes(plan.model, classes, table)
         with torch.random.fork_rng(devices=[]):
             check_size(model, table, parameters)
-            return Recipe(plan, built(LightningModule, model, "model", table), built(Phase, plan.phase, "phase", table))
+            module = built(LightningModule, model, "model", table)
+            aggregators = built(list[Aggregator], plan.aggregators, "aggregators", table)
+            schedule = built(Schedule | None, plan.schedule, "schedule", table)
+            return Recipe(plan, module, aggregators, schedule or ConstantSchedule())
     except Mistyped as error:
         raise ConfigError(f"the plan cannot be built here: {error}", key=error.key) from error
 

@@ -51,7 +51,7 @@ def forget(folder: Path, days: float, now: float, belongs: Callable[[Path], bool
 
 
 def holds_states(entry: Path) -> bool:
-    """Return whether a folder has the name of a run and only files of states, PHASE/CLIENT/FILE, or drafts of them.
+    """Return whether a folder has the name of a run and only files of states, CLIENT/FILE, or drafts of them.
 
     Without its states, a run can only be resumed with ``fresh``.
     """
@@ -59,7 +59,7 @@ def holds_states(entry: Path) -> bool:
         return False
     files = [path for path in entry.rglob("*") if path.is_symlink() or not path.is_dir()]
     return all(
-        len(path.relative_to(entry).parts) == 3 and (FILE.fullmatch(path.name) or path.name.startswith("."))
+        len(path.relative_to(entry).parts) == 2 and (FILE.fullmatch(path.name) or path.name.startswith("."))
         for path in files
     )
 

@@ -49,12 +49,12 @@ class Roster:
 
     transport: Transport  # The transport to the sites.
     site_infos: Sequence[SiteInfo]  # What each site has reported, in the order of their names.
-    # The plan of each phase, as JSON, by name; the main part's name is "".
-    plans: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    config: Mapping[str, Any]  # The resolved configuration of the run.
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
     run: str = field(default_factory=new_run)  # The run's id.
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
     models: bool = True  # Whether sites get the best model when the run ends.
+    trial: bool = False  # Whether the run is a trial, with the schedule of its federation and not the configuration's.
 
     def __post_init__(self) -> None:
         names = [site.name for site in self.site_infos]

@@ -12,11 +12,7 @@ import torch
 from fedlit import __version__
 from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
-from fedlit.core.flat import Layout
-from fedlit.core.local_model import configured
-from fedlit.core.messages import ServerState
 from fedlit.federation.engines.scores import View
-from fedlit.federation.handover import PersonalState
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.sites import messages, models, recipe
@@ -26,7 +22,7 @@ from fedlit.sites.ledger import Ledger, LedgerEntry
 from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
 from fedlit.sites.policy import PolicyError, digest, view_of
-from fedlit.sites.prepared import PreparedPhase, members, prepared
+from fedlit.sites.prepared import PreparedRun, members, prepared
 from fedlit.sites.retention import forget, holds_states
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import SiteStates
@@ -57,7 +53,7 @@ class ResidentSite:
             for run in forget(settings.folder, days, now(), holds_states):
                 print(f"removed the states of run {run} after {days:g} days (state_days)", file=sys.stderr)
         self._data = OwnData(settings)
-        self._ready: PreparedPhase | None = None
+        self._ready: PreparedRun | None = None
         self._verbs = {
             "hello": self._hello, "prepare": self._prepare, "start": self._start, "train": self._train,
             "measure": self._train, "evaluate": self._evaluate, "model": self._model, "end": self._end,
@@ -115,7 +111,7 @@ class ResidentSite:
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(messages.Prepare))
-        entry = replace(entry, run=asked.run, phase=asked.phase, config=digest(asked.config), question=envelope.digest)
+        entry = replace(entry, run=asked.run, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
         self._ready = None
         made = self._read(asked.config)
@@ -128,7 +124,7 @@ class ResidentSite:
         clients = members(self._data, asked.clients, plan)
         sizes = {name: client.examples for name, client in clients.items()}
         self.policy.check_plan(plan.batch_size, sizes, plan.threads, plan.limit_eval_batches is not None)
-        states = self._states(asked.run, asked.phase, made)
+        states = SiteStates(self.settings.folder, asked.run, len(made.aggregators))
         self._ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
         layout = self._ready.layout
         reply = messages.Prepared(
@@ -138,22 +134,14 @@ class ResidentSite:
 
     def _start(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = _checked(envelope.message(messages.Start))
-        entry = replace(entry, run=asked.run, phase=asked.phase, client=asked.client, question=envelope.digest)
+        entry = replace(entry, run=asked.run, client=asked.client, question=envelope.digest)
         ready = self._ready_for(asked)
-        client = ready.client(asked.client)
-        self.policy.check_config(asked.config)
-        before = self._read(asked.config)
-        state = self._states(asked.run, asked.before, before).read(client.name, asked.accepted, asked.fresh)
-        local, aggregators = ready.worker.local, ready.worker.program.aggregators
-        layout = Layout.of(configured(local.fabric, before.module, before.phase.aggregators))
-        dropped = () if asked.before == asked.phase else before.part.dropped(before.model)
-        parts = PersonalState(None, layout, before.phase.aggregators, dropped)
-        down, held = ready.down(envelope), [(client.name, state)] if state else []
-        server = ServerState(ready.layout, down.w, down.stats, [])
-        begun = list(parts.states({client.name: client}, local.module, server, aggregators, held))
-        for name, started in begun:
-            ready.states.keep(name, 0, started, accepted=True)
-        return entry, Envelope.of(messages.REPLY, messages.Started(bool(begun)))
+        client, down = ready.client(asked.client), ready.down(envelope)
+        state = ready.states.read(client.name, asked.accepted, asked.fresh)
+        kept = state is not None and len(state.w) + len(state.stats) > 0
+        if kept:
+            ready.states.keep(client.name, 0, ready.afresh(state, down), accepted=True)
+        return entry, Envelope.of(messages.REPLY, messages.Started(kept))
 
     def _train(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Run a client's part of a round; a measuring round has no new state."""
@@ -194,7 +182,7 @@ class ResidentSite:
                 key="evaluation-round-out-of-range",
             )
         entry = replace(entry, view=view_of(look), at=look.at)
-        self.policy.check_look(look, task.run, task.phase, entry.question, self._ledger)
+        self.policy.check_look(look, task.run, entry.question, self._ledger)
         state = None if task.client is None else ready.state(task)
         view = View(task.client, look.holder, look.part, look.method, look.limit)
         if getattr(self._data.module.clients[look.holder], look.part) is None:
@@ -218,11 +206,11 @@ class ResidentSite:
         """Store the best model of a run, with what the client keeps to itself."""
         ready, task, entry = self._task(envelope, entry, messages.Final, "the best model of a run")
         asked, plan, classes = task.asked, ready.plan, ready.layout.classes
-        if task.phase or not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(classes):
+        if not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(classes):
             raise InvalidMessageError(
-                f"model: expected one of the main part, after 0 to {plan.rounds} rounds, of {len(classes)} classes, "
-                f"found one of phase {task.phase!r}, after {asked.rounds} rounds, of {len(asked.learned)} classes",
-                key="kept-model-of-other-part",
+                f"model: expected one after 0 to {plan.rounds} rounds, of {len(classes)} classes, found one after "
+                f"{asked.rounds} rounds, of {len(asked.learned)} classes",
+                key="kept-model-of-other-run",
             )
         if envelope.vectors.keys() != {"w", "stats"}:
             raise InvalidMessageError(
@@ -244,8 +232,8 @@ class ResidentSite:
 
     def _task(
         self, envelope: Envelope, entry: LedgerEntry, kind: type, expected: str
-    ) -> tuple[PreparedPhase, messages.Task, LedgerEntry]:
-        """Read a task of a kind, and return the phase that it is for, the task, and the ledger entry with both.
+    ) -> tuple[PreparedRun, messages.Task, LedgerEntry]:
+        """Read a task of a kind, and return the run that it is for, the task, and the ledger entry with both.
 
         The entry's question hashes the task, the weights and which state is used.
         """
@@ -257,7 +245,7 @@ class ResidentSite:
         ready = self._ready_for(task)
         named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
         question = digest({"asked": named, "vectors": envelope.digest})
-        about = {"run": task.run, "phase": task.phase, "client": task.client or ""}
+        about = {"run": task.run, "client": task.client or ""}
         return ready, task, replace(entry, **about, config=digest(ready.asked.config), question=question)
 
     def _read(self, config: Mapping[str, Any]) -> recipe.Recipe:
@@ -270,11 +258,11 @@ class ResidentSite:
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
-    def _ready_for(self, message: messages.Task | messages.Start) -> PreparedPhase:
-        """Return the prepared phase, if the message is for it and its layout is the server's."""
-        ready, asked = self._ready, (message.run, message.phase, message.fingerprint)
-        if ready is None or (ready.asked.run, ready.asked.phase, ready.asked.fingerprint) != asked:
-            raise Unprepared("it has not prepared this phase of this run", key="phase-not-prepared")
+    def _ready_for(self, message: messages.Task | messages.Start) -> PreparedRun:
+        """Return the prepared run, if the message is for it and its layout is the server's."""
+        ready, asked = self._ready, (message.run, message.fingerprint)
+        if ready is None or (ready.asked.run, ready.asked.fingerprint) != asked:
+            raise Unprepared("it has not prepared this run", key="run-not-prepared")
         if ready.layout.fingerprint != message.fingerprint:
             raise IncompatibleError(
                 f"the layout of the model: expected the server's, {message.fingerprint}, found "
@@ -282,9 +270,6 @@ class ResidentSite:
                 key="site-layout-differs",
             )
         return ready
-
-    def _states(self, run: str, phase: str, made: recipe.Recipe) -> SiteStates:
-        return SiteStates(self.settings.folder, run, phase, len(made.phase.aggregators))
 
     def _noted(self, entry: LedgerEntry, reply: Envelope) -> Envelope:
         """Record an answer in the ledger before it leaves; an answer that cannot be recorded does not leave."""

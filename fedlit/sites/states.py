@@ -1,6 +1,6 @@
 """The states of a site's clients between rounds, in files, where each accepted round counts exactly once.
 
-``STATE/RUN/PHASE/CLIENT/round-000003.pt`` is a client's state after round 3, which the server has accepted.
+``STATE/RUN/CLIENT/round-000003.pt`` is a client's state after round 3, which the server has accepted.
 ``pending-000004.pt`` is the state after round 4, before the site knows if it was accepted. A request for a round names
 the state from which it starts: the pending state then becomes the accepted one, or is deleted. A round that is
 requested twice therefore starts twice from the same state, and draws the same batches.
@@ -36,7 +36,7 @@ class StateWriteError(FedlitError, ValueError):
 
 @dataclass(frozen=True)
 class SiteStates:
-    """States of a site's clients in one phase of a run.
+    """States of a site's clients in a run.
 
     ``accepted`` is the round of a client's accepted state, or None if there is none yet. If that state is missing, the
     client starts afresh with ``fresh``.
@@ -44,8 +44,7 @@ class SiteStates:
 
     folder: Path  # The site's folder of states.
     run: str  # Id of the run.
-    phase: str  # Name of the phase; "" for the main part.
-    aggregators: int  # Number of aggregators of the phase.
+    aggregators: int  # Number of aggregators of the run.
 
     def read(self, client: str, accepted: int | None, fresh: bool = False) -> ClientState | None:
         """Read a state, without changing any file; None if the client starts afresh.
@@ -86,7 +85,7 @@ class SiteStates:
     def keep(self, client: str, number: int, state: ClientState, accepted: bool = False) -> None:
         """Write the state after a number of rounds, before the server knows of it.
 
-        At the start of a phase it is accepted immediately.
+        Where a client starts afresh it is accepted immediately.
 
         Raises:
             StateWriteError: If it cannot be written.
@@ -129,7 +128,7 @@ class SiteStates:
 
     def _file(self, client: str, kind: str, number: int) -> Path:
         check_run(self.run)
-        folder = self.folder / self.run / folder_name(self.phase or "main part") / folder_name(client)
+        folder = self.folder / self.run / folder_name(client)
         if not folder.resolve().is_relative_to(self.folder.resolve()):
             raise MissingState(f"{folder} is not in {self.folder}", key="state-not-in-folder")
         return folder / f"{kind}-{number:06d}.pt"

@@ -114,6 +114,7 @@ class Wanted:
     model: dict[str, Any]
     federation: dict[str, Any]
     phases: list[dict[str, Any]] | None
+    phase: str | None
     callbacks: list[dict[str, Any]] | None
     precision: str
 
@@ -212,6 +213,7 @@ def _made(
         tags=wanted.tags,
         phases=built(list[Phase], wanted.phases or [], "phases", table),
         callbacks=built(list[Callback], wanted.callbacks or [], "callbacks", table),
+        phase=wanted.phase,
     )
 
 

@@ -41,6 +41,7 @@ class RunInfo:
         tags: Properties of the run: aggregators, engine, partition, git revision.
         resumed: Whether the run continues an earlier one in the same directory.
         data: The data, if they are known.
+        phase_of: Directory of the run of which this run is a phase.
     """
 
     directory: Path
@@ -50,6 +51,7 @@ class RunInfo:
     tags: Mapping[str, str]
     resumed: bool
     data: DataInfo | None = None
+    phase_of: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,10 @@ class Tracker:
     """
 
     keeps_models = False
+
+    def of_phase(self) -> "Tracker":
+        """Return the tracker of a phase, which is a run of its own; by default it logs nothing."""
+        return Tracker()
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Called once before the first round; metrics of a resumed run are already truncated to its checkpoint."""

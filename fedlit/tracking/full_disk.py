@@ -27,7 +27,7 @@ def full_disk_explained(run: Path) -> Iterator[None]:
         reason = next((each for each in causes(error) if isinstance(each, OSError) and each.errno in FULL), None)
         if reason is None:
             raise
-        for draft in [*run.glob("checkpoints/.writing-*"), *run.glob("phases/*/checkpoints/.writing-*")]:
+        for draft in run.glob("checkpoints/.writing-*"):
             shutil.rmtree(draft, ignore_errors=True)
         last, place = last_checkpoint(run), reason.filename or run
         onward = f"resume with --ckpt_path {run}; {last} is kept" if last else "start again; no checkpoint exists yet"

@@ -48,6 +48,10 @@ class Trackers(Tracker):
         self.trackers = list(trackers)
         self.keeps_models = any(tracker.keeps_models for tracker in self.trackers)
 
+    def of_phase(self) -> Tracker:
+        """Return the trackers of a phase."""
+        return Trackers([tracker.of_phase() for tracker in self.trackers])
+
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start each tracker."""
         for tracker in self.trackers:

@@ -1,6 +1,7 @@
 """The MLflow tracker, which talks to the store in a separate thread, so that training never waits for it."""
 
 import atexit
+import copy
 import importlib.util
 import json
 import logging
@@ -103,6 +104,12 @@ class MLflowTracker(Tracker):
         self.flush_seconds, self.finish_seconds = flush_seconds, finish_seconds
         self.keeps_models = log_model
         self._sender: Sender | None = None
+
+    def of_phase(self) -> "MLflowTracker":
+        """Return a tracker of a phase, whose MLflow run is shown below that of the whole run."""
+        tracker = copy.copy(self)
+        tracker.keeps_models = False
+        return tracker
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start the thread, which creates or continues the MLflow run as soon as the store responds."""

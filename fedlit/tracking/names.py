@@ -31,6 +31,9 @@ DEFAULT_EXPERIMENT = "default"
 IS_PARENT = "fedlit.is_parent"
 """Tag of an MLflow run that has no directory: its metrics are means over the runs below it."""
 
+PHASE = "fedlit.phase"
+"""Tag of a run that is a phase, with the phase's name."""
+
 STAGE, BUDGET = "fedlit.tune", "fedlit.tuned"
 """Tags of the runs of `fedlit tune`: ``try`` or ``final``, and the number of tries and seeds of their method."""
 

@@ -9,6 +9,7 @@ from urllib.request import url2pathname
 from fedlit.core.errors import ConfigError
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.mlflow import prepare
+from fedlit.tracking.names import IS_PARENT
 from fedlit.tracking.store import PARENT_ID, cause, connect, error_code, noted_run
 
 OTHERWISE = "repeat the command when it answers, name the store with --tracking_uri, or delete the folder by hand"
@@ -54,7 +55,7 @@ def _delete(client: Any, run_id: str) -> str:
     if local := place.scheme == "file":
         shutil.rmtree(Path(url2pathname(place.path)), ignore_errors=True)
     parent = run.data.tags.get(PARENT_ID)
-    if parent is not None:
+    if parent is not None and IS_PARENT in client.get_run(parent).data.tags:
         siblings = f"tags.`{PARENT_ID}` = '{parent}'"
         if not client.search_runs([run.info.experiment_id], filter_string=siblings, max_results=1):
             client.delete_run(parent)

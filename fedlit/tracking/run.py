@@ -32,6 +32,9 @@ MAY_DIFFER = (
 RESTORE = "restore it from a copy (MLflow keeps one with the run), or do not use this run"
 """Advice for a damaged configuration."""
 
+PHASES = "phases"
+"""Folder in a run's directory with the runs of its phases, ``RUN/phases/NAME/``."""
+
 RESERVED = ".reserved"
 """Name of the file that reserves a directory for a run that has not started."""
 
@@ -40,19 +43,13 @@ RESERVED = ".reserved"
 class Result:
     """Result of a completed run, stored as ``result.json`` in its directory."""
 
-    rounds: int  # Requested number of rounds of the main part; patience may have ended the run earlier.
-    best_round: int  # Number of completed rounds of the main part in the tested model.
+    rounds: int  # Requested number of rounds; patience may have ended the run earlier.
+    best_round: int  # Number of completed rounds of the tested model, which is its step in ``metrics.csv``.
     seconds: float  # Duration of the process that completed the run.
     # Values of `test/...`; undefined values are NaN, and null in the file.
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
-    phase_rounds: int = 0  # Number of rounds of the phases before the main part, which ``metrics.csv`` counts too.
     client_weights: str = ""  # ``examples`` or ``uniform``, as the clients were weighted; "" if it is not recorded.
-
-    @property
-    def best_step(self) -> int:
-        """Step of the tested model in ``metrics.csv``."""
-        return self.phase_rounds + self.best_round
 
     def write(self, directory: Path) -> None:
         """Write ``result.json`` atomically."""
@@ -70,6 +67,7 @@ class Result:
         file = directory / "result.json"
         try:
             fields = dict(json.loads(file.read_text()))
+            fields.pop("phase_rounds", None)  # in results from before phases were runs
             metrics = {key: float("nan") if value is None else value for key, value in fields.pop("metrics").items()}
             return cls(**fields, metrics=metrics)
         except FileNotFoundError:
@@ -90,7 +88,7 @@ def metric_of(directory: Path, key: str) -> float:
         return result.metrics[key]
     values = {step: value for step, name, value in MetricsFile(directory / "metrics.csv").rows() if name == key}
     newest = next(reversed(values.values()), float("nan"))
-    return values.get(result.best_step, newest) if result else newest
+    return values.get(result.best_round, newest) if result else newest
 
 
 class Run:
@@ -99,10 +97,21 @@ class Run:
     Args:
         resumed: Whether the directory contains an earlier part of the run.
         main: Whether this process writes; other ranks of a run only read.
+        config: The resolved configuration, as YAML.
+        params: Parameters for the tracker.
     """
 
-    def __init__(self, directory: Path, tracker: Tracker, resumed: bool = False, main: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tracker: Tracker,
+        resumed: bool = False,
+        main: bool = True,
+        config: str = "",
+        params: Mapping[str, str | int | float | bool] | None = None,
+    ) -> None:
         self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
+        self.config, self.params = config, params or {}
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
         self._started = False
@@ -112,30 +121,26 @@ class Run:
         """The folder of the checkpoints."""
         return self.directory / "checkpoints"
 
-    def start(
-        self,
-        config: str,
-        params: Mapping[str, str | int | float | bool],
-        tags: Mapping[str, str],
-        rounds: int,
-        data: DataInfo | None = None,
-    ) -> None:
-        """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed.
+    def announce(self) -> None:
+        """Write the configuration, by which a run is found and resumed, into the directory."""
+        if self.main:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            # Written atomically, because a run with an incomplete configuration could not be resumed.
+            with whole(self.directory / "config.yaml") as draft:
+                draft.write_text(self.config)
 
-        In a run of several phases, only the first call has an effect.
-        """
-        if not self.main or self._started:
+    def start(self, tags: Mapping[str, str], rounds: int, data: DataInfo | None = None) -> None:
+        """Open the run after ``rounds`` completed rounds; metrics of later rounds, from a killed run, are removed."""
+        if not self.main:
             return
+        self.announce()
         self._started = True
-        self.directory.mkdir(parents=True, exist_ok=True)
         (self.directory / "result.json").unlink(missing_ok=True)  # a resumed run is not complete
-        # Written atomically, because a run with an incomplete configuration could not be resumed.
-        with whole(self.directory / "config.yaml") as draft:
-            draft.write_text(config)
         for file in (self.metrics, self.client_metrics):
             file.truncate(rounds)
-        names = self.directory.parent.name, self.directory.name
-        info = RunInfo(self.directory, *names, params, tags, self.resumed, data)
+        above, name = run_above(self.directory), self.directory.name
+        experiment, shown = (above.parent.name, f"{above.name}/{name}") if above else (self.directory.parent.name, name)
+        info = RunInfo(self.directory, experiment, shown, self.params, tags, self.resumed, data=data, phase_of=above)
         self.tracker.start(info, self.metrics)
         self.artifact(self.directory / "config.yaml")
 
@@ -250,34 +255,36 @@ def check_writable(root: Path, experiment: str) -> None:
         )
 
 
-def find_checkpoint(root: Path, experiment: str, which: str, name: str | None = None) -> Path | None:
-    """Find the checkpoint that ``--ckpt_path`` names: ``last``, ``best``, a run directory or a checkpoint.
+def find_run(root: Path, experiment: str, which: str, name: str | None = None) -> tuple[Path, Path | None] | None:
+    """Find the run that ``--ckpt_path`` names, and its checkpoint, which is None while its phases are trained.
 
-    With a name, ``last`` and ``best`` refer to runs of that name, with or without a number. None if no run has one.
+    It names a run directory, a checkpoint, or ``last`` or ``best``, of the newest run; with a name, of the newest run
+    of that name, with or without a number. None if no run has a checkpoint.
 
     Raises:
         CheckpointError: The checkpoint does not exist.
     """
     if which in ("last", "best"):
-        folders = [run for run in (root / experiment).glob("*") if is_called(run, name)]
-        last_of_runs = [path for run in folders if (path := last_checkpoint(run))]
-        if not last_of_runs:
+        begun = {run: last_checkpoint(run) for run in (root / experiment).glob("*") if is_called(run, name)}
+        begun = {run: last.stat().st_mtime for run, last in begun.items() if last is not None}
+        if not begun:
             return None
-        newest = run_of(max(last_of_runs, key=lambda path: path.stat().st_mtime))
-        path = last_checkpoint(newest) if which == "last" else checkpoint.find(newest / "checkpoints", which)
-        if path is None:
+        newest = max(begun, key=begun.__getitem__)
+        path = checkpoint.find(newest / "checkpoints", which)
+        if path is None and which == "best":
             raise CheckpointError(
                 f"{newest} has no best checkpoint yet; use --ckpt_path last", key="no-best-checkpoint"
             )
-        return path
-    path = Path(which) if (Path(which) / "manifest.json").exists() else last_checkpoint(Path(which))
-    if path is None:
+        return newest, path
+    if (Path(which) / "manifest.json").exists():
+        return run_of(Path(which)), Path(which)
+    if last_checkpoint(Path(which)) is None:
         raise CheckpointError(
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
             "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there",
             key="checkpoint-not-found",
         )
-    return path
+    return Path(which), checkpoint.find(Path(which) / "checkpoints", "last")
 
 
 def is_called(run: Path, name: str | None) -> bool:
@@ -291,15 +298,19 @@ def runs_in(folder: Path) -> list[Path]:
 
 
 def run_of(path: Path) -> Path:
-    """Return the run directory of a checkpoint of the main part or of a phase."""
-    folder = path.parent.parent
-    of_a_phase = folder.parent.name == "phases" and not (folder / "config.yaml").exists()
-    return folder.parent.parent if of_a_phase else folder
+    """Return the run directory of a checkpoint."""
+    return path.parent.parent
+
+
+def run_above(directory: Path) -> Path | None:
+    """Return the directory of the run of which ``RUN/phases/NAME`` is a phase; None for any other directory."""
+    above = directory.parent.parent
+    return above if directory.parent.name == PHASES and (above / "config.yaml").is_file() else None
 
 
 def last_checkpoint(run: Path) -> Path | None:
-    """Return the newest checkpoint of a run's main part or, if it has none, of its phases."""
-    of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob("phases/*/checkpoints")) if p]
+    """Return the newest checkpoint of a run or, if it has none, of its phases."""
+    of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob(f"{PHASES}/*/checkpoints")) if p]
     return checkpoint.find(run / "checkpoints", "last") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
 
 

@@ -73,11 +73,17 @@ class MLflowStore:
             self._artifact_location = "mlartifacts"
         if self._artifact_location is not None and "://" not in self._artifact_location:
             self._artifact_location = Path(self._artifact_location).absolute().as_uri()
+        self._whole: MLflowStore | None = None  # the run of which this run is a phase
+        if run.phase_of is not None:
+            whole_run = RunInfo(run.phase_of, run.experiment, run.phase_of.name, {}, {}, resumed=True)
+            self._whole = MLflowStore(tracking_uri, artifact_location, whole_run)
 
     def open(self) -> None:
         """Connect, find or create the experiment, continue or create the run, and store its id."""
         if self._client is None:
             self._client = connect(self._absolute_uri)
+        if self._whole is not None:
+            self._whole.open()
         if self._may_continue:
             self._continue_run()
             self._may_continue = False
@@ -143,6 +149,8 @@ class MLflowStore:
     def terminate(self, status: RunStatus) -> None:
         """Set the status and the end time of the run."""
         self._client.set_terminated(self.run_id, status)
+        if self._whole is not None and status != "FINISHED":
+            self._whole.terminate(status)
 
     def _ask_for_steps(self, first_steps: dict[str, int]) -> None:
         """Request the steps that the run has of each metric, from the given first steps."""
@@ -187,7 +195,8 @@ class MLflowStore:
                     self.run_id = candidate.info.run_id
                     return
         self._asked_for_run = True
-        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": {"mlflow.user": user()}}
+        tags = {"mlflow.user": user()} | ({PARENT_ID: self._whole.run_id} if self._whole else {})
+        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": tags}
         self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
 
     def _find_or_create_experiment(self) -> str:

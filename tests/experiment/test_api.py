@@ -108,16 +108,19 @@ class TestWhatItGives:
 
         class Counting(Callback):
             def on_round_end(self, state):
-                seen.append(state.step)
+                seen.append((state.run.directory.name == "first", state.done))
 
         class Noting(Tracker):
             def log_metrics(self, metrics, step):
                 tracked.append(step)
 
+            def of_phase(self):
+                return self
+
         fitted = fit(phases=[Phase("first", rounds=1, keep="all")], callbacks=[Counting()], logger=Noting())
-        assert seen == [1, 2, 3]
-        assert tracked == [1, 2, 3, 3]
-        assert list(fitted.metrics.index) == [1, 2, 3]
+        assert seen == [(True, 1), (False, 1), (False, 2)]
+        assert tracked == [1, 1, 1, 2, 2]  # each run ends with its test
+        assert list(fitted.metrics.index) == [1, 2]
 
     def test_a_callback_may_change_the_given_model_between_phases(self):
         class Emptying(Callback):

@@ -1,4 +1,4 @@
-"""Phases: pretraining on one client, then a federation, as one run that is killed, resumed and evaluated."""
+"""Phases: pretraining on one client, then a federation, each a run of its own, that are killed and resumed."""
 
 import copy
 import re
@@ -12,11 +12,17 @@ import yaml
 from hostile import spread
 from refusals import refused
 from runs import Kept, Place, assert_same_run, assert_same_tensors
+from toys import CLASSES, ToyData
 
+from fedlit import fit
 from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
-from fedlit.experiment.phases import Phase
+from fedlit.core.errors import TrainingError
+from fedlit.core.seeds import derive_seed
+from fedlit.experiment.phases import Phase, started
+from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
+from fedlit.models import ImageClassifier
 from fedlit.reports.reproductions.report import measured
 from fedlit.tracking.run import Result, metric_of
 
@@ -81,27 +87,20 @@ def finished(path: Path, config: dict, options: str = "") -> tuple[Kept, str]:
     return here.run("run"), here.fit(options).succeeded()
 
 
-def less_totals(rows: list) -> list:
-    """Totals are of the whole run, its phases too."""
-    return [row for row in rows if not row[1].startswith("total/")]
-
-
-def of_main(kept: Kept) -> list[tuple[int, str, str]]:
-    """Metrics of the main part, counted from its own start."""
-    return [(step - PHASE, key, value) for step, key, value in kept.metrics() if step > PHASE]
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> tuple[Kept, str]:
     return finished(tmp_path_factory.mktemp("whole"), CONFIG)
 
 
-def test_the_metric_of_the_best_model_is_that_of_the_main_part(whole):
-    """Rounds of the main part count from 1, and metrics.csv counts the rounds of phases too."""
-    directory = whole[0].path
-    best = checkpoint.best(checkpoint.find(directory / "checkpoints", "best"))
-    assert Result.read(directory).best_round == best.round <= MAIN
-    assert metric_of(directory, "val/auroc_macro") == measured(directory)["val/auroc_macro"] == best.value
+def phase_of(run: Kept, name: str = "pretrain") -> Kept:
+    return Kept(run.path / "phases" / name)
+
+
+def assert_same(one: Kept, other: Kept, *phases: str) -> None:
+    """Compare two runs and their phases bit for bit."""
+    assert_same_run(one, other)
+    for name in phases or ("pretrain",):
+        assert_same_run(phase_of(one, name), phase_of(other, name))
 
 
 def copied(whole: tuple[Kept, str], path: Path, config: dict = CONFIG) -> Place:
@@ -110,52 +109,198 @@ def copied(whole: tuple[Kept, str], path: Path, config: dict = CONFIG) -> Place:
     return here
 
 
-class TestOneConfig:
-    def test_rounds_count_on_and_each_is_logged_once(self, whole):
-        rows = whole[0].metrics()
-        assert len({row[:2] for row in rows}) == len(rows)
-        assert {step for step, key, _ in rows if key == "train/loss"} == set(range(1, PHASE + MAIN + 1))
-        assert {step for step, key, _ in rows if key.startswith("test/")} == {PHASE + MAIN}
+def steps(kept: Kept, prefix: str) -> set[int]:
+    return {step for step, key, _ in kept.metrics() if key.startswith(prefix)}
+
+
+class TestRuns:
+    def test_each_has_its_own_rounds_and_its_own_result(self, whole):
+        for kept, rounds in ((phase_of(whole[0]), PHASE), (whole[0], MAIN)):
+            rows = kept.metrics()
+            assert len({row[:2] for row in rows}) == len(rows)
+            assert steps(kept, "train/loss") == set(range(1, rounds + 1))
+            assert steps(kept, "test/") == steps(kept, "total/") == {rounds}
+            result = Result.read(kept.path)
+            assert result.rounds == rounds
+            best = checkpoint.best(checkpoint.find(kept.path / "checkpoints", "best"))
+            assert result.best_round == best.round <= rounds
+            assert metric_of(kept.path, "val/auroc_macro") == measured(kept.path)["val/auroc_macro"] == best.value
+            for file in ("config.yaml", "metrics.csv", "predictions"):
+                assert (kept.path / file).exists()
 
     def test_the_phase_has_its_own_client_objective_and_algorithm(self, whole):
-        rows = whole[0].metrics()
-        own = {step for step, key, _ in rows if key.startswith("client/site-1/")}
-        assert own == set(range(1, PHASE + MAIN + 1))
-        others = {step for step, key, _ in rows if key.startswith(("client/site-0/", "client/site-2/"))}
-        assert others == set(range(PHASE + 1, PHASE + MAIN + 1))
-        assert {step for step, key, _ in rows if key.startswith("drift/c_norm")} == others
-        assert {step for step, key, _ in rows if key.startswith("objective/alpha")} == others
-        rates = {step: float(value) for step, key, value in rows if key == "round/lr"}
-        assert rates == pytest.approx({1: 1e-3, 2: 1e-3, 3: 1e-3, 4: 0.002, 5: 0.002, 6: 0.002})
+        phase, run = phase_of(whole[0]), whole[0]
+        for name in ("site-0", "site-1", "site-2"):
+            assert bool(steps(phase, f"client/{name}/")) == (name == "site-1")
+            assert steps(run, f"client/{name}/") == {1, 2, 3}
+        for key in ("drift/c_norm", "objective/alpha"):
+            assert not steps(phase, key)
+            assert steps(run, key) == {1, 2, 3}
+        for kept, rate in ((phase, 1e-3), (run, 0.002)):
+            rates = {float(value) for _, key, value in kept.metrics() if key == "round/lr"}
+            assert [*rates] == pytest.approx([rate])
         assert "phase 'pretrain'" in whole[1]
         assert "FedAvg over 1 client" in whole[1]
         assert "CODASCA over 3 clients" in whole[1]
 
+    def test_its_configuration_is_that_of_a_run(self, whole):
+        config = yaml.safe_load((phase_of(whole[0]).path / "config.yaml").read_text())
+        assert (config["phase"], config["phases"], config["seed"]) == ("pretrain", [], 0)
+        assert config["model"]["init_args"]["objective"]["class_path"].endswith("BCE")
+        assert (config["federation"]["clients"], config["federation"]["aggregators"]) == (["site-1"], [])
 
-@pytest.mark.parametrize("step", [PHASE + 1, pytest.param(PHASE, marks=pytest.mark.slow)])
-def test_killed_and_resumed(whole, tmp_path, step):
-    """Kills at the end of the phase, and in the main part."""
+    @pytest.mark.slow
+    def test_its_configuration_repeats_it(self, tmp_path):
+        """Alone, with the phases before it, which inherit from the whole run and not from it."""
+        run, _ = finished(tmp_path, changed(phases=[phase(objective=None), HEAD], federation__weights="uniform"))
+        config = yaml.safe_load((phase_of(run, "head").path / "config.yaml").read_text())
+        alone, _ = finished(tmp_path / "again", {k: v for k, v in config.items() if k not in OF_A_PLACE})
+        assert_same_run(alone, phase_of(run, "head"))
+        assert_same_run(phase_of(alone), phase_of(run))
+
+    def test_its_rounds_draw_from_a_stream_of_their_own(self):
+        seeds = []
+
+        class Seeds(Callback):
+            def on_fit_start(self, state):
+                seeds.append(state.session.seed)
+
+        classifier = ImageClassifier(CLASSES, "small_cnn")
+        fit(classifier, ToyData(2), seed=5, phases=[Phase("first", rounds=1)], callbacks=[Seeds()], fast_dev_run=True)
+        assert seeds == [derive_seed(5, "phase", "first"), 5]
+
+
+OF_A_PLACE = ("run_dir", "name", "experiment", "ckpt_path", "logger")
+"""Keys that say where a run is."""
+
+KILLS = {
+    "in the phase": (2, "pretrain"),
+    "before the phase is tested": (PHASE, "pretrain"),
+    "between the two": (0, ""),
+    "in the last run": (1, ""),
+}
+"""Step and phase of a kill."""
+
+
+@pytest.mark.parametrize(
+    "case", [c if c == "between the two" else pytest.param(c, marks=pytest.mark.slow) for c in KILLS]
+)
+def test_killed_and_resumed(whole, tmp_path, case):
+    step, name = KILLS[case]
     here = place(tmp_path, CONFIG)
-    command = here.fit(f"--federation.checkpoint_every 1 --logger awkward.Killer --logger.step {step}")
+    killer = f"--logger awkward.Killer --logger.step {step} --logger.phase '{name}'"
+    command = here.fit(f"--federation.checkpoint_every 1 {killer}")
     assert command.wait() == -signal.SIGKILL, command.output
-    assert "resuming" in here.fit("--ckpt_path last").succeeded()
-    assert_same_run(here.run("run"), whole[0])
+    run = here.run("run")
+    assert (Result.read(phase_of(run).path) is None) == (name != "")
+    said = here.fit("--ckpt_path last").succeeded()
+    assert "resuming" in said
+    assert ("phase 'pretrain' is finished" in said) == (name == "")
+    assert_same(run, whole[0])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("finished", [True, False])
-def test_resumed_at_the_end_of_a_part(whole, tmp_path, finished):
-    """A finished run adds and loses nothing; one without a checkpoint of the main part repeats its logged rounds."""
+def test_resumed_at_the_end_of_a_run(whole, tmp_path, finished):
+    """A finished run adds and loses nothing; one without a checkpoint of the last run repeats its logged rounds."""
     here = copied(whole, tmp_path)
     if not finished:
         shutil.rmtree(here.path / "default/run/checkpoints")
     here.fit("--ckpt_path last").succeeded()
-    assert_same_run(here.run("run"), whole[0])
+    assert_same(here.run("run"), whole[0])
+
+
+@pytest.mark.slow
+def test_wherever_its_clients_train(tmp_path):
+    """Two processes and two sites give the bits of one process, two ranks its numbers to rounding."""
+    config = changed(phases=[phase(clients=["site-0", "site-1"]), HEAD])
+    one, workers, ranks, sites = (place(tmp_path / name, config) for name in ("one", "workers", "ranks", "sites"))
+    one.ended()
+    workers.ended("--federation.workers 2")
+    for command in ranks.ranks():
+        command.succeeded()
+    sites.ended("--sites loopback:2")
+    whole = one.run("run")
+    assert_same(workers.run("run"), whole, "pretrain", "head")
+    for name, tensor in ranks.run("run").tensors().items():  # a sum over ranks has another order
+        torch.testing.assert_close(tensor, whole.tensors()[name], rtol=1e-4, atol=1e-5)
+    for name in ("", "phases/pretrain", "phases/head"):
+        kept, alone = (Kept(here.run("run").path / name) for here in (sites, one))
+        server, wanted = (torch.load(each.last / "server.pt", weights_only=True) for each in (kept, alone))
+        assert_same_tensors(server, wanted)
+        found, expected = kept.metrics(), alone.metrics()
+        assert [row[:2] for row in found] == [row[:2] for row in expected]
+        values = [float(value) for *_, value in expected]  # a tiny client drift is a difference of two sums
+        assert [float(value) for *_, value in found] == pytest.approx(values, rel=1e-6, nan_ok=True)
+
+
+def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
+    """The same command goes on at the phase that has failed."""
+
+    class Fails(Callback):
+        healed = False
+
+        def on_round_end(self, state):
+            if state.run.directory.name == "second" and state.done == 2 and not self.healed:
+                raise TrainingError("the disk is gone", key="made-up")
+
+    def train(**options) -> Kept:
+        torch.manual_seed(0)
+        model, phases = ImageClassifier(CLASSES, "small_cnn"), [Phase(name, rounds=3) for name in ("first", "second")]
+        options = {"rounds": 2, "workers": 1, "phases": phases, "name": "run", **options}
+        return Kept(fit(model, ToyData(2), run_dir=tmp_path / "runs", ckpt_path="last", **options).directory)
+
+    failing = Fails()
+    with refused("made-up"):
+        train(callbacks=[failing])
+    run = Kept(tmp_path / "runs/default/run")
+    assert Result.read(phase_of(run, "first").path).rounds == 3
+    assert Result.read(phase_of(run, "second").path) is None
+    assert not run.rounds
+    failing.healed = True
+    capsys.readouterr()
+    train(callbacks=[failing])
+    assert "phase 'first' is finished" in capsys.readouterr().out
+    whole = train(callbacks=[failing], experiment="whole")
+    assert_same(run, whole, "first", "second")
+
+
+def test_callbacks_start_afresh_in_each_run(tmp_path):
+    class Counting(Callback):
+        counted = 0
+
+        def on_round_end(self, state):
+            self.counted += 1
+
+        def on_fit_end(self, state):
+            counts.append(self.counted)
+
+        def state_dict(self):
+            return {"counted": self.counted}
+
+        def load_state_dict(self, state):
+            self.counted = state["counted"]
+
+    counts, options = [], {"rounds": 2, "workers": 1, "run_dir": tmp_path}
+    phases = [Phase("first", rounds=3)]
+    fit(ImageClassifier(CLASSES, "small_cnn"), ToyData(2), phases=phases, callbacks=[Counting()], **options)
+    assert counts == [3, 2]
+
+
+def test_a_run_in_its_phases_has_nothing_to_test(whole, tmp_path):
+    """Its finished phase has, with the phase's own configuration."""
+    here = copied(whole, tmp_path)
+    run = here.path / "default/run"
+    shutil.rmtree(run / "checkpoints")
+    assert "expected a checkpoint, found only those of its phases" in here.ended("--ckpt_path last", "test", code=1)
+    phase = run / "phases/pretrain"
+    said = here.start(f"test --config {phase / 'config.yaml'} --ckpt_path {phase}").succeeded()
+    assert "mean over defined classes" in said
 
 
 @pytest.fixture(scope="module")
 def head_only(tmp_path_factory) -> tuple[Kept, str]:
-    """A run whose main part trains the head on the phase's body."""
+    """A run that trains the head on the phase's body."""
     warm_up = phase(trainable="all")
     return finished(tmp_path_factory.mktemp("head"), changed(phases=[warm_up], model__init_args__trainable="head"))
 
@@ -171,6 +316,7 @@ def test_test_and_predict(fixture, request, tmp_path):
     assert len(table) >= 4
     assert table == re.findall(r"│.*│", run[1])
     assert "images: " in here.fit("--ckpt_path best", "predict").succeeded()
+    assert "model after" in here.fit("--ckpt_path best", "export").succeeded()
 
 
 @pytest.mark.slow
@@ -183,13 +329,12 @@ def test_it_equals_two_configs(fixture, request, tmp_path):
         second["model"]["init_args"]["trainable"] = "head"
         assert not [n for n in checkpoint.tensors(run.path) if n.startswith("body.") and "running" not in n]
     kept, _ = finished(tmp_path, second)
-    assert less_totals(kept.metrics()) == less_totals(of_main(run))
-    assert_same_tensors(kept.tensors(), run.tensors())
+    assert_same_run(kept, run)
 
 
 def start_of_main(path: Path, config: dict) -> dict[str, torch.Tensor]:
-    """The model that the main part starts from, to within 1e-20: its steps are that small."""
-    config["model"]["init_args"]["optimizer"] = {"class_path": "SGD", "init_args": {"lr": 1e-30}}
+    """The model that the main part starts from, to within 1e-6: its steps are smaller."""
+    config["model"]["init_args"]["optimizer"] = {"class_path": "SGD", "init_args": {"lr": 1e-8}}
     config["model"]["init_args"]["objective"] = {"class_path": "BCE"}
     config["federation"] |= {"aggregators": [], "rounds": 1}
     return checkpoint.tensors(finished(path, config)[0].last)
@@ -202,7 +347,7 @@ def parts(tensors: dict[str, torch.Tensor]) -> tuple[dict, dict]:
 
 
 def assert_start(model: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    torch.testing.assert_close(model, expected, atol=1e-20, rtol=0)
+    torch.testing.assert_close(model, expected, atol=1e-6, rtol=0)
 
 
 class TestHandOver:
@@ -229,8 +374,6 @@ class TestHandOver:
         assert_start(head, self.best(tmp_path, head_of)[1] if head_of else fresh[1])
         assert not torch.equal(body["body.conv1.weight"], fresh[0]["body.conv1.weight"])
         assert not head_of or not torch.equal(head["head.weight"], fresh[1]["head.weight"])
-        steps = [s for s, key, _ in place(tmp_path, CONFIG).run("run").metrics() if key == "train/loss"]
-        assert steps == list(range(1, len(phases) * PHASE + 2))
 
 
 MISTAKES = {
@@ -262,6 +405,18 @@ MISTAKES = {
     "no name": (changed(phases=[phase(name="")]), "name"),
     "two of a name": (changed(phases=[PRETRAIN, PRETRAIN]), "name"),
     "monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing"),
+    "monitor of a phase": (changed(phases=[phase(monitor="val/auroc/Nothing", monitor_mode="max")]), "Nothing"),
+    "client of the second phase": (changed(phases=[PRETRAIN, HEAD | {"clients": ["site-8"]}]), "found 'site-8'"),
+    "unknown key": (changed(phases=[phase(epochs=3)]), "epochs"),
+    "heads that nobody trains": (
+        changed(phases=[HEAD | {"aggregators": ["PersonalHeads"]}]),
+        "phases, 'head': expected a model that the clients share, found the head that each keeps to itself",
+    ),
+    "norms that nobody trains": (
+        changed(phases=[phase(aggregators=["FedBN"])]),
+        "found a part of the body that each keeps to itself (FedBN)",
+    ),
+    "heads of the second phase": (changed(phases=[PRETRAIN, HEAD | {"aggregators": ["LocalOnly"]}]), "phases, 'head'"),
 }
 
 
@@ -275,6 +430,20 @@ def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path, fedlit_
     assert "Traceback" not in err
     assert "phase '" not in out + err
     assert not list(here.path.glob("default/*"))
+
+
+def test_a_run_of_other_phases_is_not_resumed(whole, tmp_path):
+    here = copied(whole, tmp_path, changed(phases=[phase(rounds=2)]))
+    said = here.ended(f"--ckpt_path {here.path / 'default/run'}", code=1)
+    assert "was started with another configuration" in said
+    assert "phases.0.rounds: 3 there, 2 now" in said
+
+
+def test_a_phase_of_another_model_is_refused(whole):
+    """As after a folder was copied from elsewhere."""
+    model, phases = ImageClassifier(CLASSES[:1], "small_cnn"), [Phase("pretrain", keep="all")]
+    with refused("phase-of-other-model", "phases/pretrain", "head.weight"):
+        started(model, phases, whole[0].path)
 
 
 @pytest.mark.slow
@@ -325,7 +494,7 @@ class TestTakenOver:
             federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]
         )
         kept, _ = finished(tmp_path, config)
-        rows = kept.metrics()
-        cohorts = [(step, float(value)) for step, key, value in rows if key == "round/clients"]
-        assert cohorts == [(step, 1.0) for step in range(1, PHASE + MAIN + 1)]
-        assert {step for step, key, _ in rows if key == "val/auroc_macro"} == {PHASE, PHASE + MAIN}
+        for each, rounds in ((phase_of(kept), PHASE), (kept, MAIN)):
+            cohorts = [(step, float(value)) for step, key, value in each.metrics() if key == "round/clients"]
+            assert cohorts == [(step, 1.0) for step in range(1, rounds + 1)]
+            assert steps(each, "val/auroc_macro") == {rounds}

@@ -27,7 +27,7 @@ class Diary(Callback):
         self.lines = []
 
     def on_fit_start(self, state):
-        self.lines.append(("fit start", state.done, state.step))
+        self.lines.append(("fit start", state.done, state.run.main))
 
     def on_round_start(self, state):
         self.lines.append(("round start", state.done, state.rnd.cohort))
@@ -89,14 +89,14 @@ class Patient(Callback):
         self.waited = state["waited"]
 
 
-def fit(path: Path, *callbacks: Callback, before: int = 0, resume: Path | None = None, **settings) -> Federation:
+def fit(path: Path, *callbacks: Callback, resume: Path | None = None, **settings) -> Federation:
     """Train the toys with some callbacks; everything is kept in ``path``."""
     torch.manual_seed(0)
     settings = {"rounds": 4, "checkpoint_every": 1000, **settings}
     federation = Federation(schedule=ConstantSchedule(1, "steps"), workers=1, **settings)
     session = assemble(federation, ToyNet(), ToyData(2), make_fabric("cpu"))
     run = Run(path, Tracker(), resume is not None)
-    assert federation.fit(session, run, resume, before=before, callbacks=callbacks) == 0
+    assert federation.fit(session, run, resume, callbacks) == 0
     run.finish("FINISHED")
     return federation
 
@@ -115,10 +115,10 @@ def weights(path: Path) -> torch.Tensor:
 
 def test_hooks_are_called_in_the_order_of_the_loop(tmp_path):
     diary = Diary()
-    fit(tmp_path, diary, rounds=2, before=5, eval_every=2)
+    fit(tmp_path, diary, rounds=2, eval_every=2)
     sites = ("site-0", "site-1")
     assert diary.lines == [
-        ("fit start", 0, 5),
+        ("fit start", 0, True),
         ("round start", 0, sites),
         ("client end", 0, "site-0"),
         ("client end", 0, "site-1"),
@@ -246,7 +246,7 @@ def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, chang
     """No checkpoint has the change: the run goes on from its last round like one that was not interrupted."""
     write, found = CHANGES[change]
     late = 2 + (hook != "on_fit_start")  # after a round of this part of the run, if there is one
-    changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.step >= late and write(state)})
+    changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.done >= late and write(state)})
     options = {"aggregators": [Scaffold()], "eval_every": 4}  # so rounds before the last are not saved
     fit(tmp_path / "whole", **options)
     fit(tmp_path / "refused", **options | {"rounds": 2})

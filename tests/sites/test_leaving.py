@@ -132,7 +132,7 @@ def test_a_client_keeps_its_part_of_the_model_where_the_rest_begins_anew(run, si
 
     def between(site, envelope, answer):
         if envelope.verb == "train" and envelope.content["asked"]["index"] == 2:
-            (folder,) = (tmp_path / "default" / "sites" / site).glob("*/main part/*")
+            (folder,) = (tmp_path / "default" / "sites" / site).glob("*/site-*")
             begun[folder.name] = torch.load(folder / f"round-{envelope.content['accepted']:06d}.pt", weights_only=True)
         return answer(envelope.to_bytes())
 

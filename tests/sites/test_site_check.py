@@ -35,7 +35,7 @@ def test_a_site_that_is_well(ran, file):
     assert "north reports no AUROC of " in out
     assert "a round of 2 steps: " in out
     assert "each round a site sends" in out
-    assert "main part, evaluate: reply: 2 messages" in out
+    assert ", evaluate: reply: 2 messages" in out
     assert "warning" not in err
     assert not (file.parent / "state").exists()
 

@@ -181,7 +181,7 @@ def test_another_layout_is_told_with_what_differs(fit, monkeypatch):
 
     def other(*given):
         made = read(*given)
-        made.model.body[0].weight.requires_grad = False
+        made.module.body[0].weight.requires_grad = False
         return made
 
     monkeypatch.setattr(site.recipe, "read", other)
@@ -246,7 +246,7 @@ def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fit, si
     """The best model is that of the first round, whose state at the site is gone too; the states to come are not."""
     options = f"{OPTIONS} --federation.eval_every 1"
     fit(options)
-    for file in tmp_path.glob("default/sites/site-2/*/*/*/*.pt"):
+    for file in tmp_path.glob("default/sites/site-2/*/*/*.pt"):
         file.unlink()
     more = f"{options} --federation.rounds 6 --ckpt_path last"
     err = fit(more, code=1).err
@@ -257,7 +257,7 @@ def test_a_state_that_is_gone_is_a_clear_refusal_and_fresh_state_goes_on(fit, si
     def between(name, envelope, answer):
         reply = answer(envelope.to_bytes())
         if name == "site-2" and envelope.verb == "train":
-            (pending,) = tmp_path.glob("default/sites/site-2/*/*/*/pending-*.pt")
+            (pending,) = tmp_path.glob("default/sites/site-2/*/*/pending-*.pt")
             batches.append(int(torch.load(pending, weights_only=True)["batches"]))
         return reply
 

@@ -171,7 +171,7 @@ def test_what_was_sent_is_written_down_at_the_site(fit, sites, tmp_path):
             assert len(line["question"]) == (0 if verb == "hello" else 64)
         assert {line["steps"] for line in lines if line["verb"] == "train"} == {2}
         assert "vectors/0/c [483]" in text
-        assert "main part, train: reply: " in text
+        assert ", train: reply: " in text
         private = {path.stat().st_mode & 0o777 for path in folder.rglob("*") if path.is_file()}
         assert private == {0o600}
         assert folder.stat().st_mode & 0o777 == 0o700

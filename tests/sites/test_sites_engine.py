@@ -18,7 +18,7 @@ PRETRAIN = {
     "name": "pretrain",
     "rounds": 2,
     "schedule": STEPS,
-    "aggregators": [{"class_path": "FedBN"}],
+    "aggregators": [{"class_path": "Ditto"}],
     "objective": {"class_path": "BCE"},
     "keep": "all",
 }
@@ -89,9 +89,8 @@ def test_histograms_of_classes_that_exclude_each_other_are_those_of_the_softmax(
 
 
 @pytest.mark.slow
-def test_personal_parts_go_on_in_the_next_phase(same_as_here, tmp_path):
-    """Measuring rounds, another objective, the best of a phase, and what clients kept: all from the sites' own
-    files."""
+def test_a_phase_is_a_run_at_the_sites(same_as_here, tmp_path):
+    """Measuring rounds, another objective, the best of a phase, and states of clients in both runs."""
     federation = {"aggregators": [{"class_path": "FedBN"}], "rounds": 2, "schedule": STEPS}
     same_as_here(f"--config {written(tmp_path, phases=[PRETRAIN], federation=federation)}", 2)
 

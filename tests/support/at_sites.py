@@ -1,5 +1,6 @@
 """Federations whose clients are at sites: commands of fedlit, with the sites in this process."""
 
+import json
 import shlex
 from collections.abc import Callable
 from contextlib import suppress
@@ -128,12 +129,11 @@ class Ended:
 
     def states(self) -> dict[str, dict[str, torch.Tensor]]:
         """The clients' states that belong to the last checkpoint, from its sites."""
-        states = {}
+        states, run = {}, json.loads((self.kept.path / "sites.json").read_text())["run"]
         for client, number in Manifest.read(self.kept.last).at_sites.items():
             if number is None:
                 continue
-            folders = [f for f in (self.path / "default" / "sites").glob(f"*/*/main part/{client}") if f.is_dir()]
-            (folder,) = folders
+            (folder,) = (self.path / "default" / "sites").glob(f"*/{run}/{client}")
             file = next(f for kind in ("round", "pending") if (f := folder / f"{kind}-{number:06d}.pt").exists())
             states[client] = torch.load(file, weights_only=True)
         return states

@@ -22,7 +22,7 @@ from fedlit.sites.folders import MemberFolder
 from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
-from fedlit.sites.recipe import PhasePlan
+from fedlit.sites.recipe import RunPlan
 from fedlit.sites.table import table_of
 
 HOSPITAL = {
@@ -37,10 +37,7 @@ EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "e
 
 def a_plan(**changes: Any) -> dict[str, Any]:
     """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
-    phase = {"name": "main", "aggregators": [], "schedule": EPOCH} | changes.pop("phase", {})
-    plan = PhasePlan(
-        MODEL, phase, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true"
-    )  # fmt: skip
+    plan = RunPlan(MODEL, [], EPOCH, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true")
     return asdict(plan) | changes
 
 
@@ -49,8 +46,8 @@ def submitted(**changes) -> str:
     settings = {
         "seed": 0, "experiment": "x", "name": None, "tags": {}, "run_dir": "runs", "ckpt_path": None,
         "fast_dev_run": False,
-        "logger": True, "phases": [], "callbacks": None, "fabric": {"precision": "32-true"}, "model": MODEL,
-        "data": {"class_path": "os.system"}, "federation": {"rounds": 2, "aggregators": []},
+        "logger": True, "phases": [], "phase": None, "callbacks": None, "fabric": {"precision": "32-true"},
+        "model": MODEL, "data": {"class_path": "os.system"}, "federation": {"rounds": 2, "aggregators": []},
     }  # fmt: skip
     data = {"classes": ["Edema", "Mass"], "batch_size": 16, "eval_batch_size": 64}
     return json.dumps({"data": data, "settings": settings | changes})
@@ -124,7 +121,6 @@ class Attacker:
         self,
         config: dict[str, Any] | None = None,
         run: str | None = None,
-        named: str = "",
         tensors: dict[str, Tensor] | None = None,
         **changes: Any,
     ) -> Envelope:
@@ -138,16 +134,15 @@ class Attacker:
         except Exception:  # a plan that is no plan
             tensors = {}
         members = [Member(self.client, 1.0)]
-        return self.ask("prepare", Prepare(self.run, named, self.config, self.fingerprint, members), tensors)
+        return self.ask("prepare", Prepare(self.run, self.config, self.fingerprint, members), tensors)
 
     largest = 10**7
     """Largest number of weights of a model that it makes."""
 
     def tensors(self) -> dict[str, Tensor]:
         """Make the model as a server does, and take its layout's fingerprint."""
-        config = self.config | {"phase": {k: v for k, v in self.config["phase"].items() if k != "schedule"}}
-        made = recipe.read(config, self.classes, table_of(), self.largest)
-        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.phase.aggregators))
+        made = recipe.read(self.config | {"schedule": None}, self.classes, table_of(), self.largest)
+        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.aggregators))
         self.fingerprint = self.model.layout.fingerprint
         return module_tensors(made.module.state_dict())
 
@@ -163,7 +158,7 @@ class Attacker:
         return {"w": self.model.w.clone(), "stats": stats} | values
 
     def task(self, asked: Train | Look, accepted: int | None = None, client: str | None = None) -> Task:
-        return Task(self.run, "", self.fingerprint, client or self.client, accepted, [], False, asked)
+        return Task(self.run, self.fingerprint, client or self.client, accepted, [], False, asked)
 
     def train(self, index: int = 0, verb: str = "train", **given: Any) -> Envelope:
         accepted = given.pop("accepted", index or None)

@@ -177,14 +177,22 @@ class Killer(Tracker):
     """Kills the run when a round's metrics come, which ``metrics.csv`` has by then and the checkpoint has not.
 
     Args:
-        step: of the metrics.
+        step: of the metrics; 0 kills at the start of the run.
+        phase: The phase that is killed, if the run has phases.
     """
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, phase: str = "") -> None:
+        self.step, self.phase, self.here = step, phase, False
+
+    def of_phase(self) -> "Killer":
+        return Killer(self.step, self.phase)
+
+    def start(self, run, metrics) -> None:
+        self.here = self.phase == (run.directory.name if run.phase_of else "")
+        self.log_metrics({}, 0)
 
     def log_metrics(self, metrics, step) -> None:
-        if step == self.step:
+        if self.here and step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
 

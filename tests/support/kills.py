@@ -17,6 +17,7 @@ from runs import Command, Kept, Place
 
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.state import FitState
+from fedlit.tracking.run import run_above
 
 COMMON = (
     "--data awkward.NoisyData --data.clients 5 --model awkward.Slow --model.seconds 0.01 --model.momentum 0.9 "
@@ -27,16 +28,20 @@ COMMON = (
 PHASES = """\
 phases:
 - {name: warm-up, clients: [site-1, site-2], rounds: 5}
-- {name: all-together, rounds: 3, federation: {}}
+- {name: all-together, rounds: 3}
 """
 
 
 class Marker(Callback):
-    """Write that training has begun, and in which processes, so that start-up does not count."""
+    """Write that training has begun, and in which processes, so that start-up does not count; again in each phase."""
+
+    marked: Path | None = None
 
     def on_round_start(self, state: FitState) -> None:
-        file = state.run.directory / f"training-{os.environ.get('RANK', '0')}.json"
-        if not file.exists():
+        directory = state.run.directory
+        file = (run_above(directory) or directory) / f"training-{os.environ.get('RANK', '0')}.json"
+        if self.marked != directory:
+            self.marked = directory
             pids = [os.getpid(), *sorted(child.pid for child in multiprocessing.active_children())]
             draft = file.with_suffix(".draft")
             draft.write_text(json.dumps(pids))
@@ -119,8 +124,9 @@ class Killing:
         whole, seconds = self.whole
         place = self._place(f"{target}-{moment:.4f}")
         commands = self._start(place)
-        pids = self._pids(place, commands)
+        self._pids(place, commands)
         time.sleep(moment * seconds)
+        pids = self._pids(place, commands)
         folders = [folder for pid in pids for folder in _shared_folders(pid)]
         for pid in {"group": pids, "main": pids[:1], "worker": pids[-1:]}[target]:
             with suppress(ProcessLookupError):
@@ -161,9 +167,9 @@ class Killing:
 
 def differences(one: Kept, other: Kept) -> list[str]:
     """Return the names of tensors and rows of metrics that differ between two runs, including their phases."""
-    found = [] if one.metrics() == other.metrics() else ["metrics.csv"]
-    pairs = zip([one, *_phases(one)], [other, *_phases(other)], strict=True)
-    for mine, theirs in pairs:
+    found = []
+    for mine, theirs in zip([one, *_phases(one)], [other, *_phases(other)], strict=True):
+        found += [] if mine.metrics() == theirs.metrics() else [f"{mine.path.name}: metrics.csv"]
         here, there = mine.tensors(), theirs.tensors()
         found += [f"{mine.path.name}: {name}" for name in here.keys() ^ there.keys()]
         found += [f"{mine.path.name}: {n}" for n in here.keys() & there.keys() if not torch.equal(here[n], there[n])]

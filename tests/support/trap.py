@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from attacker import EPOCH, Attacker
+from attacker import Attacker
 from torch import Tensor, nn
 
 from fedlit.sites.envelope import Envelope
@@ -63,8 +63,8 @@ class Server(Attacker):
             "class_path": "ImageClassifier",
             "init_args": {"backbone": backbone, "norm": plan.pop("norm", "batch"), "optimizer": rate},
         }
-        phase = {"schedule": plan.pop("schedule", EPOCH), "aggregators": [{"class_path": name} for name in aggregators]}
-        answered(self.prepare(run=new_run(), model=model, phase=phase, seed=SEED, rounds=100, **plan))
+        algorithms = [{"class_path": name} for name in aggregators]
+        answered(self.prepare(run=new_run(), model=model, aggregators=algorithms, seed=SEED, rounds=100, **plan))
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:

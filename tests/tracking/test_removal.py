@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 from refusals import refused
-from tracked_sessions import Session, client_of, runs_of
+from tracked_sessions import Session, client_of, history, runs_of
 
 from fedlit.experiment.past_runs import remove_run
+from fedlit.reports.compare.mlflow_runs import MLflowRuns
 from fedlit.tracking.base import RunGroup
+from fedlit.tracking.mlflow import MLflowTracker
+from fedlit.tracking.run import Run
 
 pytestmark = pytest.mark.usefixtures("impatient")
 
@@ -50,3 +53,32 @@ def test_a_run_that_mlflow_no_longer_has_is_removed(uri, tmp_path):
     note = session.directory / "mlflow_run.json"
     note.write_text(note.read_text().replace(session.run_id, "0" * 32))
     assert remove_run(session.directory).endswith("; MLflow no longer had it")
+
+
+def test_phases_are_shown_below_their_run_and_removed_with_it(uri, tmp_path):
+    tracker, path = MLflowTracker(uri, flush_seconds=0.02), tmp_path / "runs" / "nih" / "one"
+    whole = Run(path, tracker, resumed=True, config="seed: 0\n")
+    whole.announce()
+    for name, status in (("source", "KILLED"), ("source", "FINISHED"), ("warm-up", "FINISHED")):
+        run = Run(path / "phases" / name, tracker.of_phase(), (path / "phases" / name).exists(), config="seed: 0\n")
+        run.start({"fedlit.phase": name}, 0)
+        run.log({"val/auroc_macro": 0.5}, 1)
+        run.finish(status)
+        if status == "KILLED":
+            statuses = {run.info.run_name: run.info.status for run in runs_of(uri)}
+            assert statuses == {"one": "KILLED", "one/source": "KILLED"}
+    whole.start({}, 0)
+    whole.log({"val/auroc_macro": 0.7}, 1)
+    whole.finish("FINISHED")
+    tracker.log_groups([RunGroup("group", [path], {0: path})])
+    by_name = {run.info.run_name: run for run in runs_of(uri)}
+    above = {name: run.data.tags.get("mlflow.parentRunId") for name, run in by_name.items()}
+    ids = {name: run.info.run_id for name, run in by_name.items()}
+    phases = {"one/source": ids["one"], "one/warm-up": ids["one"]}
+    assert above == {"group": None, "one": ids["group"], **phases}
+    assert {run.info.status for run in by_name.values()} == {"FINISHED"}
+    assert history(uri, ids["one"]) == {"val/auroc_macro": [(1, 0.7)]}
+    compared, _ = MLflowRuns(uri, tmp_path / "downloaded").search("nih", {})
+    assert [run.name for run in compared] == ["one"]
+    remove_run(path)
+    assert runs_of(uri) == []

@@ -62,8 +62,8 @@ class Artifacts(Tracker):
 
 @pytest.mark.parametrize("counts", [{}, {"val/n_pos/Edema": 7.0, "val/n_neg/Edema": 3.0}])
 def test_a_run_keeps_its_counts_as_a_file_and_in_its_metrics(counts, tmp_path):
-    run = Run(tmp_path / "run", Artifacts())
-    run.start("seed: 0\n", {}, {}, 0)
+    run = Run(tmp_path / "run", Artifacts(), config="seed: 0\n")
+    run.start({}, 0)
     run.log(counts, 1)
     run.finish("KILLED")
     assert run.tracker.names == ["config.yaml", *["counts.csv"] * bool(counts)]

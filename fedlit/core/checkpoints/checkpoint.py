@@ -263,13 +263,6 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         )  # fmt: skip
 
 
-def clients(path: Path, layout: Layout, aggregators: list[str]) -> Iterator[tuple[str, ClientState]]:
-    """Yield the names and states of the clients in a checkpoint, one after the other; see :func:`load`."""
-    with _reading(path):
-        for name, _, state in client_states(path, _checked_manifest(path, layout, aggregators)):
-            yield name, state
-
-
 def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Manifest:
     manifest = Manifest.read(path)
     there, here = manifest.layout, describe(layout)

@@ -29,7 +29,6 @@ from fedlit.core.rounds import client_round
 from fedlit.core.scoring import Link, exclusive_scores, link_of
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
-from fedlit.federation.handover import PersonalState
 from fedlit.federation.settings import Settings
 
 
@@ -322,19 +321,6 @@ class Engine:
         """
         return []
 
-    def carry_over(
-        self,
-        personal: PersonalState,
-        clients: Mapping[str, Client],
-        module: LightningModule,
-        server: ServerState,
-        aggregators: Sequence[Aggregator],
-    ) -> None:
-        """Load the state that clients kept in an earlier phase, see :class:`PersonalState`."""
-        initial = personal.states(clients, module, server, aggregators, personal.kept())
-        keep = self.folder.keep if self.folder else ClientState.load
-        self.load_client_states({name: keep(state) for name, state in initial})
-
     def close(self) -> None:
         """Free processes, shared memory and the folder of states."""
         self._pool.close()
@@ -355,7 +341,7 @@ def add_payload(total: Payload | None, payload: Payload) -> Payload:
 
 
 class Away(Protocol):
-    """Remote clients, which provide the engine of each phase.
+    """Remote clients, which provide the engine of a run.
 
     Attributes:
         whole: Whether some sites evaluate only whole data sets, even in a trial run.
@@ -366,7 +352,5 @@ class Away(Protocol):
     def open(self, directory: Path) -> None:
         """Read the id of the run in a directory, or create one for a new run."""
 
-    def engine(
-        self, program: Program, fabric: FederationFabric, settings: Settings, phase: str, layout: Layout
-    ) -> Engine:
-        """Create the engine of a phase; the main part's name is ""."""
+    def engine(self, program: Program, fabric: FederationFabric, settings: Settings, layout: Layout) -> Engine:
+        """Create the engine of the run."""

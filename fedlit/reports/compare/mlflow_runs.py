@@ -16,7 +16,7 @@ from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.mlflow import prepare
-from fedlit.tracking.names import IS_PARENT, key_of
+from fedlit.tracking.names import IS_PARENT, PHASE, key_of
 from fedlit.tracking.store import cause, connect, error_code
 
 FILES = ("config.yaml", "metrics.csv", "partition.png")
@@ -80,7 +80,7 @@ class MLflowRuns:
         wanted, oldest = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), ["attributes.start_time ASC"]
         with self._asking():
             runs = list(self._pages(self._client.search_runs, searched, filter_string=wanted, order_by=oldest))
-        runs = [run for run in runs if IS_PARENT not in run.data.tags]
+        runs = [run for run in runs if not {IS_PARENT, PHASE} & run.data.tags.keys()]
         having = f" with the tags {dict(tags)}" if tags else ""
         if not runs:
             raise ConfigError(

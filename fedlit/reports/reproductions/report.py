@@ -24,7 +24,7 @@ def measured(run: Path) -> dict[str, float]:
     """Return the metrics of a run's best model: on test sets, on validation data, and of clients in its round."""
     result = Result.read(run)
     rows = MetricsFile(run / "metrics.csv").rows()
-    return {key: value for step, key, value in rows if step == result.best_step} | result.metrics
+    return {key: value for step, key, value in rows if step == result.best_round} | result.metrics
 
 
 def curve(run: Path, metric: str) -> list[tuple[int, float]]:

@@ -45,7 +45,7 @@ def test_an_update_with_constant_predictions_tells_every_count(attack):
     rate = 1.0
     model = classifier(lr=rate)
     step = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
-    assert site.prepare(model=model, batch_size=told.train, phase={"schedule": step}).verb == REPLY
+    assert site.prepare(model=model, batch_size=told.train, schedule=step).verb == REPLY
     change = site.train(w=torch.zeros_like(site.model.w)).tensors()["vectors/w"]
     (bias,) = (entry for entry in site.model.layout.parameters if entry.name == "head.bias")
     found = told.train * (0.5 + bias.view(change) * len(site.classes) / rate)

@@ -12,9 +12,11 @@ from attacker import MODEL, Attacker, a_plan, submitted, write_site
 from lightning.pytorch import LightningModule
 from refusals import refused
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.typed import Mistyped, Table, built
 from fedlit.experiment.phases import Phase
+from fedlit.schedules import Schedule
 from fedlit.sites import recipe
 from fedlit.sites.hosting import Hosted
 from fedlit.sites.loopback import SitesInProcess
@@ -48,9 +50,8 @@ PLACES = {
     "model": lambda spec: {"model": spec},
     "optimizer": lambda spec: {"model": MODEL | {"init_args": MODEL["init_args"] | {"optimizer": spec}}},
     "objective": lambda spec: {"model": MODEL | {"init_args": MODEL["init_args"] | {"objective": spec}}},
-    "aggregator": lambda spec: {"phase": {"aggregators": [spec]}},
-    "schedule": lambda spec: {"phase": {"schedule": spec}},
-    "optimizer of a phase": lambda spec: {"phase": {"optimizer": spec}},
+    "aggregator": lambda spec: {"aggregators": [spec]},
+    "schedule": lambda spec: {"schedule": spec},
 }
 
 
@@ -200,7 +201,6 @@ def test_ten_thousand_mutated_paths_import_nothing():
     count."""
     table, draw, watch = table_of(), random.Random(0), Watching()
     paths = sorted(shipped_classes())
-    phase = {"name": "main"}
     kinds = {
         "model": lambda spec: built(LightningModule, spec, "model", table),
         "optimizer": lambda spec: built(
@@ -209,9 +209,9 @@ def test_ten_thousand_mutated_paths_import_nothing():
             "",
             table,
         ),
-        "aggregator": lambda spec: built(Phase, phase | {"aggregators": [spec]}, "phase", table),
-        "schedule": lambda spec: built(Phase, phase | {"schedule": spec}, "phase", table),
-        "objective": lambda spec: built(Phase, phase | {"objective": spec}, "phase", table),
+        "aggregator": lambda spec: built(list[Aggregator], [spec], "aggregators", table),
+        "schedule": lambda spec: built(Schedule, spec, "schedule", table),
+        "objective": lambda spec: built(Phase, {"name": "warm-up", "objective": spec}, "phase", table),
     }
     for make in kinds.values():  # what their own constructors import, they have imported
         for path in paths:
@@ -355,7 +355,7 @@ def test_a_prepare_whose_members_are_others_is_refused(attacked):
         (attacked.client, 1.5, "weight in (0, 1]"),
         (attacked.client, 0.0, "(0, 1]"),
     ):
-        asked = Prepare(new_run(), "", a_plan(), attacked.fingerprint, [Member(name, weight)])
+        asked = Prepare(new_run(), a_plan(), attacked.fingerprint, [Member(name, weight)])
         answer = attacked.ask("prepare", asked, attacked.tensors())
         attacked.refuses(answer, words, "unfit")
     assert answer.verb == FAILED

@@ -54,16 +54,14 @@ def test_a_plan_below_a_floor_is_refused_before_anything_trains(attacked, change
 )
 def test_a_round_that_is_too_short_or_too_long_is_refused(attacked, schedule, batch_size, words):
     """The update of one image and one step is the image."""
-    assert attacked.prepare(run=new_run(), phase={"schedule": schedule}, batch_size=batch_size).verb == REPLY
+    assert attacked.prepare(run=new_run(), schedule=schedule, batch_size=batch_size).verb == REPLY
     attacked.refuses(attacked.train(), words, "refused")
 
 
 def test_an_infinite_rate_or_window_is_no_plan(attacked):
     for factor in (float("inf"), -1.0, 0.0):
         attacked.refuses(attacked.prepare(lr_factors={attacked.client or "x": factor}), "", None)
-    attacked.refuses(
-        attacked.prepare(phase={"schedule": {**STEP, "init_args": {"window": -3, "unit": "steps"}}}), "window"
-    )
+    attacked.refuses(attacked.prepare(schedule={**STEP, "init_args": {"window": -3, "unit": "steps"}}), "window")
 
 
 def test_whole_views_alone_are_scored(ready):
@@ -202,12 +200,11 @@ def test_an_approved_plan_is_all_that_is_known_before(attack):
     assert approving.train().verb == REPLY
     for changed in (
         {"batch_size": 64}, {"seed": 1}, {"rounds": 4}, {"lr_factors": {"hospital-01": 2.0}}, {"weights": ""},
-        {"phase": plan["phase"] | {"schedule": STEP}},
-        {"phase": plan["phase"] | {"aggregators": [{"class_path": "FedBN"}]}},
+        {"schedule": STEP}, {"aggregators": [{"class_path": "FedBN"}]},
     ):  # fmt: skip
         approving.refuses(approving.prepare(plan | changed, run=new_run()), "is not approved", "refused")
     tensors = {name: tensor + 1 for name, tensor in approving.tensors().items()}
-    other = Prepare(new_run(), "", plan, approving.fingerprint, [Member(approving.client, 1.0)])
+    other = Prepare(new_run(), plan, approving.fingerprint, [Member(approving.client, 1.0)])
     approving.refuses(
         approving.ask("prepare", other, tensors), "the run's first weights: expected the SHA-256", "refused"
     )
