@@ -30,24 +30,19 @@ class Stage:
 
     def __post_init__(self) -> None:
         if self.window < 1:
-            raise ConfigError(f"schedule: window must be at least 1, found {self.window}", key="window-below-one")
+            raise ConfigError(f"schedule: window must be at least 1, found {self.window}")
         if not self.lr_factor > 0:
-            raise ConfigError(
-                f"schedule: lr_factor must be above 0, found {self.lr_factor}", key="stage-lr-factor-not-positive"
-            )
+            raise ConfigError(f"schedule: lr_factor must be above 0, found {self.lr_factor}")
         if (self.rounds is None) == (self.iterations is None):
-            raise ConfigError(
-                "schedule: a stage has either rounds or iterations; set one of them", key="stage-rounds-and-iterations"
-            )
+            raise ConfigError("schedule: a stage has either rounds or iterations; set one of them")
         if self.iterations is not None:
             if self.unit != "steps":
                 raise ConfigError(
-                    f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps",
-                    key="iterations-with-window-in-epochs",
+                    f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps"
                 )
             self.rounds = _whole_rounds(self.iterations, self.window)
         if self.rounds < 1:
-            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}", key="stage-rounds-below-one")
+            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}")
 
 
 class ConstantSchedule(Schedule):
@@ -79,7 +74,7 @@ class StageSchedule(Schedule):
 
     def __init__(self, stages: list[Stage]) -> None:
         if not stages:
-            raise ConfigError(f"{type(self).__name__}: expected at least one stage", key="schedule-without-stages")
+            raise ConfigError(f"{type(self).__name__}: expected at least one stage")
         self.stages = stages
         self.rounds = sum(stage.rounds for stage in stages)
 
@@ -113,8 +108,8 @@ class PracticeSchedule(Schedule):
 
     def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
         for name, value in (("window", window), ("iterations", iterations), ("decay_every", decay_every)):
-            check_number(f"PracticeSchedule.{name}", value, "[1, inf)", key="practice-number-below-one")
-        check_number("PracticeSchedule.decay", decay, "[1, inf)", key="decay-below-one")
+            check_number(f"PracticeSchedule.{name}", value, "[1, inf)")
+        check_number("PracticeSchedule.decay", decay, "[1, inf)")
         self.window, self.decay_every, self.decay = window, decay_every, decay
         self.rounds = math.ceil(iterations / window)
         if self.rounds * window > iterations:
@@ -152,14 +147,9 @@ class CosineSchedule(Schedule):
         self, rounds: int, warm_up: int = 0, final: float = 0.0, window: int = 1, unit: Unit = "epochs"
     ) -> None:
         if not 0 <= warm_up < rounds:
-            raise ConfigError(
-                f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}",
-                key="warm-up-out-of-range",
-            )
+            raise ConfigError(f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}")
         if not 0 <= final <= 1:
-            raise ConfigError(
-                f"CosineSchedule.final: expected a factor in [0, 1], found {final}", key="final-rate-out-of-range"
-            )
+            raise ConfigError(f"CosineSchedule.final: expected a factor in [0, 1], found {final}")
         self.rounds, self.warm_up, self.final = rounds, warm_up, final
         self.window, self.unit = window, unit
         self._stage = Stage(rounds, window, unit)
@@ -203,7 +193,7 @@ class TheorySchedule(StageSchedule):
         growth: float = 4.0,
         window_growth: Literal["linear", "sqrt", "none"] = "linear",
     ) -> None:
-        check_number("TheorySchedule.growth", growth, "[1, inf)", key="growth-below-one")
+        check_number("TheorySchedule.growth", growth, "[1, inf)")
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
         windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(
@@ -219,7 +209,6 @@ def _whole_rounds(iterations: int, window: int) -> int:
         near = [n for n in (iterations // window * window, -(-iterations // window) * window) if n]
         raise ConfigError(
             f"schedule: a stage of {iterations} iterations is not a multiple of its window {window}, but stages end "
-            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window",
-            key="stage-not-of-whole-windows",
+            f"with a communication; use {' or '.join(map(str, near))} iterations, or another window"
         )
     return iterations // window

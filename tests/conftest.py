@@ -1,7 +1,6 @@
 """Fixtures of all tests. Torch has one thread, because tests compare results bit for bit and run in parallel."""
 
 import gc
-import logging
 import shlex
 import shutil
 import sys
@@ -20,7 +19,6 @@ from runs import PRELOADED, leave_figures_blank
 from fedlit.cli.main import main
 from fedlit.core.system.files import whole
 from fedlit.core.system.imports import uncollected
-from fedlit.experiment.parser import LOG
 from fedlit.federation.engines import local
 from fedlit.tracking import store
 
@@ -116,16 +114,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def fedlit_cli(capsys: pytest.CaptureFixture, caplog: pytest.LogCaptureFixture):
-    """A function that runs a command line in this process; returns the exit code, stdout, stderr and an error's key."""
+def fedlit_cli(capsys: pytest.CaptureFixture):
+    """A function that runs a command line in this process; returns the exit code, stdout and stderr."""
 
     def run(line: str) -> Printed:
-        caplog.clear()
-        with caplog.at_level(logging.DEBUG, LOG.name), pytest.raises(SystemExit) as stopped:
+        with pytest.raises(SystemExit) as stopped:
             main(shlex.split(line))
         printed = capsys.readouterr()
-        ended = Printed(stopped.value.code or 0, printed.out, printed.err)
-        ended.key = next((r.args[0] for r in reversed(caplog.records) if r.name == LOG.name), None)
-        return ended
+        return Printed(stopped.value.code or 0, printed.out, printed.err)
 
     return run

@@ -125,7 +125,7 @@ class EndsItsProcess(Aggregator):
 
 @pytest.mark.slow
 def test_a_worker_that_dies_is_not_told_as_a_fault_of_the_aggregator():
-    with refused("worker-died", "exit code 3"):
+    with refused(WorkerError, "exit code 3"):
         check_aggregator(EndsItsProcess())
     assert multiprocessing.active_children() == []
 

@@ -47,10 +47,7 @@ class FedBNPlus(Aggregator):
         """Freeze every normalisation layer permanently, in evaluation mode."""
         layers = [layer for layer in module.modules() if isinstance(layer, NORM_TYPES)]
         if not layers:
-            raise ConfigError(
-                f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out",
-                key="no-normalisation-to-freeze",
-            )
+            raise ConfigError(f"FedBNPlus: {type(module).__name__} has no normalisation layer to freeze; leave it out")
         for layer in layers:
             layer.requires_grad_(False)
             layer.eval()

@@ -81,6 +81,5 @@ class NPA(CODAPlus):
             if (plan.window, plan.unit) != (1, "steps"):
                 raise ConfigError(
                     f"NPA communicates after every step, but the schedule's window is {plan.window} {plan.unit}; set "
-                    "federation.schedule's window to 1 and its unit to steps, or use CODAPlus",
-                    key="npa-window-above-one-step",
+                    "federation.schedule's window to 1 and its unit to steps, or use CODAPlus"
                 )

@@ -33,9 +33,7 @@ def _merged(hook: str) -> Callable[..., State]:
         for part in self.parts:
             state = state_of(part, hook, *arguments)
             if twice := merged.keys() & state.keys():
-                raise ConfigError(
-                    f"{type(self).__name__}: two parts use the name {min(twice)!r}; rename one", key="part-name-twice"
-                )
+                raise ConfigError(f"{type(self).__name__}: two parts use the name {min(twice)!r}; rename one")
             merged |= state
         return merged
 
@@ -66,11 +64,10 @@ class Composition(Aggregator, ABC):
         for part in parts:
             if part.weights not in (None, self.weights):
                 raise ConfigError(
-                    f"{name}: its part {type(part).__name__} has weights = {part.weights!r}; set them in {name} too",
-                    key="part-weights-differ",
+                    f"{name}: its part {type(part).__name__} has weights = {part.weights!r}; set them in {name} too"
                 )
         if twice := governed_twice(parts):
-            raise ConfigError(f"{name}: {twice}", key="part-governed-twice")
+            raise ConfigError(f"{name}: {twice}")
         self.governs = tuple(dict.fromkeys(thing for each in (self, *parts) for thing in governed(each)))
 
     def implements(self, hook: str) -> bool:

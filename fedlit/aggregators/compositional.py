@@ -109,21 +109,17 @@ class LocalSCGDAM(LocalSGDAM):
         super().__init__(beta_x, beta_y)
         check_products(self, alpha=alpha)
         advice = "; without an inner step use LocalSGDAM"
-        check_number("LocalSCGDAM.rho", rho, "(0, inf]", key="scgdam-rho-not-positive", advice=advice)
+        check_number("LocalSCGDAM.rho", rho, "(0, inf]", advice=advice)
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
         self.outer, self.inner, self.deploy = outer, inner, deploy
         for name, is_set in (("outer: exchanged", outer == "exchanged"), ("first_order: true", first_order)):
             if is_set and inner == "in_place":
                 raise ConfigError(
                     f"LocalSCGDAM: {name} changes Algorithm 1's product with the Jacobian, which inner: in_place does "
-                    "not have; leave one of them out",
-                    key="scgdam-jacobian-option-with-in-place",
+                    "not have; leave one of them out"
                 )
         if deploy == "h" and inner == "in_place":
-            raise ConfigError(
-                "LocalSCGDAM: with inner: in_place x is h whenever clients communicate; leave deploy out",
-                key="scgdam-deploy-with-in-place",
-            )
+            raise ConfigError("LocalSCGDAM: with inner: in_place x is h whenever clients communicate; leave deploy out")
         if outer == "exchanged":
             self.governs = ("momentum", "control variates")  # of q, as in SCAFFOLD
         self.batches_per_step = 1 if same_batch else 2
@@ -137,14 +133,12 @@ class LocalSCGDAM(LocalSGDAM):
         if len(classes) != 1:
             raise ConfigError(
                 f"LocalSCGDAM is for one class against the rest; {name} has {len(classes)} classes"
-                f"{': ' + ', '.join(classes) if classes else ''}; choose one in the data, or use LocalSGDAM or CODASCA",
-                key="scgdam-several-classes",
+                f"{': ' + ', '.join(classes) if classes else ''}; choose one in the data, or use LocalSGDAM or CODASCA"
             )
         if not any(getattr(part, "dual_parameters", ()) for part in module.modules()):
             raise ConfigError(
                 f"LocalSCGDAM needs an objective with a dual variable as its outer function; {name} has none: set "
-                "model.objective: AUCSaddle",
-                key="scgdam-objective-without-dual",
+                "model.objective: AUCSaddle"
             )
 
     def measures(self, rnd: Round, when: Literal["before", "after"]) -> bool:
@@ -262,8 +256,7 @@ def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     logits = module(images)
     if logits.shape != labels.shape or logits.shape[1:] != (1,):
         raise TrainingError(
-            f"LocalSCGDAM: expected logits and labels [B, 1], found {list(logits.shape)} and {list(labels.shape)}",
-            key="scgdam-labels-not-one-column",
+            f"LocalSCGDAM: expected logits and labels [B, 1], found {list(logits.shape)} and {list(labels.shape)}"
         )
     return BCE()(logits, labels)
 
@@ -283,8 +276,7 @@ def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss
         name = native[1] if native else ", ".join(dict.fromkeys(_custom_functions(loss))) or "an operation"
         raise TrainingError(
             f"LocalSCGDAM: {name} has no second derivative, which the exact Jacobian needs ({error}); set "
-            "first_order: true, or use a model without this operation",
-            key="scgdam-no-second-derivative",
+            "first_order: true, or use a model without this operation"
         ) from error
     return model.grad
 

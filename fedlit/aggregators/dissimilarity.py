@@ -44,8 +44,7 @@ class GradientDissimilarity(Aggregator):
     def __init__(self, every: int = 1, batches: int = 1) -> None:
         if every < 1 or batches < 1:
             raise ConfigError(
-                f"GradientDissimilarity: expected every and batches of at least 1, found {every} and {batches}",
-                key="dissimilarity-every-below-one",
+                f"GradientDissimilarity: expected every and batches of at least 1, found {every} and {batches}"
             )
         self.every, self.batches = every, batches
 
@@ -60,8 +59,7 @@ class GradientDissimilarity(Aggregator):
         if not ctx.mask.owned.all():
             raise ConfigError(
                 f"GradientDissimilarity: client {ctx.client.name!r} does not share all of the model, but gradients are "
-                "compared at one common model; leave it out, or the algorithm that keeps a part",
-                key="dissimilarity-with-kept-parts",
+                "compared at one common model; leave it out, or the algorithm that keeps a part"
             )
         stats = ctx.stats.clone()
         ctx.scratch["gradients"] = [self._gradient(ctx) for _ in range(2)]

@@ -45,8 +45,8 @@ class Ditto(Aggregator):
     one_model = "FedAvg"
 
     def __init__(self, lam: float = 0.1, lr: float | None = None) -> None:
-        check_number("Ditto.lam", lam, "[0, inf)", key="ditto-lam-negative")
-        check_number("Ditto.lr", lr, "(0, inf)", key="ditto-lr-not-positive")
+        check_number("Ditto.lam", lam, "[0, inf)")
+        check_number("Ditto.lr", lr, "(0, inf)")
         self.lam, self.lr = lam, lr
 
     def client_state(self, layout: Layout) -> State:
@@ -63,8 +63,7 @@ class Ditto(Aggregator):
             ctx.state |= {"v": ctx.w.clone(), "stats": ctx.stats.clone(), "began": torch.tensor(1)}
         if self.lr is None and len(set(ctx.rates)) > 1:
             raise ConfigError(
-                f"Ditto.lr: expected a learning rate, as the optimizer has {len(set(ctx.rates))}, found none; set lr",
-                key="ditto-lr-missing",
+                f"Ditto.lr: expected a learning rate, as the optimizer has {len(set(ctx.rates))}, found none; set lr"
             )
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: Sequence[Any]) -> None:

@@ -40,7 +40,7 @@ class FedDyn(Aggregator):
 
     def __init__(self, alpha: float = 0.1) -> None:
         advice = "; FedAvg has no regulariser"
-        check_number("FedDyn.alpha", alpha, "(0, inf)", key="feddyn-alpha-not-positive", advice=advice)
+        check_number("FedDyn.alpha", alpha, "(0, inf)", advice=advice)
         self.alpha = alpha
 
     def server_state(self, layout: Layout, w: Tensor) -> State:

@@ -45,7 +45,7 @@ class FedNova(Aggregator):
     governs = ("normalisation of updates", "momentum")
 
     def __init__(self, momentum: float = 0.0) -> None:
-        check_number("FedNova.momentum", momentum, "[0, 1)", key="fednova-momentum-out-of-range")
+        check_number("FedNova.momentum", momentum, "[0, 1)")
         self.momentum = momentum
         self.optimizer_state = "reset" if momentum else None
 
@@ -55,15 +55,13 @@ class FedNova(Aggregator):
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"FedNova: expected the optimizer SGD, for which it knows how much each gradient counts, found "
-                f"{type(optimizer).__name__}: set model.optimizer: SGD",
-                key="fednova-needs-sgd",
+                f"{type(optimizer).__name__}: set model.optimizer: SGD"
             )
         for group in optimizer.param_groups:
             if group["momentum"] != self.momentum or group["dampening"] or group["nesterov"]:
                 raise ConfigError(
                     f"FedNova.momentum: expected that of the model's optimizer, {group['momentum']:g}, which has no "
-                    f"nesterov and no dampening, found {self.momentum:g}; set both to the same value",
-                    key="fednova-other-momentum",
+                    f"nesterov and no dampening, found {self.momentum:g}; set both to the same value"
                 )
 
     def on_before_send(self, ctx: ClientContext, change: Tensor) -> Tensor:
@@ -87,8 +85,7 @@ class FedNova(Aggregator):
         if pull and len(set(ctx.rates)) > 1:
             raise ConfigError(
                 f"FedNova: expected one learning rate together with a proximal term, found {len(set(ctx.rates))}; use "
-                "one parameter group",
-                key="fednova-several-rates",
+                "one parameter group"
             )
         return ctx.client.lr_factor * length(ctx.num_steps, self.momentum, pull * ctx.rates[0])
 

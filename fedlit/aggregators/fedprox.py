@@ -21,7 +21,7 @@ class FedProx(Aggregator):
     governs = "pull towards the start of the round"
 
     def __init__(self, mu: float = 0.01) -> None:
-        check_number("FedProx.mu", mu, "[0, inf)", key="fedprox-mu-negative")
+        check_number("FedProx.mu", mu, "[0, inf)")
         self.mu = mu
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

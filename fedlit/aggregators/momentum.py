@@ -36,14 +36,10 @@ class AveragedVectors(Aggregator):
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"{name} keeps its own momentum and steps along it; expected the optimizer SGD, found "
-                f"{type(optimizer).__name__}: set model.optimizer: SGD with a learning rate",
-                key="own-momentum-needs-sgd",
+                f"{type(optimizer).__name__}: set model.optimizer: SGD with a learning rate"
             )
         if any(group["momentum"] for group in optimizer.param_groups):
-            raise ConfigError(
-                f"{name} keeps its own momentum, as does the optimizer: set model.optimizer.momentum: 0",
-                key="momentum-twice",
-            )
+            raise ConfigError(f"{name} keeps its own momentum, as does the optimizer: set model.optimizer.momentum: 0")
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
         """Start all vectors [P] at zero."""
@@ -99,7 +95,7 @@ class LocalSGDM(AveragedVectors):
     """
 
     def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
-        check_number("LocalSGDM.momentum", momentum, "[0, 1)", key="sgdm-momentum-out-of-range")
+        check_number("LocalSGDM.momentum", momentum, "[0, 1)")
         self.momentum, self.state = momentum, state
         self.vectors = ("u",) if state == "averaged" else ()
 
@@ -209,6 +205,5 @@ def check_products(aggregator: Aggregator, **products: float) -> None:
         if not 0 < value < 1:
             raise ConfigError(
                 f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight "
-                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}",
-                key="moving-average-weight-out-of-range",
+                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
             )

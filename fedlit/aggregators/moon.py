@@ -43,19 +43,14 @@ class MOON(Aggregator):
 
     def __init__(self, mu: float = 1.0, temperature: float = 0.5) -> None:
         if not (0 <= mu < inf and 0 < temperature < inf):
-            raise ConfigError(
-                f"MOON: expected mu >= 0 and temperature > 0, found {mu} and {temperature}", key="moon-arguments"
-            )
+            raise ConfigError(f"MOON: expected mu >= 0 and temperature > 0, found {mu} and {temperature}")
         self.mu, self.temperature = mu, temperature
 
     def configure_model(self, module: nn.Module) -> None:
         """Refuse a model without a head, whose input are the features."""
         if Parts.of(module).head is None:
             name = type(module).__name__
-            raise ConfigError(
-                f"MOON: expected {name} to have layers named head, found none; their input are features",
-                key="moon-without-head",
-            )
+            raise ConfigError(f"MOON: expected {name} to have layers named head, found none; their input are features")
 
     def client_state(self, layout: Layout) -> State:
         """Keep the weights [P] and statistics [S] of the last round, and whether there was one."""
@@ -74,9 +69,7 @@ class MOON(Aggregator):
             return torch.zeros((), dtype=ctx.w.dtype, device=ctx.w.device)
         z = ctx.scratch.pop("z")
         if not z.requires_grad:
-            raise ConfigError(
-                "MOON: expected trained features, found a frozen body; leave MOON out here", key="moon-frozen-body"
-            )
+            raise ConfigError("MOON: expected trained features, found a frozen body; leave MOON out here")
         similar = []
         for w, stats in ((ctx.start, ctx.scratch["stats"]), (ctx.state["w"], ctx.state["stats"])):
             with torch.no_grad(), _evaluating(ctx.model.module), ctx.model.at(w, stats):

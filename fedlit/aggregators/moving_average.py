@@ -28,7 +28,7 @@ class MovingAverage(Aggregator):
     governs = "scored model"
 
     def __init__(self, decay: float = 0.9) -> None:
-        check_number("MovingAverage.decay", decay, "[0, 1)", key="moving-average-decay")
+        check_number("MovingAverage.decay", decay, "[0, 1)")
         self.decay = decay
 
     def on_round_end(self, state: State, server: ServerState, rnd: Round) -> None:

@@ -70,7 +70,7 @@ class FedRep(PersonalHeads):
 
     def __init__(self, head: int = 1) -> None:
         advice = "; PersonalHeads trains both parts together"
-        check_number("FedRep.head", head, "[1, inf)", key="fedrep-head-below-one", advice=advice)
+        check_number("FedRep.head", head, "[1, inf)", advice=advice)
         self.head = head
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
@@ -79,8 +79,7 @@ class FedRep(PersonalHeads):
             if plan.window <= self.head:
                 raise ConfigError(
                     f"FedRep.head: expected fewer {plan.unit} than the schedule's window of {plan.window}, found "
-                    f"{self.head}; raise federation.schedule's window, which counts the steps of head and body",
-                    key="fedrep-head-too-long",
+                    f"{self.head}; raise federation.schedule's window, which counts the steps of head and body"
                 )
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

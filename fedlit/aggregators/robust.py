@@ -74,8 +74,7 @@ class CoordinateMedian(Aggregator):
         if not 0 < 2 * cut < clients:
             raise error(
                 f"{name}: expected to cut some and to keep some of {clients} clients in a round, found {cut} cut at "
-                f"each end; {advice}",
-                key="nothing-or-everything-cut",
+                f"each end; {advice}"
             )
 
 
@@ -99,7 +98,7 @@ class TrimmedMean(CoordinateMedian):
     """
 
     def __init__(self, trim: float = 0.2) -> None:
-        check_number("TrimmedMean.trim", trim, "(0, 0.5)", key="trim-out-of-range", advice="; FedAvg cuts nothing")
+        check_number("TrimmedMean.trim", trim, "(0, 0.5)", advice="; FedAvg cuts nothing")
         self.trim = trim
 
     def cut(self, clients: int) -> int:
@@ -130,7 +129,7 @@ class NormBound(Aggregator):
 
     def __init__(self, norm: float | None = None) -> None:
         advice = "; leave it out for the cohort's median"
-        check_number("NormBound.norm", norm, "(0, inf)", key="norm-bound-not-positive", advice=advice)
+        check_number("NormBound.norm", norm, "(0, inf)", advice=advice)
         self.norm = norm
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:

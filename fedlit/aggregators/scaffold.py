@@ -47,7 +47,7 @@ class Scaffold(Aggregator):
     }
 
     def __init__(self, eta_g: float = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
-        check_number("Scaffold.eta_g", eta_g, "(0, inf)", key="scaffold-eta-g-not-positive")
+        check_number("Scaffold.eta_g", eta_g, "(0, inf)")
         self.eta_g, self.reset = eta_g, reset or "never"
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
@@ -61,8 +61,7 @@ class Scaffold(Aggregator):
             raise ConfigError(
                 "Scaffold or CODASCA: the schedule has a stage of one round, but control variates that are reset "
                 "with each stage need a round to form (CODASCA without them is CODA+); use longer stages, or reset: "
-                "never",
-                key="control-variates-in-one-round-stages",
+                "never"
             )
         if shortest < 5:
             warnings.warn(

@@ -52,14 +52,10 @@ class ServerOptimizer(Aggregator):
         made, where = optimizer([nn.Parameter(torch.zeros(1))]), f"{type(self).__name__}.optimizer"
         if not isinstance(made, Optimizer):
             raise ConfigError(
-                f"{where}: expected an optimizer, found {type(made).__name__}; pass its class with a rate",
-                key="server-optimizer-missing",
+                f"{where}: expected an optimizer, found {type(made).__name__}; pass its class with a rate"
             )
         if reason := NOT_ELEMENTWISE.get(type(made).__name__):
-            raise ConfigError(
-                f"{where}: {type(made).__name__} cannot work on one vector: {reason}; use SGD or Adam",
-                key="server-optimizer-unsupported",
-            )
+            raise ConfigError(f"{where}: {type(made).__name__} cannot work on one vector: {reason}; use SGD or Adam")
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
         """Count rounds, and keep the optimizer's tensors as they are before its first gradient."""
@@ -73,8 +69,7 @@ class ServerOptimizer(Aggregator):
         if strange := changed or [k for k, v in optimizer_state.items() if not torch.is_tensor(v) and v is not None]:
             raise ConfigError(
                 f"{type(self).__name__}.optimizer: expected all state of {type(optimizer).__name__} as tensors, found "
-                f"{strange[0]!r}, which no checkpoint would hold; use another optimizer",
-                key="server-optimizer-state",
+                f"{strange[0]!r}, which no checkpoint would hold; use another optimizer"
             )
         return {"rounds": torch.tensor(0)} | {k: v for k, v in optimizer_state.items() if torch.is_tensor(v)}
 
@@ -124,9 +119,9 @@ def check_ranges(aggregator: Aggregator, **values: float) -> None:
     """Refuse a rate ``lr`` or a ``tau`` that is not above 0 and finite, and any other value outside of [0, 1)."""
     for name, value in values.items():
         if name in ("lr", "tau"):
-            check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)", key="server-optimizer-not-positive")
+            check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)")
         else:
-            check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)", key="server-optimizer-share")
+            check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)")
 
 
 def moved(rnd: Round, new: Tensor, old: Tensor) -> Tensor:

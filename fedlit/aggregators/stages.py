@@ -46,12 +46,11 @@ class Stages(Aggregator):
     governs = "pull towards the start of the stage"
 
     def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
-        check_number("federation.aggregators: gamma", gamma, "[0, inf]", key="gamma-negative")
+        check_number("federation.aggregators: gamma", gamma, "[0, inf]")
         if gamma > 10:
             raise ConfigError(
                 f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "
-                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?",
-                key="gamma-inverted",
+                f"looks like its inverse; did you mean {1 / gamma if isfinite(gamma) else 1e-3:g}?"
             )
         self.gamma, self.output, self.proximal = gamma, output, proximal
 
@@ -91,8 +90,7 @@ class Stages(Aggregator):
         elif len(set(ctx.rates)) > 1:
             raise ConfigError(
                 f"{type(self).__name__}: an implicit proximal step needs one learning rate, but the optimizer has "
-                f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit",
-                key="proximal-step-with-several-rates",
+                f"{', '.join(f'{rate:g}' for rate in ctx.rates)}; set proximal: explicit"
             )
         if self.averages:
             ctx.scratch["iterates"] = torch.zeros_like(ctx.w)

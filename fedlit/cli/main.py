@@ -83,7 +83,7 @@ def main(argv: list[str] | None = None) -> None:
     except Exception as error:
         if os.environ.get("FEDLIT_DEBUG") or not is_mistake(error):
             raise
-        complain(explain(error, parser.sources), error)
+        complain(explain(error, parser.sources))
         sys.exit(1)
     sys.exit(code)
 

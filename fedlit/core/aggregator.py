@@ -176,8 +176,7 @@ class Aggregator(Checked):
         if self.implements("server_state") and self.implements("client_state"):
             raise ConfigError(
                 f"{type(self).__name__} keeps state at the server that belongs to state at its clients, and has no "
-                "on_clients_change, which says what becomes of it with other clients; resume with the first clients",
-                key="server-state-with-other-clients",
+                "on_clients_change, which says what becomes of it with other clients; resume with the first clients"
             )
         return False
 

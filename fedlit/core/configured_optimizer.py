@@ -49,12 +49,12 @@ def configured_optimizer(module: nn.Module) -> Configured:
         with without_logger():
             returned = module.configure_optimizers()
     except TrainingError as error:  # it asks for the Trainer; nothing has been trained yet
-        raise ConfigError(str(error), key=error.key) from error
+        raise ConfigError(str(error)) from error
     except ValueError as error:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         if not frame.f_globals.get("__name__", "").startswith("torch.optim"):
             raise
-        raise ConfigError(f"model.optimizer: {error}", key="optimizer-refuses-arguments") from error
+        raise ConfigError(f"model.optimizer: {error}") from error
     schedulers: Any = ()
     if isinstance(returned, (list, tuple)):
         nested = bool(returned) and isinstance(returned[0], (list, tuple))
@@ -62,9 +62,7 @@ def configured_optimizer(module: nn.Module) -> Configured:
             schedulers = returned[1]
         optimizers = list(returned[0]) if nested else list(returned)
         if len(optimizers) != 1:
-            raise ConfigError(
-                f"{name}.configure_optimizers returned {len(optimizers)} optimizers, not one", key="several-optimizers"
-            )
+            raise ConfigError(f"{name}.configure_optimizers returned {len(optimizers)} optimizers, not one")
         returned = optimizers[0]
     if isinstance(returned, dict):
         schedulers, returned = returned.get("lr_scheduler") or schedulers, returned.get("optimizer")
@@ -72,20 +70,14 @@ def configured_optimizer(module: nn.Module) -> Configured:
     if len(schedulers) > 1:
         raise ConfigError(
             f"{name}.configure_optimizers returned {len(schedulers)} learning-rate schedulers; expected one: join "
-            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler",
-            key="several-schedulers",
+            "them with torch.optim.lr_scheduler.SequentialLR or ChainedScheduler"
         )
     if not isinstance(returned, Optimizer):
-        raise ConfigError(
-            f"{name}.configure_optimizers returned {type(returned).__name__}; expected an optimizer",
-            key="optimizer-missing",
-        )
+        raise ConfigError(f"{name}.configure_optimizers returned {type(returned).__name__}; expected an optimizer")
     for group in returned.param_groups:
         for key, value in group.items():
             if isinstance(value, float) and not math.isfinite(value):
-                raise ConfigError(
-                    f"model.optimizer.{key}: expected a finite number, found {value}", key="optimizer-value-not-finite"
-                )
+                raise ConfigError(f"model.optimizer.{key}: expected a finite number, found {value}")
     return _scheduled(name, returned, schedulers[0]) if schedulers else Configured(returned)
 
 
@@ -115,7 +107,6 @@ def _scheduled(name: str, optimizer: Optimizer, config: Any) -> Configured:
     if reason:
         raise ConfigError(
             f"{name}.configure_optimizers: a federation cannot follow its {type(scheduler).__name__}: {reason}; or "
-            "return only the optimizer and set federation.schedule, such as CosineSchedule",
-            key="scheduler-not-followed",
+            "return only the optimizer and set federation.schedule, such as CosineSchedule"
         )
     return Configured(optimizer, scheduler, interval, frequency)

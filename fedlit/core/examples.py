@@ -48,7 +48,7 @@ def collated(examples: Sequence[Any], indices: Sequence[int]) -> Any:
     try:
         return default_collate(examples)
     except Exception as error:  # its type depends on what cannot be collated
-        raise DataError(_misfit(examples, indices, error), key="examples-do-not-fit") from error
+        raise DataError(_misfit(examples, indices, error)) from error
 
 
 def images_of(batch: Any) -> Tensor:
@@ -64,8 +64,7 @@ def images_of(batch: Any) -> Tensor:
     scale = "; convert them, as torchvision's v2.ToDtype(torch.float32, scale=True) does" if images is not None else ""
     raise DataError(
         f"images: expected floating-point tensors, the first part of each example or {IMAGE!r} of a dict, found "
-        f"{found}{scale}",
-        key="images-not-numbers",
+        f"{found}{scale}"
     )
 
 
@@ -84,8 +83,7 @@ def labels_of(batch: Any, classes: int) -> Tensor:
     indices = ", or whole numbers [B], the class of each image" * (classes > 1)
     raise DataError(
         f"labels: expected [B, {classes}], a column of 0, 1 or NaN (unknown) for each class{indices}, as the second "
-        f"part of each example or {LABEL!r} of a dict; found {described(batch if found is None else found)}",
-        key="label-columns-differ",
+        f"part of each example or {LABEL!r} of a dict; found {described(batch if found is None else found)}"
     )
 
 
@@ -105,9 +103,7 @@ def columns(labels: Tensor, classes: int) -> Tensor:
             return nn.functional.one_hot(labels.long().flatten(), classes).float()
         except RuntimeError:
             wrong = (labels.min() if labels.min() < 0 else labels.max()).item()
-            raise DataError(
-                f"labels: expected a class from 0 to {classes - 1}, found {wrong}", key="label-outside-classes"
-            ) from None
+            raise DataError(f"labels: expected a class from 0 to {classes - 1}, found {wrong}") from None
     return (labels[:, None] if labels.ndim == classes == 1 else labels).float()
 
 
@@ -131,8 +127,7 @@ def refuse_input(dataset: Dataset, indices: Sequence[int], effect: str) -> None:
                 if numbers and not (part.isfinite() | (part.isnan() & (place in (" 1", f" {LABEL!r}")))).all():
                     raise DataError(
                         f"example {index}: expected finite numbers, found {'nan' if part.isnan().any() else 'inf'} in "
-                        f"its part{place}, so {effect}; correct the example, or leave it out",
-                        key="input-not-finite",
+                        f"its part{place}, so {effect}; correct the example, or leave it out"
                     )
 
 

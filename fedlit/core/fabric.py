@@ -127,8 +127,7 @@ def make_fabric(
     if precision not in PRECISIONS:
         raise ConfigError(
             f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {precision!r} (loss scalers skip steps "
-            "and half-precision weights lose digits; both break mean gradients)",
-            key="precision-unsupported",
+            "and half-precision weights lose digits; both break mean gradients)"
         )
     if "LOCAL_WORLD_SIZE" in os.environ and (devices, num_nodes) == (1, 1):
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -146,8 +145,7 @@ def make_fabric(
         )
         raise ConfigError(
             f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: "
-            f"{str(error).splitlines()[0]} This machine has {usable}",
-            key="accelerator-unusable",
+            f"{str(error).splitlines()[0]} This machine has {usable}"
         ) from error
 
 
@@ -156,11 +154,8 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
         devices < 1 and devices != -1 if isinstance(devices, int) else not devices or len(set(devices)) < len(devices)
     )
     if wrong:
-        raise ConfigError(
-            f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}",
-            key="devices-invalid",
-        )
-    check_number("fabric.num_nodes", num_nodes, "[1, inf)", key="num-nodes-below-one", optional=False)
+        raise ConfigError(f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}")
+    check_number("fabric.num_nodes", num_nodes, "[1, inf)", optional=False)
 
 
 def launch(fabric: FederationFabric) -> None:

@@ -100,10 +100,7 @@ class Layout:
         for name, layer in module.named_modules():
             if isinstance(layer, nn.modules.batchnorm._NormBase) and layer.momentum is None:
                 history = "averages over a client's whole history, which no round can reproduce"
-                raise ConfigError(
-                    f"{name}: BatchNorm with momentum=None {history}; give it a momentum such as 0.1",
-                    key="batchnorm-without-momentum",
-                )
+                raise ConfigError(f"{name}: BatchNorm with momentum=None {history}; give it a momentum such as 0.1")
         parts = Parts.of(module)
         classes, head_layers = parts.classes, parts.head or nn.Module()
         layers = [(prefix, layer) for prefix, layer in module.named_modules() if isinstance(layer, NORM_TYPES)]
@@ -117,8 +114,7 @@ class Layout:
             per_class = name in rows or (name in head and parameter.shape[:1] == (len(classes),))
             if name in rows and parameter.shape[:1] != (len(classes),):
                 raise ConfigError(
-                    f"{name}: expected {len(classes)} rows, one per class, found shape {tuple(parameter.shape)}",
-                    key="class-rows-differ",
+                    f"{name}: expected {len(classes)} rows, one per class, found shape {tuple(parameter.shape)}"
                 )
             group = SLICES.index(slice_of[name]) * (len(classes) + 1)
             entries.append(Entry(name, tuple(parameter.shape), offset, group, per_class))
@@ -319,8 +315,7 @@ class FlatModel:
                     shape = "None" if buffer is None else f"shape {tuple(buffer.shape)}"
                     raise TrainingError(
                         f"{type(self.module).__name__}: its buffer {name} became {shape}, and was {tuple(view.shape)}; "
-                        "floating-point buffers are averaged over clients, so keep the shape",
-                        key="buffer-shape-changed",
+                        "floating-point buffers are averaged over clients, so keep the shape"
                     )
                 view.copy_(buffer)
                 buffers[leaf] = view
@@ -332,14 +327,12 @@ class FlatModel:
             if owner.get(leaf) is not parameter or (entry.size and parameter.data_ptr() != address):
                 raise TrainingError(
                     f"{type(self.module).__name__}: its parameter {entry.name} was replaced during training, and is no "
-                    "longer trained; change its values in place: with torch.no_grad(): parameter.copy_(...)",
-                    key="parameter-replaced",
+                    "longer trained; change its values in place: with torch.no_grad(): parameter.copy_(...)"
                 )
             if not parameter.requires_grad:
                 raise TrainingError(
                     f"{type(self.module).__name__}: its parameter {entry.name} was frozen during training; a "
-                    "federation trains the same parameters in every round: freeze it in __init__",
-                    key="parameter-frozen",
+                    "federation trains the same parameters in every round: freeze it in __init__"
                 )
 
     def views(self, vector: Tensor) -> list[Tensor]:
@@ -386,20 +379,17 @@ def _check_parameters(name: str, trainable: list[tuple[str, nn.Parameter]], numb
     """Refuse parameters that do not fit one vector: none at all, of several dtypes, or of a wrong one."""
     if not trainable:
         frozen = f"all {number} are frozen (requires_grad=False)" if number else "it has none at all"
-        raise ConfigError(f"{name} has no trainable parameters: {frozen}", key="no-trainable-parameters")
+        raise ConfigError(f"{name} has no trainable parameters: {frozen}")
     dtypes = {p.dtype: parameter for parameter, p in reversed(trainable)}
     if len(dtypes) > 1:
         found = ", ".join(sorted(f"{dtype} ({parameter})" for dtype, parameter in dtypes.items()))
-        raise ConfigError(f"{name}: expected one dtype, found {found}", key="parameters-of-several-dtypes")
+        raise ConfigError(f"{name}: expected one dtype, found {found}")
     (dtype,) = dtypes
     if dtype not in (torch.float32, torch.float64):
         fix = "train real and imaginary parts"
         if dtype.is_floating_point:
             fix = "half precision loses digits in means; leave half() out, or set --fabric.precision bf16-mixed"
-        raise ConfigError(
-            f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}",
-            key="parameter-dtype-unsupported",
-        )
+        raise ConfigError(f"{name}: expected parameters of torch.float32 or torch.float64, found {dtype}: {fix}")
 
 
 def _frozen(module: nn.Module) -> str:

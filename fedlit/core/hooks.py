@@ -103,7 +103,7 @@ def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
         refuse(aggregator, "on_before_send", f"the change to send, a tensor {kind}", replaced)
     if finite and not torch.isfinite(replaced.sum()):
         what = f"{type(aggregator).__name__}.on_before_send: expected a finite change"
-        raise TrainingError(f"{what}, found NaN or inf (its input was finite)", key="change-to-send-not-finite")
+        raise TrainingError(f"{what}, found NaN or inf (its input was finite)")
     return replaced
 
 
@@ -113,7 +113,7 @@ def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> N
         refuse(aggregator, "on_client_round_start", f"ctx.correction.bias as a vector ({size},)", bias)
     if first and not torch.isfinite(bias.sum()):
         where = f"{type(aggregator).__name__}.on_client_round_start"
-        raise TrainingError(f"{where}: ctx.correction.bias is not finite", key="correction-not-finite")
+        raise TrainingError(f"{where}: ctx.correction.bias is not finite")
 
 
 def reduced(aggregator: Any, layout: Layout, replies: Sequence[Payload]) -> Payload:
@@ -135,7 +135,7 @@ def check_delta(aggregator: object, delta: Any, like: Tensor, state: Any) -> Non
         refuse(aggregator, "on_aggregate_end", f"server.delta as a tensor {tuple(like.shape)} {like.dtype}", delta)
     if not torch.isfinite(delta.sum()):
         what = f"{type(aggregator).__name__}.on_aggregate_end: expected a finite server.delta"
-        raise TrainingError(f"{what}, found NaN or inf (it was finite before)", key="server-delta-not-finite")
+        raise TrainingError(f"{what}, found NaN or inf (it was finite before)")
     tensors(aggregator, "on_aggregate_end", state)
 
 
@@ -166,4 +166,4 @@ def refuse(aggregator: object, hook: str, expected: str, found: Any) -> NoReturn
     """Raise an error that names the aggregator and its hook, what was expected and what was found."""
     what = f"{tuple(found.shape)} {found.dtype}" if torch.is_tensor(found) else type(found).__name__
     error = ConfigError if hook in BEFORE else TrainingError
-    raise error(f"{type(aggregator).__name__}.{hook}: expected {expected}; found {what}", key="hook-result-invalid")
+    raise error(f"{type(aggregator).__name__}.{hook}: expected {expected}; found {what}")

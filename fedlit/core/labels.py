@@ -118,7 +118,7 @@ def check_batch(client: str, batch: Any, classes: Sequence[str]) -> None:
 def check_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> None:
     """Refuse labels [N, C] other than 0, 1 and NaN."""
     if problem := wrong_labels(client, labels, classes, images):
-        raise ConfigError(problem, key="label-not-binary")
+        raise ConfigError(problem)
 
 
 def wrong_labels(client: str, labels: Tensor, classes: Sequence[str], images: str = "images") -> str:

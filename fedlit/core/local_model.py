@@ -240,8 +240,7 @@ class LocalModel:
                 raise
             raise TrainingError(
                 f"{type(self.module).__name__}: its training_step has called backward, or returned the loss of an "
-                "earlier step; a federation calls loss.backward() itself: return the loss of this batch",
-                key="backward-called-already",
+                "earlier step; a federation calls loss.backward() itself: return the loss of this batch"
             ) from error
         self.flat.gather_gradients()
         return loss.detach()
@@ -261,8 +260,7 @@ class LocalModel:
                 raise
             raise TrainingError(
                 f"federation.memory_format: {type(self.module).__name__} cannot compute on channels_last images "
-                f"({str(error).splitlines()[0]}); set contiguous, or write reshape instead of view",
-                key="channels-last-unsupported",
+                f"({str(error).splitlines()[0]}); set contiguous, or write reshape instead of view"
             ) from error
 
     def loss(self, batch: Any, step: int) -> Tensor:

@@ -42,7 +42,7 @@ def logged_key(
     if per_step or (reduce_fx not in ("mean", torch.mean)):
         how = "per step only" if per_step else f"with reduce_fx={getattr(reduce_fx, '__name__', reduce_fx)!r}"
         fix = "set on_epoch=True" if per_step else "log its mean, or for a sum a SumMetric of torchmetrics"
-        raise TrainingError(f"{module} logs {name!r} {how}, but a round has one mean: {fix}", key="logged-per-step")
+        raise TrainingError(f"{module} logs {name!r} {how}, but a round has one mean: {fix}")
     return name if weight is None else (name, float(weight))
 
 
@@ -72,8 +72,7 @@ def value_of(name: str, metric: Metric) -> float:
     if not torch.is_tensor(value) or value.numel() != 1:
         found = f"shape {tuple(value.shape)}" if torch.is_tensor(value) else type(value).__name__
         raise TrainingError(
-            f"{name!r} is logged as a {type(metric).__name__}: expected one number, found {found}; log each element",
-            key="logged-not-a-number",
+            f"{name!r} is logged as a {type(metric).__name__}: expected one number, found {found}; log each element"
         )
     return float(value)
 

@@ -42,8 +42,7 @@ def copy_of(module: LightningModule) -> LightningModule:
     except Exception as error:  # of any library; the message quotes it
         raise ConfigError(
             f"{type(module).__name__} cannot be copied{_culprit(module)}: {str(error).partition('. ')[0]}; create open "
-            "files, locks and generators where they are used",
-            key="module-not-copyable",
+            "files, locks and generators where they are used"
         ) from error
 
 
@@ -135,8 +134,7 @@ def loss_of(module: LightningModule, output: Any) -> Tensor:
         found = "a tensor without a graph (detached, made from numbers, or computed under no_grad)"
     raise TrainingError(
         f"{type(module).__name__}.training_step returned {found}; expected at every step the loss, a tensor with one "
-        'element that depends on the weights, or a dict with it as "loss"',
-        key="loss-missing",
+        'element that depends on the weights, or a dict with it as "loss"'
     )
 
 
@@ -158,24 +156,21 @@ def readable_errors(module: LightningModule, doing: str) -> Iterator[None]:
         if not any(parameter.dtype == torch.float64 for parameter in module.parameters()):
             raise DataError(
                 f"{doing}: expected numbers of the weights' dtype, found torch.float64 ({error}); convert images and "
-                "labels with float() in the data set",
-                key="data-of-other-precision",
+                "labels with float() in the data set"
             ) from error
         raise TrainingError(
             f"{type(module).__name__} has weights of torch.float64, and the images are torch.float32 ({error}); set "
-            "--fabric.precision 64-true, or call float() on the module",
-            key="module-of-other-precision",
+            "--fabric.precision 64-true, or call float() on the module"
         ) from error
     except DataError as error:
-        raise DataError(f"{doing}: {error}", key=error.key) from error
+        raise DataError(f"{doing}: {error}") from error
     except SystemExit as stopped:
         if isinstance(stopped.code, int) and stopped.code > SIGNALS:
             raise
         where = traceback.extract_tb(stopped.__traceback__)[-1]
         raise TrainingError(
             f"{type(module).__name__}: {where.name} ({where.filename}, line {where.lineno}) called "
-            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead",
-            key="sys-exit-in-module",
+            f"sys.exit({stopped.code!r}) while {doing}; raise an exception instead"
         ) from stopped
 
 
@@ -185,12 +180,9 @@ def _number(module: str, name: Any, value: Any) -> Any:
     if isinstance(name, str) and one:
         return value
     if not isinstance(name, str):
-        raise TrainingError(
-            f"{module} logs under {name!r}; expected a name, found {type(name).__name__}", key="logged-name-not-text"
-        )
+        raise TrainingError(f"{module} logs under {name!r}; expected a name, found {type(name).__name__}")
     shaped = f" of shape {tuple(value.shape)}; log its mean, or each element" if torch.is_tensor(value) else ""
     raise TrainingError(
         f"{module} logs {name!r} as a {type(value).__name__}{shaped or f' ({value!r:.40})'}: expected a number or a "
-        "tensor with one element",
-        key="logged-tensor-shape",
+        "tensor with one element"
     )

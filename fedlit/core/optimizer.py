@@ -77,16 +77,14 @@ class LocalOptimizer:
                 except ValueError as error:
                     raise TrainingError(
                         f"{type(self._module).__name__}: its {type(scheduler).__name__} cannot step {due} times: "
-                        f"{error}; make it for all steps or epochs of a client over all rounds",
-                        key="scheduler-ended",
+                        f"{error}; make it for all steps or epochs of a client over all rounds"
                     ) from error
         self._stepped, self.plain = due, [group["lr"] for group in groups]
         for rate in self.plain:
             if not 0 <= float(rate) < math.inf:
                 raise TrainingError(
                     f"{type(self._module).__name__}: its {type(scheduler).__name__} has set the learning rate "
-                    f"{float(rate):g} after {due} {self._configured.interval}s; expected a finite number, at least 0",
-                    key="scheduler-rate-invalid",
+                    f"{float(rate):g} after {due} {self._configured.interval}s; expected a finite number, at least 0"
                 )
         for group in groups:
             group["lr"] = group["lr"] * self._factor
@@ -107,8 +105,7 @@ class LocalOptimizer:
             raise TrainingError(
                 f"the learning rate of {type(self.optimizer).__name__} has changed within a round, from {before:g} to "
                 f"{after:g}, but an algorithm computes with one rate per round; let rates change only between rounds: "
-                "set the schedule's window to the interval between changes, or use federation.schedule",
-                key="rate-changed-in-round",
+                "set the schedule's window to the interval between changes, or use federation.schedule"
             )
 
     def state(self) -> State:
@@ -133,8 +130,7 @@ class LocalOptimizer:
                 elif value is not None:
                     raise ConfigError(
                         f"{type(self.optimizer).__name__} keeps {key!r} as {type(value).__name__}, not as a tensor or "
-                        "a number; use federation.optimizer_state: reset",
-                        key="optimizer-state-not-a-tensor",
+                        "a number; use federation.optimizer_state: reset"
                     )
         return named
 

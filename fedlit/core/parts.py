@@ -64,9 +64,9 @@ def class_names(where: str, classes: Any) -> tuple[str, ...]:
     """
     wrong = f"{where}: expected different names in a tuple, found"
     if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise ConfigError(f"{wrong} {classes!r:.60}", key="class-names-not-a-tuple")
+        raise ConfigError(f"{wrong} {classes!r:.60}")
     names = tuple(str(name) if isinstance(name, str) else name for name in classes)  # a NumPy text is a str
     for name in names:
         if not isinstance(name, str) or names.count(name) > 1:
-            raise ConfigError(f"{wrong} {name!r}{' twice' if isinstance(name, str) else ''}", key="class-name-invalid")
+            raise ConfigError(f"{wrong} {name!r}{' twice' if isinstance(name, str) else ''}")
     return names

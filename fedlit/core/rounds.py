@@ -90,12 +90,8 @@ def _pack(local: LocalModel, vectors: State, client: Client, rnd: Round) -> Payl
         number, _, name = (first := list(vectors)[finite.index(False)]).partition("/")
         if name:  # the weights come first, and are finite
             hook = f"{type(local.aggregators[int(number)]).__name__}.on_client_round_end"
-            raise TrainingError(
-                f"{where}: {name!r} of {hook} is not finite, although its weights are", key="hook-value-not-finite"
-            )
-        raise TrainingError(
-            f"{where}: its {first!r} is not finite after the local steps; {SMALLER_STEPS}", key="weights-not-finite"
-        )
+            raise TrainingError(f"{where}: {name!r} of {hook} is not finite, although its weights are")
+        raise TrainingError(f"{where}: its {first!r} is not finite after the local steps; {SMALLER_STEPS}")
     vectors["squares"] = squares(layout, vectors["w"], client.weight)
     weighted = {name: vector.mul_(client.weight) for name, vector in vectors.items()}
     return Payload(weighted, client.weight, client.weight * mask.owned.double())
@@ -117,5 +113,5 @@ def _mean_loss(
         advice = SMALLER_STEPS
         if unknown and not leaves_out_unknown(local.module):
             advice = f"leave unknown labels (NaN) out of the loss, as fedlit's objectives do, or {advice}"
-        raise TrainingError(f"client {client.name!r}, {where}: {what}; {advice}", key="loss-not-finite")
+        raise TrainingError(f"client {client.name!r}, {where}: {what}; {advice}")
     return mean

@@ -42,8 +42,7 @@ def missing(name: str) -> TrainingError:
     advice = INSTEAD.get(name, "pass what it needs to the constructor of the module")
     return TrainingError(
         f"{frame.f_code.co_filename}, line {frame.f_lineno}: expected a module that needs no Trainer, found "
-        f"self.trainer.{name}; {advice}",
-        key="module-asks-trainer",
+        f"self.trainer.{name}; {advice}"
     )
 
 
@@ -62,6 +61,5 @@ def without_logger() -> Iterator[None]:
         if "logger" not in line or getattr(error, "obj", None) is not None:
             raise
         raise TrainingError(
-            f"{last.filename}, line {last.lineno}: expected a module that needs no logger, found {line}; {FILES}",
-            key="module-asks-logger",
+            f"{last.filename}, line {last.lineno}: expected a module that needs no logger, found {line}; {FILES}"
         ) from error

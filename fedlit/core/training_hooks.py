@@ -39,8 +39,7 @@ class TrainingHooks:
         if self.call("on_train_batch_start", batch, number) == -1:
             raise TrainingError(
                 f"{type(self._module).__name__}.on_train_batch_start returned -1, to skip the rest of an epoch, but a "
-                "federation weighs clients by all of their images: leave these images out of the data set",
-                key="epoch-skipped-by-hook",
+                "federation weighs clients by all of their images: leave these images out of the data set"
             )
 
     def keep(self, output: Any, loss: Tensor) -> None:

@@ -33,20 +33,17 @@ def check_clients(owners: np.ndarray, splits: np.ndarray) -> None:
             has fewer than two training images.
     """
     if owners.shape != splits.shape:
-        raise DataError(
-            f"partition: expected clients of {len(splits)} images, found {list(owners.shape)}", key="partition-length"
-        )
+        raise DataError(f"partition: expected clients of {len(splits)} images, found {list(owners.shape)}")
     names = sorted(set(owners.tolist()))
     if empty := sum(not name.strip() for name in owners.tolist()):
-        raise DataError(f"client names: {empty} images have an empty client name", key="client-name-empty")
+        raise DataError(f"client names: {empty} images have an empty client name")
     distinct_names(names)
     training = Counter(owners[splits == "train"].tolist())
     short = [name for name in names if training[name] < 2]
     if short:
         raise DataError(
             f"client {short[0]!r}: expected at least 2 training images, found {training[short[0]]} ({len(short)} of "
-            f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client.",
-            key="client-with-too-few-images",
+            f"{len(names)} clients have too few). Choose fewer clients or another partition, or remove this client."
         )
 
 
@@ -64,8 +61,7 @@ def check_patients(patients: np.ndarray, owners: np.ndarray, where: str) -> None
             f"{where}: expected all images of a patient at one client, found {len(several)} of "
             f"{len(set(patients.tolist()))} patients at several, such as {several[0]!r} at {clients}. Assign "
             "records.patients instead of single images; if the patients are meant to be shared, set shares_patients = "
-            "True in the partition's class",
-            key="patient-at-several-clients",
+            "True in the partition's class"
         )
 
 
@@ -79,12 +75,11 @@ def distinct_names(names: Iterable[str]) -> None:
     for name in names:
         key = re.sub(r"[^\w.\-]+", "_", name.strip()).lstrip(".").casefold() or "_"
         if not name.strip():
-            raise ConfigError("client names: expected letters, found an empty name", key="client-name-without-letters")
+            raise ConfigError("client names: expected letters, found an empty name")
         if key in seen:
             raise ConfigError(
                 f"client names {seen[key]!r} and {name!r} are the same in files and metrics: rename one in the source, "
-                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}",
-                key="client-names-clash",
+                f"or merge them; for a table, set data.sites to {{{name}: {seen[key]}}}"
             )
         seen[key] = name
 

@@ -107,14 +107,13 @@ class FederatedDataModule(Checked):
         sampler: Sampler | None = None,
     ):
         for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
-            check_number(f"data.{key}", value, "[1, inf)", key="data-number-below-one", error=DataError)
-        check_number("data.image_size", image_size, "[8, inf)", key="image-size-too-small", error=DataError)
+            check_number(f"data.{key}", value, "[1, inf)", error=DataError)
+        check_number("data.image_size", image_size, "[8, inf)", error=DataError)
         split = tuple(split)
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
             raise DataError(
                 "data.split: expected fractions of train, validation and test that sum to 1, train above 0, found "
-                f"{list(split)} with sum {sum(split):g}",
-                key="split-fractions-invalid",
+                f"{list(split)} with sum {sum(split):g}"
             )
         self.partition, self.scheme, self.missing_classes, self.pooled = partition, scheme, missing_classes, pooled
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size
@@ -207,8 +206,7 @@ class FederatedDataModule(Checked):
         if self.sampler is not None and len(records.classes) != 1:
             raise DataError(
                 f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one "
-                "class, or remove data.sampler",
-                key="sampler-with-several-classes",
+                "class, or remove data.sampler"
             )
         visible = _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
@@ -267,15 +265,12 @@ class FederatedDataModule(Checked):
             if empty:
                 raise DataError(
                     f"client {name!r}: expected labels of {listed(empty)}, found none in its {len(rows)} images; "
-                    "remove the class from the client's label scheme, or add it to data.unlabelled",
-                    key="client-class-without-labels",
+                    "remove the class from the client's label scheme, or add it to data.unlabelled"
                 )
             lost = [label for label in declared.get(name, ()) if not here[records.classes.index(label)]]
             if lost:
                 declares = f"data.scheme: client {name!r} declares {listed(lost)}"
-                raise DataError(
-                    f"{declares}, which its source does not label; remove them", key="scheme-class-not-labelled"
-                )
+                raise DataError(f"{declares}, which its source does not label; remove them")
             self.schemes[name] = tuple(itertools.compress(records.classes, here))
         return hidden
 
@@ -287,13 +282,13 @@ class FederatedDataModule(Checked):
         """
         path = Path(path)
         if self.assignment is None:
-            raise DataError(f"{type(self).__name__} has no records yet: call setup() first", key="records-before-setup")
+            raise DataError(f"{type(self).__name__} has no records yet: call setup() first")
         if path.suffix == ".parquet":
             self.assignment.to_parquet(path, index=False)
         elif path.suffix == ".csv":
             self.assignment.to_csv(path, index=False)
         else:
-            raise DataError(f"{path}: expected a name that ends in .parquet or .csv", key="records-file-suffix")
+            raise DataError(f"{path}: expected a name that ends in .parquet or .csv")
 
     def cached(self) -> list[Path]:
         """Return the cache files of the decoded images; an empty list for other data."""

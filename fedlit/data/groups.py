@@ -75,8 +75,7 @@ class GroupColumn:
             first, expected = int(np.argmax(wrong)), "an age such as 58 or 058Y" if self.name == "age" else "a number"
             raise DataError(
                 f"{where}, {places[first]}: expected {expected} for the group {self.name!r}, found "
-                f"{str(texts[row_of[first]])!r} ({wrong.sum()} such cells); correct it, or empty the cell",
-                key="group-cell-not-a-number",
+                f"{str(texts[row_of[first]])!r} ({wrong.sum()} such cells); correct it, or empty the cell"
             )
         words = _SEXES if self.name == "sex" else {}
         named = [self._band(number) for number in numbers] or [words.get(t.casefold(), t) for t in texts.tolist()]
@@ -84,8 +83,7 @@ class GroupColumn:
         if not 0 < len(different) <= MOST:
             raise DataError(
                 f"{where}: expected 1 to {MOST} different groups, found {len(different)}; remove {self.name!r} from "
-                f"data.groups, or band numbers with data.bands: {{{self.name}: [EDGE, ...]}}",
-                key="groups-too-many",
+                f"data.groups, or band numbers with data.bands: {{{self.name}: [EDGE, ...]}}"
             )
         self._warn(different, where, [number for number in numbers if np.isfinite(number)])
         groups = np.array(named, dtype=str)[row_of]
@@ -157,25 +155,17 @@ def group_columns(
     for asked, column in pairs:
         name = _canonical(str(asked))
         if not name or name in columns:
-            raise DataError(
-                f"data.groups: expected different names, found {str(asked)!r} twice or empty", key="group-name-twice"
-            )
+            raise DataError(f"data.groups: expected different names, found {str(asked)!r} twice or empty")
         columns[name] = str(column)
     edges = {_canonical(str(name)): tuple(float(edge) for edge in of) for name, of in (bands or {}).items()}
     for name, of in edges.items():
         if name not in columns:
             hint = similar_names(name, list(columns)) if columns else "data.groups is empty; name its column there"
-            raise DataError(f"data.bands: {name!r} is not in data.groups; {hint}", key="bands-of-unknown-group")
+            raise DataError(f"data.bands: {name!r} is not in data.groups; {hint}")
         if not of or any(not low < high for low, high in pairwise(of)) or not np.isfinite(of).all():
-            raise DataError(
-                f"data.bands: {name}: expected ascending edges such as [18, 40, 65], found {list(of)}",
-                key="band-edges-not-ascending",
-            )
+            raise DataError(f"data.bands: {name}: expected ascending edges such as [18, 40, 65], found {list(of)}")
         if name == "age" and not 0 < of[0] <= of[-1] <= OLDEST:
-            raise DataError(
-                f"data.bands: age: expected edges above 0, up to {OLDEST} years, found {list(of)}",
-                key="band-edges-of-age",
-            )
+            raise DataError(f"data.bands: age: expected edges above 0, up to {OLDEST} years, found {list(of)}")
     return tuple(
         GroupColumn(name, column, edges.get(name, AGES if name == "age" else ()), name in edges)
         for name, column in columns.items()
@@ -213,18 +203,12 @@ def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndar
     checked = {}
     for name, values in groups.items():
         if not isinstance(name, str) or not name.strip():
-            raise DataError(f"records: expected names of groups such as 'sex', found {name!r}", key="record-group-name")
+            raise DataError(f"records: expected names of groups such as 'sex', found {name!r}")
         name = str(name)  # a NumPy text is a str
         if np.ndim(values) != 1 or len(values) != size:
             found = f"{len(values)}" if np.ndim(values) else repr(values)
-            raise DataError(
-                f"records: group {name!r}: expected {size} values, one per image, found {found}",
-                key="record-group-length",
-            )
+            raise DataError(f"records: group {name!r}: expected {size} values, one per image, found {found}")
         checked[name] = texts_of(values)
         if (different := len(np.unique(checked[name]))) > MOST + 1:
-            raise DataError(
-                f"records: group {name!r}: expected at most {MOST} groups, found {different}",
-                key="record-groups-too-many",
-            )
+            raise DataError(f"records: group {name!r}: expected at most {MOST} groups, found {different}")
     return checked

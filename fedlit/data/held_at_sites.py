@@ -46,6 +46,5 @@ class HeldAtSites(FederatedDataModule):
         """
         raise ConfigError(
             "data: expected images, found HeldAtSites, which only names classes; pass --sites FOLDER to train at the "
-            "sites, or choose other data to train here (`fedlit list`)",
-            key="held-at-sites-without-sites",
+            "sites, or choose other data to train here (`fedlit list`)"
         )

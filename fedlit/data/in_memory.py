@@ -51,12 +51,11 @@ class GivenClients(FederatedDataModule):
         self.classes = classes
         self.clients = {name: self._data(name, value) for name, value in _named("clients", clients).items()}
         if not self.clients:
-            raise ConfigError(f"clients: expected at least one, such as {EXAMPLE}; found none", key="clients-empty")
+            raise ConfigError(f"clients: expected at least one, such as {EXAMPLE}; found none")
         named = _named("test_sets", test_sets or {})
         if "federation" in named:
             raise ConfigError(
-                "test_sets: 'federation' is the name of the test images of all clients together; choose another name",
-                key="test-set-named-federation",
+                "test_sets: 'federation' is the name of the test images of all clients together; choose another name"
             )
         self.test_sets = {name: data_set(f"test set {name!r}", value) for name, value in named.items()}
 
@@ -72,14 +71,10 @@ class GivenClients(FederatedDataModule):
         if not 1 <= len(parts) <= 3 or parts[0] is None:
             raise ConfigError(
                 f"{where}: expected a data set, or a tuple of training, validation and test set; found a tuple of "
-                f"{len(parts)}{' without a training set' * (len(parts) in (1, 2, 3))}",
-                key="client-data-tuple",
+                f"{len(parts)}{' without a training set' * (len(parts) in (1, 2, 3))}"
             )
         if unknown := [str(label) for label in classes if label not in self.classes]:
-            raise ConfigError(
-                f"{where}: expected classes of the model, {self.classes}, found {unknown[0]!r}",
-                key="client-class-unknown",
-            )
+            raise ConfigError(f"{where}: expected classes of the model, {self.classes}, found {unknown[0]!r}")
         splits = [
             None if part is None else data_set(f"{where}, {split}", part)
             for split, part in zip(("training", "validation", "test"), (*parts, None, None), strict=False)
@@ -90,13 +85,9 @@ class GivenClients(FederatedDataModule):
 def _named(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         hint = ": give each a name" if isinstance(value, (list, tuple)) else ""
-        raise ConfigError(
-            f"{key}: expected a dict such as {EXAMPLE}, not {type(value).__name__}{hint}", key="clients-not-a-dict"
-        )
+        raise ConfigError(f"{key}: expected a dict such as {EXAMPLE}, not {type(value).__name__}{hint}")
     if wrong := [name for name in value if not isinstance(name, str)]:
-        raise ConfigError(
-            f"{key}: expected names that are texts, found {wrong[0]}; write '{wrong[0]}'", key="client-name-not-text"
-        )
+        raise ConfigError(f"{key}: expected names that are texts, found {wrong[0]}; write '{wrong[0]}'")
     named = {str(name): data for name, data in value.items()}  # a NumPy text is a str
     distinct_names(named)
     return named
@@ -120,9 +111,8 @@ def data_set(where: str, value: Any) -> Dataset:
         hint = "training, validation and test set are a tuple: (train, val, test)"
     if hint:
         raise ConfigError(
-            f"{where}: expected a data set with __len__ and __getitem__, found a {type(value).__name__}; {hint}",
-            key="client-data-not-a-data-set",
+            f"{where}: expected a data set with __len__ and __getitem__, found a {type(value).__name__}; {hint}"
         )
     if len(value) == 0:
-        raise ConfigError(f"{where}: the data set is empty; remove it, or add examples", key="client-data-empty")
+        raise ConfigError(f"{where}: the data set is empty; remove it, or add examples")
     return value

@@ -76,23 +76,18 @@ def origins(names: Names, labels: Sequence[str], key: str) -> dict[str, Origin]:
         else:
             raise DataError(
                 f"{key}: class {name!r}: expected a label, or several with a rule such as {{any: [one, other]}} or "
-                f"{{all: [one, other]}}, found {of!r}",
-                key="rule-invalid",
+                f"{{all: [one, other]}}, found {of!r}"
             )
         for label in origin_of[name].labels:
             if label not in labels:
-                raise DataError(
-                    f"{key}: {name!r}: unknown label {label!r}; {similar_names(label, labels)}",
-                    key="rule-label-unknown",
-                )
+                raise DataError(f"{key}: {name!r}: unknown label {label!r}; {similar_names(label, labels)}")
             if label in claimed:
                 raise DataError(
-                    f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them",
-                    key="label-claimed-twice",
+                    f"{key}: label {label!r} is claimed by {claimed[label]!r} and by {name!r}; keep it in one of them"
                 )
             claimed[label] = name
     if not origin_of:
-        raise DataError(f"{key}: expected at least one class, found none", key="classes-empty")
+        raise DataError(f"{key}: expected at least one class, found none")
     return origin_of
 
 
@@ -112,11 +107,9 @@ def checked_classes(
     """
     for label in classes:
         if label not in allowed:
-            raise DataError(
-                f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}", key="class-unknown"
-            )
+            raise DataError(f"{key}: unknown class {label!r}; {similar_names(label, allowed)}{advice}")
     if not classes or len(set(classes)) != len(classes):
-        raise DataError(f"{key}: expected one or more different classes, found {list(classes)}", key="classes-repeated")
+        raise DataError(f"{key}: expected one or more different classes, found {list(classes)}")
     return tuple(classes)
 
 
@@ -141,16 +134,13 @@ def checked_policy(policy: Policy | dict[str, Policy], labels: Sequence[str], ke
     policies = {"default": policy} if isinstance(policy, str) else dict(policy)
     for label, value in policies.items():
         if value not in _MEANS:
-            raise DataError(f"{key}: {label!r}: expected ignore, zeros or ones, found {value!r}", key="policy-unknown")
+            raise DataError(f"{key}: {label!r}: expected ignore, zeros or ones, found {value!r}")
         if label != "default" and label not in labels:
-            raise DataError(
-                f"{key}: unknown label {label!r}; {similar_names(label, labels)}", key="policy-label-unknown"
-            )
+            raise DataError(f"{key}: unknown label {label!r}; {similar_names(label, labels)}")
     missing = [label for label in labels if label not in policies]
     if missing and "default" not in policies:
         raise DataError(
-            f"{key}: expected a policy for every label, found none for {', '.join(missing)}; add them, or a default",
-            key="policy-missing",
+            f"{key}: expected a policy for every label, found none for {', '.join(missing)}; add them, or a default"
         )
     return {label: policies.get(label) or policies["default"] for label in labels}
 

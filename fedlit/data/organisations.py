@@ -38,7 +38,7 @@ class JoinedStore:
     def __init__(self, stores: Sequence):
         shapes = {store.shape[1:] for store in stores}
         if len(shapes) != 1:
-            raise DataError(f"expected one shape of images, found {sorted(shapes)}", key="image-shapes-differ")
+            raise DataError(f"expected one shape of images, found {sorted(shapes)}")
         self.stores = list(stores)
         self.starts = np.cumsum([0, *(len(store) for store in stores)])
         names = "\n".join(store.path.name for store in stores)
@@ -114,13 +114,13 @@ class Organisations(FederatedDataModule):
         kwargs = ({} if patients == "shared" else {"same_person": "exact"}) | kwargs
         super().__init__(ByOrganisation() if partition is None else partition, **kwargs)
         if not sources:
-            raise DataError("data.sources: expected at least one organisation, found none", key="organisations-empty")
+            raise DataError("data.sources: expected at least one organisation, found none")
         # Sorted by name, so that their order in a YAML does not change the rows, and so the batches, of mixed clients.
         self.sources, self.external = dict(sorted(sources.items())), dict(sorted((external or {}).items()))
         self.duplicates, self.patients = duplicates, patients
         clash = [name for name in self.external if name in sources]
         if clash:
-            raise DataError(f"data.external: {clash[0]!r} is an organisation too; rename it", key="external-name-taken")
+            raise DataError(f"data.external: {clash[0]!r} is an organisation too; rename it")
         self.resize: Resize = resize or "squeeze"
         for name, source in (*sources.items(), *self.external.items()):
             self._check_resize(name, source)
@@ -139,14 +139,10 @@ class Organisations(FederatedDataModule):
         resize = getattr(source, "resize", None)
         if resize is None and self.resize == "pad":
             raise DataError(
-                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; remove resize",
-                key="resize-without-files",
+                f"data.resize: {name!r} ({type(source).__name__}) has no files that could be padded; remove resize"
             )
         if resize == "pad" and self.resize != "pad":
-            raise DataError(
-                f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all",
-                key="resize-twice",
-            )
+            raise DataError(f"data.resize: {name!r} has its own resize: pad; set data.init_args.resize: pad for all")
 
     def default_augmentation(self) -> nn.Module:
         """Return the default augmentation of the organisation whose name comes first in the alphabet."""
@@ -237,8 +233,7 @@ class Organisations(FederatedDataModule):
             if without:
                 raise DataError(
                     f"data.classes: {listed(without)} labels none of {listed(names)}; add a class, or remove "
-                    "the organisation",
-                    key="organisation-without-classes",
+                    "the organisation"
                 )
             return names
         if classes == "union":
@@ -246,8 +241,7 @@ class Organisations(FederatedDataModule):
         if shared := tuple(sorted(set(union).intersection(*labels_of.values()))):
             return shared
         raise DataError(
-            "data.classes: all organisations share no class; set names: harmonised for common names, or choose union",
-            key="no-common-class",
+            "data.classes: all organisations share no class; set names: harmonised for common names, or choose union"
         )
 
     def _warn_of_similar_names(self, names: Sequence[str]) -> None:

@@ -95,8 +95,7 @@ class WithinOrganisations(Partition):
         if self.clients < len(sites):
             raise DataError(
                 f"WithinOrganisations(clients={self.clients}): expected at least one client per organisation, found "
-                f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients.",
-                key="fewer-clients-than-organisations",
+                f"{len(sites)} organisations: {listed(sites)}. Choose at least {len(sites)} clients."
             )
         owners = np.empty(len(records.names), dtype=object)
         for site, clients in zip(sites, _in_proportion(images, self.clients), strict=True):
@@ -132,8 +131,7 @@ class ByCategory(Partition):
             raise DataError(
                 "ByCategory: expected a source of one class with a column 'category', such as CIFAR10, found "
                 f"{len(records.classes)} classes and columns {listed(records.table.columns)}. Choose another "
-                "partition.",
-                key="by-category-without-categories",
+                "partition."
             )
         categories, of_record = np.unique(records.table["category"].to_numpy(dtype=str), return_inverse=True)
         labels = pd.Series(records.labels[:, 0]).groupby(of_record).agg(["min", "max"]).to_numpy()
@@ -142,8 +140,7 @@ class ByCategory(Partition):
             raise DataError(
                 "ByCategory: expected categories whose images are all positive or all negative, found "
                 + (f"both in {listed(mixed)}" if len(mixed) else f"{np.isnan(records.labels).sum()} unknown labels")
-                + ". Choose another partition.",
-                key="by-category-mixed",
+                + ". Choose another partition."
             )
         positive, negative = np.flatnonzero(labels[:, 0] == 1), np.flatnonzero(labels[:, 0] == 0)
         fewest = min(len(positive), len(negative))
@@ -151,8 +148,7 @@ class ByCategory(Partition):
             raise DataError(
                 f"ByCategory(clients={self.clients}): each client needs a positive and a negative category of its "
                 f"own, found {len(positive)} positive and {len(negative)} negative categories. "
-                + (f"Choose at most {fewest} clients." if fewest else "Choose other positives."),
-                key="by-category-too-many-clients",
+                + (f"Choose at most {fewest} clients." if fewest else "Choose other positives.")
             )
         rng = numpy_generator(seed, "ByCategory")
         owner = np.empty(len(categories), dtype=np.int64)
@@ -177,10 +173,7 @@ class IID(Partition):
         self, clients: int, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
     ):
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
-            raise DataError(
-                f"IID.sizes: expected {clients} numbers above 0, one per client, found {list(sizes)}",
-                key="iid-sizes-invalid",
-            )
+            raise DataError(f"IID.sizes: expected {clients} numbers above 0, one per client, found {list(sizes)}")
         self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
         self.shares_patients = unit == "image"
 
@@ -221,7 +214,7 @@ class Dirichlet(Partition):
     """
 
     def __init__(self, clients: int, alpha: float, min_images: int = 10):
-        check_number("Dirichlet.alpha", alpha, "(0, inf]", key="dirichlet-alpha-not-positive", error=DataError)
+        check_number("Dirichlet.alpha", alpha, "(0, inf]", error=DataError)
         self.clients, self.alpha, self.min_images = _checked(clients), alpha, min_images
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -254,8 +247,7 @@ class Dirichlet(Partition):
         raise DataError(
             f"Dirichlet(clients={self.clients}, alpha={self.alpha:g}): expected at least {self.min_images} training "
             f"images at every client, found at most {best} at the smallest client in {_ATTEMPTS} draws over "
-            f"{int(training.sum())} images. Choose fewer clients, a larger alpha or a smaller min_images.",
-            key="dirichlet-clients-too-small",
+            f"{int(training.sum())} images. Choose fewer clients, a larger alpha or a smaller min_images."
         )
 
 
@@ -273,24 +265,21 @@ class ByColumn(Partition):
     shares_patients = True
 
     def __init__(self, column: str, bins: int | None = None):
-        check_number("ByColumn.bins", bins, "[1, inf)", key="column-bins-below-one", error=DataError)
+        check_number("ByColumn.bins", bins, "[1, inf)", error=DataError)
         self.column, self.bins = column, bins
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str: the value of its column, or its bin."""
         if self.column not in records.table.columns:
             columns = ", ".join(repr(str(column)) for column in records.table.columns)
-            raise DataError(
-                f"ByColumn: there is no column {self.column!r}; columns are {columns}", key="partition-column-missing"
-            )
+            raise DataError(f"ByColumn: there is no column {self.column!r}; columns are {columns}")
         values = records.table[self.column]
         missing = int(values.isna().sum())
         if missing:
             raise DataError(
                 f"ByColumn: column {self.column!r} is empty for {missing} of {len(values)} images, the first is "
                 f"{str(np.asarray(records.names)[values.isna().to_numpy()][0])!r}. Fill in the cells, or remove these "
-                "rows.",
-                key="partition-column-empty-cells",
+                "rows."
             )
         if self.bins is not None:
             return self._quantile_bins(values)
@@ -301,8 +290,7 @@ class ByColumn(Partition):
     def _quantile_bins(self, values: pd.Series) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
             raise DataError(
-                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out.",
-                key="column-bins-not-numeric",
+                f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
             )
         numbers = values.to_numpy(dtype=np.float64)
         edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
@@ -311,8 +299,7 @@ class ByColumn(Partition):
         if filled < self.bins:
             raise DataError(
                 f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, found "
-                f"{filled} bins that are not empty. Choose fewer bins.",
-                key="column-bins-too-many",
+                f"{filled} bins that are not empty. Choose fewer bins."
             )
         width, parts = len(str(self.bins)), [numbers[bin_of == index] for index in range(self.bins)]
         names = [f"q{k:0{width}d} {inside.min():g} to {inside.max():g}" for k, inside in enumerate(parts, start=1)]
@@ -381,7 +368,7 @@ def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int)
 
 
 def _checked(clients: int) -> int:
-    check_number("partition: clients", clients, "[1, inf)", key="partition-clients-below-one", error=DataError)
+    check_number("partition: clients", clients, "[1, inf)", error=DataError)
     return clients
 
 
@@ -390,9 +377,6 @@ def _named(
 ) -> np.ndarray:
     empty = clients - len(np.unique(owner))
     if empty:
-        raise DataError(
-            f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}.",
-            key="partition-clients-without-images",
-        )
+        raise DataError(f"partition: {empty} of {clients} clients would have no image, found {units}. {advice}.")
     width = max(2, len(str(clients)))
     return np.array([f"{prefix}{index + 1:0{width}d}" for index in range(clients)])[owner]

@@ -109,59 +109,50 @@ def check_records(records: Records, exact: bool = False) -> Records:
     fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
-        raise DataError(
-            f"records: expected one row per image in each field, not {lengths}", key="records-fields-lengths"
-        )
+        raise DataError(f"records: expected one row per image in each field, not {lengths}")
     if len(records.names) == 0:
-        raise DataError("records: expected images, found none", key="records-empty")
+        raise DataError("records: expected images, found none")
     if records.labels.shape[1:] != (len(records.classes),) or len(set(records.classes)) != len(records.classes):
         raise DataError(
             f"records: expected labels [N, C] of C different classes, found {list(records.labels.shape)} "
-            f"and classes {list(records.classes)}",
-            key="records-label-shape",
+            f"and classes {list(records.classes)}"
         )
     nowhere = is_unnamed(records.sites)
     if nowhere.any():
         raise DataError(
             f"records: expected a site for each image, found none for {nowhere.sum()} of {len(nowhere)}, the first is "
-            f"image {str(records.names[np.argmax(nowhere)])!r}. Fill in its cell, or remove the image",
-            key="records-site-missing",
+            f"image {str(records.names[np.argmax(nowhere)])!r}. Fill in its cell, or remove the image"
         )
     unnamed = is_unnamed(records.patients)
     if unnamed.any():
         raise DataError(
             f"records: expected a patient for each image, found none for {unnamed.sum()} of {len(unnamed)}, the first "
             f"is image {str(records.names[np.argmax(unnamed)])!r}. If patients are unknown, give each image a patient "
-            "id of its own",
-            key="records-patient-missing",
+            "id of its own"
         )
     unique, occurrences = np.unique(np.asarray(records.names).astype(str), return_counts=True)
     if (occurrences > 1).any():
         twice = unique[occurrences > 1]
         raise DataError(
             f"records: {len(twice)} image ids occur more than once, the first are {listed(twice)}. "
-            "Give each image its own id, or remove the repeated rows.",
-            key="records-name-twice",
+            "Give each image its own id, or remove the repeated rows."
         )
     wrong = ~(np.isnan(records.labels) | (records.labels == 0) | (records.labels == 1))
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise DataError(
             f"records: expected labels 0, 1 or NaN, found {records.labels[row, column]:g} for image "
-            f"{str(records.names[row])!r}, class {records.classes[column]!r} ({wrong.sum()} such labels)",
-            key="records-label-not-binary",
+            f"{str(records.names[row])!r}, class {records.classes[column]!r} ({wrong.sum()} such labels)"
         )
     for site, classes in ((str(site), [*map(str, classes)]) for site, classes in records.site_classes.items()):
         unknown = [label for label in classes if label not in records.classes]
         if unknown:
             raise DataError(
-                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; classes are {listed(records.classes)}",
-                key="site-scheme-class-unknown",
+                f"label scheme of site {site!r}: unknown class {unknown[0]!r}; classes are {listed(records.classes)}"
             )
         if site not in records.sites:
             raise DataError(
-                f"label scheme of site {site!r}: no image has this site; sites are {listed(np.unique(records.sites))}",
-                key="site-scheme-site-unknown",
+                f"label scheme of site {site!r}: no image has this site; sites are {listed(np.unique(records.sites))}"
             )
     checked = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
     checked["groups"] = check_groups(records.groups, len(records.names))

@@ -36,14 +36,7 @@ class Sampler:
     positives: float
 
     def __post_init__(self) -> None:
-        check_number(
-            "data.sampler.positives",
-            self.positives,
-            "(0, 1)",
-            key="sampler-share-out-of-range",
-            error=DataError,
-            optional=False,
-        )
+        check_number("data.sampler.positives", self.positives, "(0, 1)", error=DataError, optional=False)
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
         """Return the rows of the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""

@@ -49,7 +49,7 @@ class HideClasses(LabelScheme):
 
     def __init__(self, shared: int, unique: int | None = None):
         for name, number in (("shared", shared), ("unique", unique or 0)):
-            check_number(f"HideClasses.{name}", number, "[0, inf)", key="hidden-classes-negative", error=DataError)
+            check_number(f"HideClasses.{name}", number, "[0, inf)", error=DataError)
         self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
@@ -61,7 +61,7 @@ class HideClasses(LabelScheme):
         """
         where = f"HideClasses(shared={self.shared}{'' if self.unique is None else f', unique={self.unique}'})"
         if self.shared + (self.unique or 0) > len(classes):
-            raise DataError(f"{where}: expected at most {len(classes)} classes", key="scheme-more-than-classes")
+            raise DataError(f"{where}: expected at most {len(classes)} classes")
         rng = numpy_generator(seed, "HideClasses")
         order = rng.permutation(len(classes))
         shared, others = order[: self.shared].tolist(), order[self.shared :][::-1].tolist()
@@ -69,8 +69,7 @@ class HideClasses(LabelScheme):
         if len(clients) < 3 and unique < len(others):
             raise DataError(
                 f"{where}: {len(others) - unique} of {len(classes)} classes are neither shared nor unique; expected at "
-                f"least 3 clients for them, found {len(clients)}",
-                key="scheme-classes-uncovered",
+                f"least 3 clients for them, found {len(clients)}"
             )
         labelled: dict[str, set[int]] = {client: set(shared) for client in clients}
         for turn, column in enumerate(others[:unique]):
@@ -85,8 +84,7 @@ class HideClasses(LabelScheme):
         if empty:
             raise DataError(
                 f"{where}: {len(classes)} classes are too few for {len(clients)} clients: {listed(empty)} would label "
-                "no class. Raise shared, or choose fewer clients.",
-                key="scheme-client-without-classes",
+                "no class. Raise shared, or choose fewer clients."
             )
         return schemes
 
@@ -110,10 +108,7 @@ class DeclaredClasses(LabelScheme):
         """
         unknown = [name for name in self.clients if name not in clients]
         if unknown:
-            raise DataError(
-                f"data.scheme: unknown client {unknown[0]!r}; clients are {listed(clients, 20)}",
-                key="scheme-client-unknown",
-            )
+            raise DataError(f"data.scheme: unknown client {unknown[0]!r}; clients are {listed(clients, 20)}")
         for client, labelled in self.clients.items():
             checked_classes(labelled, classes, f"data.scheme: client {client!r}")
         return {client: tuple(n for n in classes if n in labelled) for client, labelled in self.clients.items()}

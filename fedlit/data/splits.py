@@ -26,24 +26,19 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
         row = int(np.flatnonzero(unknown)[0])
         raise DataError(
             f"official split of image {str(records.names[row])!r}: expected train, val, test or train_val, "
-            f"found {str(splits[row])!r} ({int(unknown.sum())} such images)",
-            key="official-split-unknown",
+            f"found {str(splits[row])!r} ({int(unknown.sum())} such images)"
         )
     shared = shared_patients(records.patients, splits)
     if shared:
         first = "; ".join([*shared[:3], *["..."] * (len(shared) > 3)])
         raise DataError(
             f"{len(shared)} patients are in more than one official split: {first}. Keep each patient in one split, or "
-            "remove the official splits.",
-            key="patient-in-several-splits",
+            "remove the official splits."
         )
     both = np.flatnonzero(splits == "train_val")
     if len(both):
         if fractions[0] + fractions[1] <= 0:
-            raise DataError(
-                f"split: expected train or validation above 0, found {list(fractions)}",
-                key="split-fraction-not-positive",
-            )
+            raise DataError(f"split: expected train or validation above 0, found {list(fractions)}")
         splits = splits.astype("<U9")
         splits[both] = _divide(records, both, ("train", "val"), fractions[:2], seed)
     return splits

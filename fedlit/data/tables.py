@@ -69,7 +69,7 @@ def read_table(
             names file, column and line.
     """
     if not path.is_file():
-        raise MissingFileError(f"{path}: no such file", key="label-file-missing")
+        raise MissingFileError(f"{path}: no such file")
     spelled = _checked_header(path)
     with warnings.catch_warnings():
         # Some copies end every line but the header with a comma; pandas warns that it drops the empty column.
@@ -79,19 +79,14 @@ def read_table(
             text = {"dtype": dict.fromkeys(texts, str), "encoding": "utf-8-sig", "low_memory": False}
             rows = pd.read_csv(path, index_col=False, skip_blank_lines=False, **text)
         except pd.errors.EmptyDataError:
-            raise DataError(
-                f"{path}: expected a table with columns {listed(needed, 20)}, found nothing", key="label-file-empty"
-            ) from None
+            raise DataError(f"{path}: expected a table with columns {listed(needed, 20)}, found nothing") from None
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path}: expected UTF-8, found the byte 0x{error.object[error.start]:02x} at {error.start:,}, as in "
-                "Latin-1 or Windows-1252. Save the table as UTF-8",
-                key="label-file-not-utf-8",
+                "Latin-1 or Windows-1252. Save the table as UTF-8"
             ) from None
         except pd.errors.ParserError as error:
-            raise DataError(
-                f"{path}: expected comma-separated values in UTF-8, found: {error}", key="label-file-not-parsed"
-            ) from None
+            raise DataError(f"{path}: expected comma-separated values in UTF-8, found: {error}") from None
     rows.columns = [str(column).strip() for column in rows.columns]
     header = [column for column in rows.columns if not column.startswith("Unnamed:")]
     if rows[header[-1:]].isna().any(axis=None):
@@ -100,18 +95,13 @@ def read_table(
     other = next((name for sign, name in SEPARATORS.items() if len(header) == 1 and sign in header[0]), "")
     for column in needed:
         if column not in rows.columns and other:
-            raise DataError(
-                f"{path}: expected commas between cells, found {other}. Save it with commas", key="label-file-separator"
-            )
+            raise DataError(f"{path}: expected commas between cells, found {other}. Save it with commas")
         if column not in rows.columns:
             hint = similar_names(column, header) if header else "the header is empty"
-            raise DataError(
-                f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}",
-                key="label-file-column-missing",
-            )
+            raise DataError(f"{path}: expected a column {column!r}, found {listed(header, 40)}; {hint}")
     table = LabelTable(path, rows, np.arange(2, len(rows) + 2)).where(rows.notna().any(axis=1).to_numpy())
     if not len(table.rows):
-        raise DataError(f"{path}: expected rows below the header, found none", key="label-file-without-rows")
+        raise DataError(f"{path}: expected rows below the header, found none")
     for column in table.rows.columns.intersection(filled):
         refuse_empty(table, column)
         table.rows[column] = table.rows[column].str.strip()
@@ -127,10 +117,7 @@ def refuse_empty(table: LabelTable, column: str) -> None:
     empty = (table.rows[column].isna() | (table.rows[column].str.strip() == "")).to_numpy()
     if empty.any():
         count = f"({empty.sum()} such lines)"
-        raise DataError(
-            f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.",
-            key="label-file-cell-empty",
-        )
+        raise DataError(f"{table.at(empty)}: column {column!r} is empty {count}. Fill it in, or remove the line.")
 
 
 def _checked_header(path: Path) -> list[str]:
@@ -139,24 +126,16 @@ def _checked_header(path: Path) -> list[str]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             head = file.read(HEAD)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected gzip, found a damaged file: {error}", key="label-file-gzip-damaged"
-        ) from None
+        raise DataError(f"{path}: expected gzip, found a damaged file: {error}") from None
     if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8", key="label-file-utf-16")
+        raise DataError(f"{path}: expected UTF-8, found UTF-16. Save the table as UTF-8")
     if b"\0" in head:
-        raise DataError(
-            f"{path}: expected comma-separated values in UTF-8, found bytes that are not text",
-            key="label-file-not-text",
-        )
+        raise DataError(f"{path}: expected comma-separated values in UTF-8, found bytes that are not text")
     text = head.decode("utf-8-sig", errors="replace")
     spelled = next(csv.reader(text.splitlines(keepends=True)), [])
     counts = Counter(name.strip() for name in spelled)
     if twice := [name for name, count in counts.items() if name and count > 1]:
-        raise DataError(
-            f"{path}: the header repeats the columns {listed(twice)}. Keep one of each",
-            key="label-file-header-repeated",
-        )
+        raise DataError(f"{path}: the header repeats the columns {listed(twice)}. Keep one of each")
     return spelled
 
 
@@ -166,10 +145,7 @@ def _refuse_cut_rows(path: Path, width: int) -> None:
     ):
         for line, cells in enumerate(csv.reader(file), 1):
             if any(cells) and len(cells) < width:
-                raise DataError(
-                    f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}",
-                    key="label-file-cell-count",
-                )
+                raise DataError(f"{path}, line {line}: expected {width} cells as in the header, found {len(cells)}")
 
 
 def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
@@ -183,8 +159,7 @@ def refuse_repeats(table: LabelTable, column: str, what: str = "image") -> None:
         name = table.rows[column][repeated].iloc[0]
         at = table.lines[(table.rows[column] == name).to_numpy()]
         raise DataError(
-            f"{table.path}: {what} {name!r} is on {table.unit}s {', '.join(map(str, at))}. Keep one of them.",
-            key="label-file-row-twice",
+            f"{table.path}: {what} {name!r} is on {table.unit}s {', '.join(map(str, at))}. Keep one of them."
         )
 
 
@@ -202,7 +177,6 @@ def numbers(table: LabelTable, columns: Sequence[str], allowed: Sequence[float])
         raise DataError(
             f"{table.path}, line {table.lines[row]}: column {columns[column]!r}: expected "
             f"{', '.join(f'{value:g}' for value in allowed)} or nothing, found {str(values.iloc[row, column])!r} "
-            f"({wrong.sum()} such cells)",
-            key="label-file-cell-invalid",
+            f"({wrong.sum()} such cells)"
         )
     return parsed

@@ -204,10 +204,7 @@ def _data(
         return GivenClients(clients, Parts.of(model).classes, **options)
     if options:
         name = type(clients).__name__
-        raise ConfigError(
-            f"{next(iter(options))}: {name} has its own; pass it to {name}(...), or leave it out",
-            key="option-given-twice",
-        )
+        raise ConfigError(f"{next(iter(options))}: {name} has its own; pass it to {name}(...), or leave it out")
     return clients
 
 

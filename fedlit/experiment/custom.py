@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
 
-from fedlit.core.errors import ConfigError, DataError, key_of
+from fedlit.core.errors import ConfigError, DataError
 
 
 def custom_code(error: BaseException) -> str:
@@ -40,7 +40,7 @@ def named_errors() -> Iterator[None]:
         if not (place := custom_code(error)):
             raise
         kind = ConfigError if isinstance(error, ConfigError) else DataError
-        raise kind(f"{place}: {error}", key=key_of(error, "custom-class-refuses")) from error
+        raise kind(f"{place}: {error}") from error
 
 
 def _package(frame: FrameType) -> str:

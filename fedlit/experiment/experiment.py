@@ -108,7 +108,7 @@ class Experiment:
         """
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
-            raise ConfigError(f"phases: expected different names, found {names}", key="phase-names-repeated")
+            raise ConfigError(f"phases: expected different names, found {names}")
         return [*(self._phase(number) for number in range(len(names))), self]
 
     def _phase(self, number: int) -> "Experiment":

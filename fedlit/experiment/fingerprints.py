@@ -51,8 +51,7 @@ def check_same(directory: Path, prints: Mapping[str, str]) -> None:
         if before.get(name, now) != now:
             raise CheckpointError(
                 f"{directory}: expected {name} with which the run started, {before[name]}, found {now}; pass the "
-                "former, or start a new run",
-                key="run-fingerprint-differs",
+                "former, or start a new run"
             )
 
 

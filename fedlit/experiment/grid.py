@@ -12,7 +12,7 @@ from typing import Any, Literal
 from jsonargparse import Namespace
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError, key_of
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.choices import short_names
@@ -93,32 +93,25 @@ class Sweep:
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
             if not values:
-                raise ConfigError(
-                    f"{name}: expected at least one value, found none; leave the key out, or add values",
-                    key="grid-values-empty",
-                )
+                raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or add values")
         if not self.metric:
             object.__setattr__(self, "metric", VALIDATION if self.grid else METRIC)
         elif self.grid and self.metric.startswith(TEST):
             raise ConfigError(
                 "metric: expected a metric of the validation data such as val/auroc_macro, as the summary selects a "
                 f"point of the grid, found {self.metric!r} of the test set; `fedlit compare` shows the test AUROC of "
-                "all runs",
-                key="sweep-metric-of-test-set",
+                "all runs"
             )
         check_name("experiment", self.experiment, OF_RUNS)
         for name in self.cases:
             check_name("cases", name)
             if self.baselines and name.partition("-")[0] in BASELINES:
-                raise ConfigError(
-                    f"cases: {name!r} is the name of one of the baselines; choose another name",
-                    key="sweep-case-named-baseline",
-                )
+                raise ConfigError(f"cases: {name!r} is the name of one of the baselines; choose another name")
         for section in (self.set, *self.cases.values(), self.grid):
             for key in _options(section):
                 if key in RESERVED_KEYS:
                     advice = "use seeds" if key == "seed" else "leave it out"
-                    raise ConfigError(f"{key}: a sweep sets it for each run; {advice}", key="key-set-by-sweep")
+                    raise ConfigError(f"{key}: a sweep sets it for each run; {advice}")
 
     @property
     def directory(self) -> Path:
@@ -173,9 +166,7 @@ class PlannedRun:
         if not self.has_checkpoint:
             files = {path.name for path in self.directory.iterdir()} if self.directory.exists() else set()
             if files and not files & {"config.yaml", LOG, WANTED, RESERVED, LOCK, HOLDER}:
-                raise CheckpointError(
-                    f"{self.directory} exists but is not a run directory; move it away", key="not-a-run-directory"
-                )
+                raise CheckpointError(f"{self.directory} exists but is not a run directory; move it away")
             return "new"
         rows = config_difference(self.directory, self.config)
         before = flatten(read_config(self.directory)).get("federation.rounds")
@@ -185,8 +176,7 @@ class PlannedRun:
             raise CheckpointError(
                 f"run {self.name}: {self.directory} was started with another configuration:\n"
                 + "\n".join(f"  {row}" for row in rows)
-                + "\nundo the change, choose another experiment, or move the directory away",
-                key="run-of-other-configuration",
+                + "\nundo the change, choose another experiment, or move the directory away"
             )
         result = Result.read(self.directory)
         return "finished" if result and result.rounds == self.rounds else "unfinished"
@@ -250,10 +240,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
     """
     for file in sweep.config:
         if not Path(file).is_file():
-            raise ConfigError(
-                f"config: there is no file {file}; write paths relative to the file of the sweep",
-                key="sweep-config-missing",
-            )
+            raise ConfigError(f"config: there is no file {file}; write paths relative to the file of the sweep")
     parser = parser or experiment_parser()
     parser.exit_on_error = False
     shared = [word for file in sweep.config for word in ("--config", file)]
@@ -285,14 +272,9 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
             args.seed, args.name, args.tags = seed, None, {}
             check_name(f"run {name[:80]}", name, OF_RUNS)
             if name in names.values():
-                raise ConfigError(
-                    f"run {name}: expected different values and seeds, found this run twice; remove one",
-                    key="sweep-value-twice",
-                )
+                raise ConfigError(f"run {name}: expected different values and seeds, found this run twice; remove one")
             if (same := names.setdefault(resolved(args, parser), name)) != name:
-                raise ConfigError(
-                    f"runs {same} and {name} have the same configuration; remove one of them", key="sweep-runs-equal"
-                )
+                raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
             args.name, args.tags = name, tags
             made_of = rounds[parts["federation"]], trackers[parts["logger"]]
             runs.append(PlannedRun.of(args, parser, point.group, *made_of, point))
@@ -339,12 +321,11 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
         ConfigError: A seed is repeated, or a checkpoint is named, which belongs to one run.
     """
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
-        raise ConfigError(f"seed: expected different seeds, found {twice[0]} twice; remove one", key="seed-twice")
+        raise ConfigError(f"seed: expected different seeds, found {twice[0]} twice; remove one")
     if args.ckpt_path:
         raise ConfigError(
             f"ckpt_path: expected nothing with {len(seeds)} seeds, found {args.ckpt_path}; to continue all runs, "
-            "repeat the command without it, and to continue one run, give only its seed",
-            key="ckpt-path-with-several-seeds",
+            "repeat the command without it, and to continue one run, give only its seed"
         )
     complete(whole := args.clone())  # missing credentials are found now
     check_names(args)
@@ -367,13 +348,11 @@ def _explained(run: str, sources: Sources, parser: Parser) -> Iterator[None]:
         yield
     except ArgumentError as error:
         options = [action.dest for action in parser._actions]
-        raise ConfigError(
-            f"{run}: {explain(error, sources, options, short_names())}", key=key_of(error, "sweep-run-invalid")
-        ) from error
+        raise ConfigError(f"{run}: {explain(error, sources, options, short_names())}") from error
     except Exception as error:
         if not is_mistake(error):
             raise
-        raise ConfigError(f"{run}: {explain(error, sources)}", key=key_of(error, "sweep-run-not-built")) from error
+        raise ConfigError(f"{run}: {explain(error, sources)}") from error
 
 
 def _options(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

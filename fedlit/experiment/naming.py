@@ -65,16 +65,12 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
         others = " ".join(signs.strip()) + (" and blanks" if " " in signs else "")
         raise ConfigError(
             f"{key}: expected a name of letters, digits and {others}, which begins with a letter, a digit or _ and "
-            f"does not end with a dot or a blank; found {found}",
-            key="name-invalid",
+            f"does not end with a dot or a blank; found {found}"
         )
     if len(name.encode()) > LONGEST:
-        raise ConfigError(
-            f"{key}: expected a name of at most {LONGEST} bytes, found {len(name.encode())}: {found}",
-            key="name-too-long",
-        )
+        raise ConfigError(f"{key}: expected a name of at most {LONGEST} bytes, found {len(name.encode())}: {found}")
     if name in TAKEN:
-        raise ConfigError(f"{key}: {TAKEN[name]}; choose another name", key="name-taken")
+        raise ConfigError(f"{key}: {TAKEN[name]}; choose another name")
 
 
 def check_names(args: Namespace) -> None:

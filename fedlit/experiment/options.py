@@ -104,8 +104,7 @@ def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
         raise ConfigError(
             f"{name}.classes: expected class names, which {type(model).__name__} needs, found none; set self.classes = "
             f"(...) in {name}.__init__ after super().__init__(), or make it a property (setup() is called after the "
-            "model is made)",
-            key="model-without-classes",
+            "model is made)"
         )
 
 
@@ -143,9 +142,7 @@ def of_seed(data: Any, seed: int) -> Any:
         moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
         if seed < 0 and "seed" in moved:
             raise ConfigError(
-                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all "
-                "seeds",
-                key="seed-negative",
+                f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all seeds"
             )
         return type(data)(**moved)
     return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
@@ -160,18 +157,15 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     """
     seeds = seeds_of(args)
     if not seeds:
-        raise ConfigError("seed: expected a number, found none", key="seed-missing")
+        raise ConfigError("seed: expected a number, found none")
     if parser.sources.where("model.classes"):
         raise ConfigError(
-            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set "
-            "data.classes",
-            key="model-classes-given",
+            "model.classes: expected nothing, as a model has the classes of its data; leave it out, or set data.classes"
         )
     if len(seeds) != 1:
         raise ConfigError(
             f"seed: expected the seed of one run, found {', '.join(map(str, seeds))}; give only the seed of the run of "
-            "--ckpt_path",
-            key="several-seeds",
+            "--ckpt_path"
         )
     args.seed = seeds[0]
     if tracked:  # other commands only read runs, which may have names of an earlier version

@@ -1,6 +1,5 @@
 """The parser of every command, which explains mistakes."""
 
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
@@ -9,7 +8,7 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace, set_dumper, set_loader
 from rich.console import Console
 
-from fedlit.core.errors import CheckpointError, ConfigError, TrainingError, key_of
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.custom import custom_code
 from fedlit.experiment.helptexts import HelpFormatter
@@ -18,8 +17,6 @@ from fedlit.tracking.addresses import marked, without_credentials
 
 HELP = "Each command has its own --help."
 SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": HELP, "help": None}
-
-LOG = logging.getLogger(__name__)
 
 
 def _read(text: str) -> Any:
@@ -88,7 +85,7 @@ class Parser(ArgumentParser):
         command = [word for word in self.sources.argv[:2] if word in self.commands]
         tip = f"`{' '.join(('fedlit', *command))} --help` describes the options"
         classes = [name for parser in parsers for name in parser.short_names()]
-        complain(explain(ex, self.sources, {*options, *self.commands}, classes, message) + "\n" + tip, ex)
+        complain(explain(ex, self.sources, {*options, *self.commands}, classes, message) + "\n" + tip)
         sys.exit(2)
 
 
@@ -111,8 +108,7 @@ def is_mistake(error: Exception) -> bool:
     )
 
 
-def complain(message: str | Exception, error: Exception | None = None) -> None:
-    """Print an error, or a text about an ``error``, without the credentials of addresses, and log its key."""
-    LOG.debug("%s", key_of(error if isinstance(message, str) else message))
+def complain(message: str | Exception) -> None:
+    """Print an error without the credentials of addresses."""
     line = f"fedlit: error: {without_credentials(str(message))}"
     Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)

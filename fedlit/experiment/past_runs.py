@@ -38,14 +38,10 @@ def check_ranking(metric: str) -> None:
     if metric.startswith(TEST):
         raise ConfigError(
             f"--by: expected a metric of the validation data such as {VALIDATION}, found {metric} of a test set; a "
-            "choice by the test set would make its AUROC too high; `fedlit compare` shows the test AUROC",
-            key="runs-by-test-metric",
+            "choice by the test set would make its AUROC too high; `fedlit compare` shows the test AUROC"
         )
     if better(metric) is None:
-        raise ConfigError(
-            f"--by: expected an AUROC or a loss, found {metric}; only their direction is known",
-            key="runs-by-unknown-direction",
-        )
+        raise ConfigError(f"--by: expected an AUROC or a loss, found {metric}; only their direction is known")
 
 
 def list_runs(folders: Sequence[Path], metric: str | None = None) -> list[RunState]:
@@ -64,7 +60,7 @@ def list_runs(folders: Sequence[Path], metric: str | None = None) -> list[RunSta
         return runs
     if all(run.value != run.value for run in runs):
         logged = {key for run in directories for _, key, _ in MetricsFile(run / "metrics.csv").rows()}
-        raise ConfigError(f"--by: no run has {metric}{near(metric, logged)}", key="runs-by-metric-missing")
+        raise ConfigError(f"--by: no run has {metric}{near(metric, logged)}")
     sign = -1 if better(metric) == "max" else 1
     return sorted(runs, key=lambda run: (run.value != run.value, sign * run.value if run.value == run.value else 0.0))
 
@@ -75,10 +71,7 @@ def _runs_in(folder: Path) -> list[Path]:
     runs = sorted(file.parent for depth in ("*", "*/*") for file in folder.glob(f"{depth}/config.yaml"))
     if not runs:
         found = "a folder without runs" if folder.is_dir() else "nothing"
-        raise ConfigError(
-            f"{folder}: expected run directories (runs/EXPERIMENT/RUN), found {found}; name another",
-            key="runs-folder-without-runs",
-        )
+        raise ConfigError(f"{folder}: expected run directories (runs/EXPERIMENT/RUN), found {found}; name another")
     return runs
 
 
@@ -104,16 +97,10 @@ def removable(runs: Sequence[Path]) -> list[RunState]:
     """
     for run in runs:
         if not (run / "config.yaml").is_file():
-            raise ConfigError(
-                f"{run}: expected a run directory (runs/EXPERIMENT/RUN), found no config.yaml in it",
-                key="runs-remove-not-a-run",
-            )
+            raise ConfigError(f"{run}: expected a run directory (runs/EXPERIMENT/RUN), found no config.yaml in it")
     states = [_state(run, VALIDATION) for run in dict.fromkeys(runs)]
     if running := [state for state in states if state.status == "running"]:
-        raise ConfigError(
-            f"{running[0].directory}: this run is running; stop it or wait for its end, then repeat",
-            key="runs-remove-running",
-        )
+        raise ConfigError(f"{running[0].directory}: this run is running; stop it or wait for its end, then repeat")
     return states
 
 
@@ -132,7 +119,7 @@ def remove_run(run: Path, tracking_uri: str | None = None) -> str:
             done = remove_from_mlflow(each, tracking_uri)
         shutil.rmtree(run)
     except OSError as error:
-        raise ConfigError(f"{run}: cannot be removed: {error.strerror or error}", key="runs-remove-failed") from error
+        raise ConfigError(f"{run}: cannot be removed: {error.strerror or error}") from error
     finally:
         lock.release()
     return f"removed {run}{done}"

@@ -78,7 +78,7 @@ class Phase(RoundSettings):
         try:
             return replace(main, **{name: value for name, value in settings.items() if name not in inherited})
         except ConfigError as error:
-            raise ConfigError(f"phases, {self.name!r}: {error}", key=error.key) from error
+            raise ConfigError(f"phases, {self.name!r}: {error}") from error
 
     def model(self, start: LightningModule) -> LightningModule:
         """Return a copy of the model with the phase's objective, optimizer and trained part.
@@ -115,16 +115,14 @@ class Phase(RoundSettings):
                 f"phases, {self.name!r}: expected a model that the clients share, found {part} that each keeps to "
                 f"itself ({session.algorithm}); the next part would start from its first weights: "
                 f"{'hand on the body only (keep: body), or ' if part == 'the head' else ''}train the phase with "
-                "aggregators that share it",
-                key="phase-hands-on-untrained-part",
+                "aggregators that share it"
             )
 
     def _needs(self, model: LightningModule, attribute: str) -> None:
         if not hasattr(model, attribute):
             raise ConfigError(
                 f"phases, {self.name!r}: expected a model with {attribute!r}, which the phase changes, found "
-                f"{type(model).__name__} without; add it as in ImageClassifier",
-                key="phase-attribute-missing",
+                f"{type(model).__name__} without; add it as in ImageClassifier"
             )
 
 
@@ -151,8 +149,7 @@ def started(model: LightningModule, phases: Sequence[Phase], run: Path) -> Light
                 if learned[name].shape != value.shape:
                     raise CheckpointError(
                         f"{folder}: expected {name} of shape {tuple(value.shape)}, found {tuple(learned[name].shape)}: "
-                        "the phase trained another model or objective; use keep: body, or restore the folder",
-                        key="phase-of-other-model",
+                        "the phase trained another model or objective; use keep: body, or restore the folder"
                     )
                 value.copy_(learned[name])
     return model

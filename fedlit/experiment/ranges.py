@@ -56,47 +56,28 @@ def read_range(value: Any, where: str) -> Range:
         texts = [as_option(each) for each in value]
         if len(texts) < 2:
             found = f"found only {texts[0]}; set it in the case or under set" if texts else "found none; leave it out"
-            raise ConfigError(
-                f"{where}: expected at least two values to choose from, {found}", key="range-of-one-value"
-            )
+            raise ConfigError(f"{where}: expected at least two values to choose from, {found}")
         if twice := [text for text in texts if texts.count(text) > 1]:
-            raise ConfigError(
-                f"{where}: expected different values, found {twice[0]} twice; remove one", key="range-value-twice"
-            )
+            raise ConfigError(f"{where}: expected different values, found {twice[0]} twice; remove one")
         return value
     if not isinstance(value, Mapping):
         form = "a list of values, or {low: 0.001, high: 1, scale: log}"
-        raise ConfigError(f"{where}: expected {form}, found {as_option(value)}", key="range-form")
+        raise ConfigError(f"{where}: expected {form}, found {as_option(value)}")
     if unknown := [key for key in value if key not in KEYS]:
-        raise ConfigError(
-            f"{where}: expected {', '.join(KEYS)}, found {unknown[0]}{near(str(unknown[0]), KEYS)}",
-            key="range-key-unknown",
-        )
+        raise ConfigError(f"{where}: expected {', '.join(KEYS)}, found {unknown[0]}{near(str(unknown[0]), KEYS)}")
     low, high = (_number(value.get(key), f"{where}.{key}") for key in ("low", "high"))
     scale, integer = value.get("scale", "linear"), value.get("integer", False)
     if scale not in SCALES:
-        raise ConfigError(
-            f"{where}.scale: expected linear or log, found {scale}{near(str(scale), SCALES)}", key="range-scale-unknown"
-        )
+        raise ConfigError(f"{where}.scale: expected linear or log, found {scale}{near(str(scale), SCALES)}")
     if not isinstance(integer, bool):
-        raise ConfigError(
-            f"{where}.integer: expected true or false, found {as_option(integer)}", key="range-integer-not-boolean"
-        )
+        raise ConfigError(f"{where}.integer: expected true or false, found {as_option(integer)}")
     if not low < high:
         advice = "set it in the case or under set" if low == high else "swap them"
-        raise ConfigError(
-            f"{where}: expected low below high, found {low:g} and {high:g}; {advice}", key="range-not-ascending"
-        )
+        raise ConfigError(f"{where}: expected low below high, found {low:g} and {high:g}; {advice}")
     if scale == "log" and low <= 0:
-        raise ConfigError(
-            f"{where}.low: expected a number above 0 on a log scale, found {low:g}; raise it",
-            key="range-log-not-positive",
-        )
+        raise ConfigError(f"{where}.low: expected a number above 0 on a log scale, found {low:g}; raise it")
     if integer and not (low.is_integer() and high.is_integer()):
-        raise ConfigError(
-            f"{where}: expected integers as low and high, found {low:g} and {high:g}; round them",
-            key="range-integer-bounds",
-        )
+        raise ConfigError(f"{where}: expected integers as low and high, found {low:g} and {high:g}; round them")
     return Span(low, high, scale, integer)
 
 
@@ -106,10 +87,7 @@ def _number(value: Any, where: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ConfigError(
-            f"{where}: expected a number, found {'nothing' if value is None else as_option(value)}",
-            key="range-bound-not-a-number",
-        )
+        raise ConfigError(f"{where}: expected a number, found {'nothing' if value is None else as_option(value)}")
     return number
 
 
@@ -140,8 +118,7 @@ def drawn_points(ranges: Mapping[str, Range], tries: int, seed: int, where: str)
     if len(points) < tries:
         raise ConfigError(
             f"{where}: expected at most {len(points)}, the number of combinations of {', '.join(ranges)}, found "
-            f"{tries}; lower it, or add values",
-            key="range-too-many-tries",
+            f"{tries}; lower it, or add values"
         )
     return points[:tries]
 

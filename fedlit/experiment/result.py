@@ -80,8 +80,7 @@ class Fitted:
             reasons = "; ".join(f"{name} keeps {' and '.join(p)} at the clients" for name, p in kept.items())
             raise ConfigError(
                 f"there is no single global model: {reasons}. Use model_of(client) or predict(data, client=NAME); "
-                f"clients are {', '.join(self._session.clients)}",
-                key="no-single-model",
+                f"clients are {', '.join(self._session.clients)}"
             )
         return self._model(None)
 
@@ -92,9 +91,7 @@ class Fitted:
             ConfigError: There is no such client.
         """
         if client not in self._session.clients:
-            raise ConfigError(
-                f"there is no client {client!r}; clients are {', '.join(self._session.clients)}", key="client-unknown"
-            )
+            raise ConfigError(f"there is no client {client!r}; clients are {', '.join(self._session.clients)}")
         return self._model(client)
 
     @torch.no_grad()
@@ -121,8 +118,7 @@ class Fitted:
         if not overrides(model, "predict_step") and not overrides(model, "forward"):
             raise TrainingError(
                 f"{type(model).__name__} has neither predict_step nor forward, which predict calls: add "
-                "`def predict_step(self, batch, batch_idx)`, which returns one row per example of the batch",
-                key="model-without-predict",
+                "`def predict_step(self, batch, batch_idx)`, which returns one row per example of the batch"
             )
         precision, name = fabric.strategy.precision, "predict_step" if overrides(model, "predict_step") else "forward"
         step = step_of(model, name) if name == "predict_step" else lambda batch, _: model(batch)
@@ -136,8 +132,7 @@ class Fitted:
             if not torch.is_tensor(output):
                 raise TrainingError(
                     f"{type(model).__name__}.{name} returned a {type(output).__name__}; expected a tensor with one row "
-                    "per example",
-                    key="predict-not-a-tensor",
+                    "per example"
                 )
             rows.append(output.float().cpu())
         model.cpu()

@@ -31,10 +31,7 @@ def named_run(experiment: Experiment) -> tuple[Path, Path | None] | None:
     """
     which = experiment.ckpt_path
     if which is not None and not which.strip():
-        raise ConfigError(
-            "ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text",
-            key="ckpt-path-empty",
-        )
+        raise ConfigError("ckpt_path: expected last, best, a run directory or a checkpoint, found an empty text")
     named = find_run(experiment.run_dir, experiment.experiment, which, experiment.name) if which else None
     return experiment.fabric.broadcast(named)
 
@@ -47,23 +44,18 @@ def required_checkpoint(experiment: Experiment) -> Path:
         CheckpointError: There is no such checkpoint.
     """
     if not experiment.ckpt_path:
-        raise ConfigError(
-            "--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it",
-            key="ckpt-path-not-given",
-        )
+        raise ConfigError("--ckpt_path: expected last, best, a run directory or a checkpoint, found nothing; add it")
     named = named_run(experiment)
     if named is None:
         folder = experiment.run_dir / experiment.experiment
         raise CheckpointError(
-            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment",
-            key="run-without-checkpoint",
+            f"{folder}: expected a run with a checkpoint, found none; check --run_dir and --experiment"
         )
     run, path = named
     if path is None:
         raise CheckpointError(
             f"{run}: expected a checkpoint, found only those of its phases, {run / PHASES}; resume the run, or name "
-            "the directory of a phase with the phase's own config.yaml",
-            key="run-still-in-its-phases",
+            "the directory of a phase with the phase's own config.yaml"
         )
     experiment.console.print(f"{path}: {_which(path, experiment.ckpt_path)}")
     return path
@@ -92,7 +84,7 @@ def locked(experiment: Experiment, run: Path) -> Iterator[None]:
         except ConfigError as error:
             refusal = error
     if refusal := experiment.fabric.broadcast(refusal):
-        raise ConfigError(str(refusal), key=refusal.key)
+        raise ConfigError(str(refusal))
     try:
         yield
     finally:
@@ -144,10 +136,7 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         open_things.enter_context(locked(experiment, run))
         named = named_run(experiment)  # again: another process may just have resumed the run
         if named is None or named[0] != run:
-            raise ConfigError(
-                f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command",
-                key="another-run-started",
-            )
+            raise ConfigError(f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command")
         check_same_config(run, experiment.config)
         check_same(run, experiment.fingerprints)
     directory, path = named or (experiment.begun, None)

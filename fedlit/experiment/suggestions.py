@@ -24,8 +24,7 @@ def require_optuna() -> None:
     if importlib.util.find_spec("optuna") is None:
         raise ConfigError(
             "sampler: expected random or grid, as Optuna is not installed here, found optuna; pip install "
-            "'fedlit[optuna]'",
-            key="optuna-missing",
+            "'fedlit[optuna]'"
         )
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from filelock import FileLock, Timeout
 from rich.console import Console
 
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.files import whole
@@ -63,7 +63,7 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
     try:
         content = {k: v for k, v in documents.load_mapping(path).items() if v is not None or k not in accepted}
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}", key="sweep-file-unreadable") from error
+        raise ConfigError(f"{path}: {error.strerror}") from error
     try:
         # Values stay as in the file, because the parser adds arguments to classes of other libraries.
         extra = {key: content[key] for key in sections if content.get(key)}
@@ -72,11 +72,9 @@ def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str
         return kind(**keys | {"config": files, "file": path})
     except ArgumentError as error:
         options = [name for key in parser.get_defaults().keys(branches=True) for name in (key, key.rpartition(".")[2])]
-        raise ConfigError(
-            f"{path}: {explain(error, sources, options)}", key=key_of(error, "sweep-file-invalid")
-        ) from error
+        raise ConfigError(f"{path}: {explain(error, sources, options)}") from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", key=error.key) from error
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
@@ -115,7 +113,7 @@ def run_all(
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
-    check_number("--jobs", jobs, "[1, inf)", key="jobs-below-one")
+    check_number("--jobs", jobs, "[1, inf)")
     with locked(file):
         for run in runs:
             refuse_held(run.directory)
@@ -231,8 +229,6 @@ def locked(file: Path) -> Iterator[None]:
     try:
         lock = FileLock(file.with_name(f".{file.stem}.lock")).acquire(blocking=False)
     except Timeout as error:
-        raise ConfigError(
-            f"{file}: another process is running these runs; wait for it, or stop it", key="sweep-in-use"
-        ) from error
+        raise ConfigError(f"{file}: another process is running these runs; wait for it, or stop it") from error
     with lock:
         yield

@@ -42,13 +42,10 @@ class Rule:
         if self.metric.startswith(TEST):
             raise ConfigError(
                 f"rule.metric: expected a metric of the validation data such as {VALIDATION}, found {self.metric}; a "
-                "choice by the test set would make its AUROC too high",
-                key="tune-by-test-metric",
+                "choice by the test set would make its AUROC too high"
             )
         if self.mode == "auto" and better(self.metric) is None:
-            raise ConfigError(
-                f"rule.mode: expected max or min for {self.metric}, found auto; set it", key="tune-mode-unknown"
-            )
+            raise ConfigError(f"rule.mode: expected max or min for {self.metric}, found auto; set it")
 
     @property
     def sign(self) -> int:
@@ -96,30 +93,23 @@ class Tuning:
     def __post_init__(self) -> None:
         for key, values in (("cases", self.cases), ("seeds", self.seeds), ("rule.seeds", self.rule.seeds)):
             if not values:
-                raise ConfigError(f"{key}: expected at least one, found none; add one", key="tune-list-empty")
+                raise ConfigError(f"{key}: expected at least one, found none; add one")
             if len(set(values)) < len(values):
-                raise ConfigError(
-                    f"{key}: expected different seeds, found {values}; remove the repeated one", key="tune-seed-twice"
-                )
+                raise ConfigError(f"{key}: expected different seeds, found {values}; remove the repeated one")
         if both := sorted({*self.seeds} & {*self.rule.seeds}):
             raise ConfigError(
                 f"seeds: expected final seeds that differ from rule.seeds, found {both[0]} in both; the final runs "
-                "must not repeat what the choice has seen, so choose another seed",
-                key="tune-seeds-overlap",
+                "must not repeat what the choice has seen, so choose another seed"
             )
         if self.sampler == "optuna":
             require_optuna()
         if self.sampler != "grid" and (self.tries is None or self.tries < 1):
-            raise ConfigError(
-                f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid",
-                key="tune-tries-below-one",
-            )
+            raise ConfigError(f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid")
         if self.sampler == "grid" and len({len(points) for points in self.points.values()}) > 1:
             sizes = ", ".join(f"{case}: {len(points)}" for case, points in self.points.items())
             raise ConfigError(
                 f"ranges: expected grids of the same size, found {sizes}; every method gets the same number of tries, "
-                "so set sampler: random and tries",
-                key="tune-grids-differ",
+                "so set sampler: random and tries"
             )
 
     @cached_property
@@ -133,20 +123,12 @@ class Tuning:
         for case, keys in self.cases.items():
             of_case = keys.get("ranges") or {}
             if not isinstance(of_case, Mapping):
-                raise ConfigError(
-                    f"{self._where('ranges', case)}: expected ranges by key, found {as_option(of_case)}",
-                    key="tune-ranges-form",
-                )
+                raise ConfigError(f"{self._where('ranges', case)}: expected ranges by key, found {as_option(of_case)}")
             merged = {key: value for key, value in {**self.ranges, **of_case}.items() if value is not None}
             if not merged:
-                raise ConfigError(
-                    f"cases.{case}: expected at least one range, found none; add ranges", key="tune-case-without-range"
-                )
+                raise ConfigError(f"cases.{case}: expected at least one range, found none; add ranges")
             if reserved := [key for key in merged if key.split(".")[0] in RESERVED_KEYS]:
-                raise ConfigError(
-                    f"{self._where(reserved[0], case)}: expected a setting of the method; leave it out",
-                    key="tune-range-of-fixed-key",
-                )
+                raise ConfigError(f"{self._where(reserved[0], case)}: expected a setting of the method; leave it out")
             ranges[case] = {key: read_range(value, self._where(key, case)) for key, value in merged.items()}
         return ranges
 
@@ -170,15 +152,11 @@ class Tuning:
             return drawn_points(ranges, self.tries, self.search_seed, f"tries ({case})")
         number = combinations(ranges)
         if number is None:
-            raise ConfigError(
-                f"sampler ({case}): expected random if a range has low and high, found grid; change it",
-                key="tune-grid-of-bounds",
-            )
+            raise ConfigError(f"sampler ({case}): expected random if a range has low and high, found grid; change it")
         if self.tries not in (None, number):
             raise ConfigError(
                 f"tries ({case}): expected {number}, the number of combinations of the grid, found {self.tries}; leave "
-                "it out, or set sampler: random",
-                key="tune-tries-with-grid",
+                "it out, or set sampler: random"
             )
         return every_point(ranges)
 
@@ -251,7 +229,7 @@ def load_tuning(path: str | Path) -> Tuning:
     try:
         tuning.points  # noqa: B018  # with the lines of the file
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}", key=error.key) from error
+        raise ConfigError(f"{path}: {error}") from error
     return tuning
 
 
@@ -304,8 +282,7 @@ def choose(case: str, tuning: Tuning, points: Sequence[dict[str, Any]], runs: Se
         logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
         raise ConfigError(
             f"rule.metric: no try of {case} has finished with a value of {rule.metric}{near(rule.metric, logged)}; the "
-            f"output of its runs is in {runs[0].directory.parent}",
-            key="tune-no-finished-try",
+            f"output of its runs is in {runs[0].directory.parent}"
         )
     return Tuned(case, list(points), scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
 

@@ -76,10 +76,7 @@ def assemble(
     everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
     if layout.classes and data.classes and layout.classes != tuple(data.classes):
-        raise ConfigError(
-            f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}",
-            key="model-of-other-classes",
-        )
+        raise ConfigError(f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}")
     cohorts = Cohorts(settings.cohorts, [*clients], settings.rounds, seed)
     for aggregator in aggregators:
         aggregator.check_cohort(cohorts.smallest)

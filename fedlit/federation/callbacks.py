@@ -95,8 +95,7 @@ class Callbacks:
             if not same:
                 raise ConfigError(
                     f"callbacks: state_dict of {key}: expected numbers, strings, lists and dicts with string keys, "
-                    f"found {state!r:.60}",
-                    key="callback-state-invalid",
+                    f"found {state!r:.60}"
                 )
         return {key: state for key, state in states.items() if state}
 
@@ -137,8 +136,7 @@ def _call_watched(callback: Callback, hook: str, state: FitState, *args: Any) ->
         state.settled = False  # the last checkpoint is from before the change
         raise ConfigError(
             f"callbacks: {type(callback).__name__}.{hook}: expected changes of state.metrics and state.stop only, "
-            f"found a change of state.{changed[0]}; an aggregator can change the server's model, or score another one",
-            key="callback-changes-training",
+            f"found a change of state.{changed[0]}; an aggregator can change the server's model, or score another one"
         )
 
 
@@ -224,7 +222,5 @@ def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: Save
     shipped = (Record(), progress, BestModel(), saving)
     for callback in callbacks:
         if type(callback) in map(type, shipped):
-            raise ConfigError(
-                f"callbacks: every run already has {type(callback).__name__}; leave it out", key="callback-built-in"
-            )
+            raise ConfigError(f"callbacks: every run already has {type(callback).__name__}; leave it out")
     return Callbacks(callbacks, shipped)

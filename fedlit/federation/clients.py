@@ -21,8 +21,7 @@ def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> 
     if unknown or not clients:
         raise ConfigError(
             f"clients: expected names among {', '.join(data.clients)}, found "
-            f"{', '.join(map(repr, map(str, unknown))) or 'an empty list'}",
-            key="clients-not-in-data",
+            f"{', '.join(map(repr, map(str, unknown))) or 'an empty list'}"
         )
     part = copy.copy(data)
     part.clients = {name: data.clients[name] for name in data.clients if name in clients}
@@ -38,21 +37,19 @@ def participating_clients(
         ConfigError: There are no clients, a client has too few examples, or a factor names an unknown client.
     """
     if not data.clients:
-        raise ConfigError(f"{type(data).__name__}: expected clients by setup(), found none", key="data-without-clients")
+        raise ConfigError(f"{type(data).__name__}: expected clients by setup(), found none")
     factors = settings.lr_factors or {}
     if unknown := [name for name in factors if name not in everyone.clients]:
         raise ConfigError(
             f"federation.lr_factors: expected names among {', '.join(everyone.clients)}, found "
-            f"{', '.join(map(repr, map(str, unknown)))}",
-            key="lr-factors-client-unknown",
+            f"{', '.join(map(repr, map(str, unknown)))}"
         )
     sizes = {name: len(d.train) for name, d in data.clients.items()}
     few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
     if few:
         raise ConfigError(
             "clients: expected at least 2 training samples per client, as BatchNorm fails on a batch of one, found "
-            f"fewer at {', '.join(few)}; add samples, or remove these clients",
-            key="batchnorm-client-too-small",
+            f"fewer at {', '.join(few)}; add samples, or remove these clients"
         )
     shares = sizes if settings.client_weights == "examples" else dict.fromkeys(sizes, 1)
     total = sum(shares.values())

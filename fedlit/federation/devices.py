@@ -40,9 +40,7 @@ def resolve_memory_format(
         if wanted != "channels_last":
             return ""
         raise ConfigError(
-            f"federation.memory_format: {type(module).__name__} has no 2-D convolutions for channels_last; "
-            "leave it out",
-            key="channels-last-without-convolutions",
+            f"federation.memory_format: {type(module).__name__} has no 2-D convolutions for channels_last; leave it out"
         )
     if wanted is not None:
         return wanted
@@ -91,8 +89,7 @@ def resolve_placement(
         if wanted == "cuda":
             raise ConfigError(
                 f"data.device: cuda needs a model that trains on a GPU, and this one trains on {device}; set "
-                "fabric.accelerator: cuda, or use auto",
-                key="data-device-without-gpu",
+                "fabric.accelerator: cuda, or use auto"
             )
         return Placement()
     parts = (part for data in clients.values() for part in (data.train, data.val, data.test))
@@ -103,9 +100,7 @@ def resolve_placement(
         reason = f"{' and '.join(sorted(on_cpu))} augments on the CPU"
     if wanted == "cpu" or reason:
         if wanted == "cuda":
-            raise ConfigError(
-                f"data.device: the data cannot be copied to {device}: {reason}; use auto", key="data-device-too-small"
-            )
+            raise ConfigError(f"data.device: the data cannot be copied to {device}: {reason}; use auto")
         return Placement("ahead")
     stores = {id(data.store): data.store for data in images}
     needed, free = copies * sum(math.prod(store.shape) for store in stores.values()), free_memory(device)

@@ -43,8 +43,7 @@ class Monitor:
             return cls("val/loss", "min", "no scores per class: the best model has the lowest val/loss")
         if settings.patience is not None:
             raise ConfigError(
-                "federation.patience: expected a validation metric to improve, found none; leave patience out",
-                key="patience-without-metric",
+                "federation.patience: expected a validation metric to improve, found none; leave patience out"
             )
         needed = "AUROC needs validation data, `self.classes` in the module, and logits [B, C] from its validation_step"
         return cls(None, "max", f"no validation metric: the last model counts as the best ({needed})")
@@ -62,8 +61,7 @@ class Monitor:
             known = near or [key for key in metrics if key.startswith("val/") and "/n_" not in key]
             raise ConfigError(
                 f"federation.monitor: unknown metric {self.metric!r}; available are "
-                f"{', '.join(known) or 'no validation metrics'}",
-                key="monitor-unknown",
+                f"{', '.join(known) or 'no validation metrics'}"
             )
         return metrics[self.metric]
 

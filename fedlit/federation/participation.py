@@ -71,8 +71,7 @@ class Cohorts:
             raise ConfigError(
                 f"{self._where(index)}: expected the same clients whenever it is asked for this round, found others; "
                 "draw only from numpy_generator(seed, 'cohort', str(index)) and keep nothing between calls, because a "
-                "resumed run would continue differently",
-                key="cohort-changes",
+                "resumed run would continue differently"
             )
         return cohort
 
@@ -81,23 +80,18 @@ class Cohorts:
         if isinstance(drawn, str) or not isinstance(drawn, Iterable):
             raise ConfigError(
                 f"{self._where(index)}: expected a list of clients, found {drawn!r:.60}; return names among "
-                f"{self._named}",
-                key="cohort-not-a-list",
+                f"{self._named}"
             )
         names = [*islice(drawn, len(self._clients) + 1)]
         if unknown := [name for name in names if not isinstance(name, str) or name not in self._clients]:
-            raise ConfigError(
-                f"{self._where(index)}: expected names among {self._named}, found {unknown[0]!r:.60}",
-                key="cohort-client-unknown",
-            )
+            raise ConfigError(f"{self._where(index)}: expected names among {self._named}, found {unknown[0]!r:.60}")
         taking_part = set(names)
         cohort = tuple(name for name in self._clients if name in taking_part)
         if len(cohort) < len(names) or not cohort:
             twice = next((repr(name) for name in cohort if names.count(name) > 1), "none")
             raise ConfigError(
                 f"{self._where(index)}: expected at least one client, each once, found {twice}"
-                f"{' more than once' * bool(cohort)}; return every client that trains exactly once",
-                key="cohort-empty-or-repeated",
+                f"{' more than once' * bool(cohort)}; return every client that trains exactly once"
             )
         return cohort
 
@@ -121,7 +115,7 @@ class Share(Participation):
     """
 
     def __init__(self, of_clients: float = 1.0) -> None:
-        check_number(WHERE, of_clients, "(0, 1]", key="participation-out-of-range")
+        check_number(WHERE, of_clients, "(0, 1]")
         self.of_clients = of_clients
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -150,7 +144,7 @@ class Cyclic(Participation):
     """
 
     def __init__(self, groups: int) -> None:
-        check_number(f"{WHERE}: Cyclic.groups", groups, "[1, inf)", key="cyclic-groups-below-one")
+        check_number(f"{WHERE}: Cyclic.groups", groups, "[1, inf)")
         self.groups = groups
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -162,8 +156,7 @@ class Cyclic(Participation):
         if self.groups > len(clients):
             raise ConfigError(
                 f"{WHERE}: Cyclic expected at most {len(clients)} groups, one per client, found {self.groups}; "
-                "lower groups",
-                key="cyclic-too-many-groups",
+                "lower groups"
             )
 
     def share(self, clients: Sequence[str]) -> float:
@@ -186,15 +179,10 @@ class Timetable(Participation):
     def __init__(self, rounds: dict[str, list[int]], period: int | None = None) -> None:
         for name, of_client in rounds.items():
             if len(set(of_client)) < len(of_client):
-                raise ConfigError(
-                    f"{WHERE}: Timetable names rounds of {name!r} twice: {of_client}", key="timetable-round-twice"
-                )
+                raise ConfigError(f"{WHERE}: Timetable names rounds of {name!r} twice: {of_client}")
             if wrong := [number for number in of_client if number < 1 or (period is not None and number > period)]:
                 most = f" to {period}, the period," if period is not None else ""
-                raise ConfigError(
-                    f"{WHERE}: Timetable expected rounds from 1{most} for {name!r}, found {wrong[0]}",
-                    key="timetable-round-invalid",
-                )
+                raise ConfigError(f"{WHERE}: Timetable expected rounds from 1{most} for {name!r}, found {wrong[0]}")
         self.rounds, self.period = rounds, period
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -208,15 +196,11 @@ class Timetable(Participation):
         if missing := [name for name in clients if not self.rounds.get(name)]:
             raise ConfigError(
                 f"{WHERE}: Timetable expected rounds of every client, found none of {', '.join(map(repr, missing))}; "
-                "name them, or leave the clients out with federation.clients",
-                key="timetable-client-missing",
+                "name them, or leave the clients out with federation.clients"
             )
         for number in range(1, (self.period or rounds) + 1):
             if not any(number in of_client for of_client in self.rounds.values()):
-                raise ConfigError(
-                    f"{WHERE}: Timetable has no client in round {number}; add one or set period",
-                    key="timetable-empty-round",
-                )
+                raise ConfigError(f"{WHERE}: Timetable has no client in round {number}; add one or set period")
 
     def share(self, clients: Sequence[str]) -> float:
         """Return the share of the table's places that are filled."""
@@ -241,8 +225,8 @@ class Availability(Participation):
     def __init__(self, shares: float | dict[str, float], least: int = 1) -> None:
         for value in shares.values() if isinstance(shares, dict) else (shares,):
             where = f"{WHERE}: Availability.shares"
-            check_number(where, value, "(0, 1]", key="availability-probability", optional=False)
-        check_number(f"{WHERE}: Availability.least", least, "[1, inf)", key="availability-least-below-one")
+            check_number(where, value, "(0, 1]", optional=False)
+        check_number(f"{WHERE}: Availability.least", least, "[1, inf)")
         self.shares, self.least = shares, least
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -256,10 +240,7 @@ class Availability(Participation):
         """Refuse other clients, or too few."""
         check_names("Availability", self.shares if isinstance(self.shares, dict) else (), clients)
         if self.least > len(clients):
-            raise ConfigError(
-                f"{WHERE}: Availability expected at least {self.least} clients, found {len(clients)}",
-                key="availability-too-few-clients",
-            )
+            raise ConfigError(f"{WHERE}: Availability expected at least {self.least} clients, found {len(clients)}")
 
     def share(self, clients: Sequence[str]) -> float:
         """Return the mean probability."""
@@ -273,6 +254,5 @@ def check_names(plan: str, named: Iterable[str], clients: Sequence[str]) -> None
     """Refuse names that are not those of clients."""
     if unknown := [name for name in named if name not in clients]:
         raise ConfigError(
-            f"{WHERE}: {plan} expected names among {', '.join(clients)}, found {', '.join(map(repr, unknown))}",
-            key="plan-client-unknown",
+            f"{WHERE}: {plan} expected names among {', '.join(clients)}, found {', '.join(map(repr, unknown))}"
         )

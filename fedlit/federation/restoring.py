@@ -15,13 +15,9 @@ from fedlit.federation.settings import Settings
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:
     """Refuse a checkpoint whose states are at sites if this federation has no sites, or the reverse."""
     if loaded.at_sites and keeps_states and needed:
-        raise CheckpointError(
-            f"{path}: clients' states are at sites; pass --sites of the original run", key="client-states-at-sites"
-        )
+        raise CheckpointError(f"{path}: clients' states are at sites; pass --sites of the original run")
     if not loaded.at_sites and not keeps_states:
-        raise CheckpointError(
-            f"{path}: expected a run with sites, found one without; leave --sites out", key="client-states-not-at-sites"
-        )
+        raise CheckpointError(f"{path}: expected a run with sites, found one without; leave --sites out")
 
 
 def check_states(path: Path, loaded: Contents, settings: Settings, initial: ServerState, names: Sequence[str]) -> None:
@@ -29,8 +25,7 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
     if sorted(loaded.names) == sorted(names) and list(loaded.names) != list(names):
         raise CheckpointError(
             f"{path}/manifest.json: expected the clients in the order of the data, {', '.join(names)}, found "
-            f"{', '.join(loaded.names)}; states are numbered by this order: restore it in the data",
-            key="clients-in-other-order",
+            f"{', '.join(loaded.names)}; states are numbered by this order: restore it in the data"
         )
     fresh = initial_client_state(settings.aggregators, initial.layout).aggregators
     held = {f"{loaded.files[name]}, client {name!r},": state.load() for name, state in loaded.clients.items()}
@@ -41,22 +36,19 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
             if lacking := sorted(needed.keys() - state.keys()):
                 raise CheckpointError(
                     f"{path / file} lacks the tensor {lacking[0]!r} of {type(aggregator).__name__}; use another "
-                    "checkpoint",
-                    key="aggregator-state-missing",
+                    "checkpoint"
                 )
     if settings.optimizer_state == "keep":
         known = any(state.optimizer for state in held.values())
         for file, state in held.items():
             if known and state.batches and not state.optimizer:
                 raise CheckpointError(
-                    f"{path / file} lacks the optimizer's state, which other clients have; use another checkpoint",
-                    key="optimizer-state-missing",
+                    f"{path / file} lacks the optimizer's state, which other clients have; use another checkpoint"
                 )
             if earlier := [name for name in state.optimizer if not name.startswith(PARTS_OF_STATE)]:
                 raise CheckpointError(
                     f"{path / file}: expected the state of an optimizer by parameter, found {earlier[0]!r} of an "
-                    "earlier version of fedlit, which kept it for all parameters together; start a new run",
-                    key="optimizer-state-of-earlier-version",
+                    "earlier version of fedlit, which kept it for all parameters together; start a new run"
                 )
 
 

@@ -35,7 +35,7 @@ def server_round(
     """
     for name, vector in total.vectors.items():
         if not torch.isfinite(vector.sum()):
-            raise TrainingError(f"round {rnd.index + 1}: the sum of {name!r} is not finite", key="sum-not-finite")
+            raise TrainingError(f"round {rnd.index + 1}: the sum of {name!r} is not finite")
     sums = total.vectors.pop("squares")
     means = _means(server.layout, total)
     server.delta = means.pop("w")

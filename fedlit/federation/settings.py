@@ -122,37 +122,31 @@ class Settings(RoundSettings):
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
         for name in ("rounds", "workers", "threads", "eval_every", "measure_batches", "quorum"):
             if (value := getattr(self, name)) != "auto":
-                check_number(f"federation.{name}", value, "[1, inf)", key="federation-number-below-one")
+                check_number(f"federation.{name}", value, "[1, inf)")
         for name in ("gradient_clip", "gradient_clamp", "deadline"):
             where = f"federation.{name}"
-            check_number(where, getattr(self, name), "(0, inf]", key="federation-number-not-positive")
+            check_number(where, getattr(self, name), "(0, inf]")
         plan = self.participation
         self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
             raise ConfigError(
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
-                f"{self.patience}; raise it, or lower federation.eval_every",
-                key="patience-below-eval-every",
+                f"{self.patience}; raise it, or lower federation.eval_every"
             )
-        check_number("federation.patience_margin", self.patience_margin, "(0, inf)", key="patience-margin-not-positive")
+        check_number("federation.patience_margin", self.patience_margin, "(0, inf)")
         if self.patience_margin is not None and self.patience is None:
             raise ConfigError(
-                "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out",
-                key="patience-margin-without-patience",
+                "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out"
             )
         if self.gradient_clip is not None and self.gradient_clamp is not None:
             raise ConfigError(
-                "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one",
-                key="gradient-clip-and-clamp",
+                "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one"
             )
         for name, factor in (self.lr_factors or {}).items():
             where = f"federation.lr_factors: {str(name)!r}"
-            check_number(where, factor, "(0, inf)", key="lr-factor-not-positive", optional=False)
+            check_number(where, factor, "(0, inf)", optional=False)
         if self.quorum is not None and self.on_site_error != "skip":
-            raise ConfigError(
-                "federation.quorum: it needs on_site_error: skip; set that, or leave quorum out",
-                key="quorum-without-skip",
-            )
+            raise ConfigError("federation.quorum: it needs on_site_error: skip; set that, or leave quorum out")
         self.better = _better(self.monitor, self.monitor_mode)
         self.cadence = Cadence.parse(self.checkpoint_every)
         self.state_bytes = in_bytes(self.state_memory)
@@ -161,14 +155,13 @@ class Settings(RoundSettings):
             self.optimizer_state, self.gradient_clip, self.gradient_clamp, self.measure_batches
         )
         if twice := governed_twice(self.aggregators):
-            raise ConfigError(f"federation.aggregators: {twice}", key="aggregators-govern-twice")
+            raise ConfigError(f"federation.aggregators: {twice}")
         for aggregator in self.aggregators:
             aggregator.check_schedule(self.schedule, self.rounds)
             if aggregator.optimizer_state not in (None, self.optimizer_state):
                 raise ConfigError(
                     f"federation.optimizer_state: expected reset, as {type(aggregator).__name__} needs momentum that "
-                    f"starts from zero in each round, found {self.optimizer_state}; set it to reset",
-                    key="optimizer-state-kept",
+                    f"starts from zero in each round, found {self.optimizer_state}; set it to reset"
                 )
 
     def over(self, done: int, best: Best) -> bool:
@@ -197,13 +190,11 @@ def _better(metric: str, mode: str) -> str:
         metric_of_validation = metric.replace("test_curve/", "test/").replace("test/federation/", "test/")
         raise ConfigError(
             f"federation.monitor: expected a validation metric, found {metric!r} of the test set, which must not "
-            f"select the model; use a metric such as {metric_of_validation.replace('test/', 'val/', 1)!r}",
-            key="monitor-of-test-set",
+            f"select the model; use a metric such as {metric_of_validation.replace('test/', 'val/', 1)!r}"
         )
     if metric.startswith("total/"):
         raise ConfigError(
-            f"federation.monitor: {metric!r} is logged only after the last round; choose a per-round metric",
-            key="monitor-after-last-round",
+            f"federation.monitor: {metric!r} is logged only after the last round; choose a per-round metric"
         )
     if metric == "auto" and mode == "min":
         warnings.warn("federation.monitor_mode: min has no effect if federation.monitor is auto", stacklevel=3)
@@ -213,8 +204,7 @@ def _better(metric: str, mode: str) -> str:
         meant = f", or did you mean {near[0]}?" if near else ""
         raise ConfigError(
             f"federation.monitor_mode: expected max or min for the metric {metric!r}, found auto, which works only for "
-            f"losses and AUROC; set max if higher values are better, else min{meant}",
-            key="monitor-mode-unknown",
+            f"losses and AUROC; set max if higher values are better, else min{meant}"
         )
     return known
 
@@ -226,7 +216,6 @@ def _agreed_weights(aggregators: Sequence[Aggregator], weights: str | None) -> s
     if len(stated) > 1:
         differing = ", ".join(f"{name} {w}" for w, name in stated.items())
         raise ConfigError(
-            f"federation.weights: the aggregators need different client weights ({differing}); set federation.weights",
-            key="aggregator-weights-differ",
+            f"federation.weights: the aggregators need different client weights ({differing}); set federation.weights"
         )
     return next(iter(stated), "examples")

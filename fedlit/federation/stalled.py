@@ -39,6 +39,5 @@ class StalledTraining:
         reasons = ", or ".join(sorted({report.still for report in reports}))
         raise TrainingError(
             f"round {rnd.index + 1}: {module} does not train: no client's weights changed, because {reasons}; "
-            f"{self.advice} (detach, a copy of a layer, a factor of 0)",
-            key="training-stalled",
+            f"{self.advice} (detach, a copy of a layer, a factor of 0)"
         )

@@ -76,10 +76,10 @@ class ImageClassifier(Classifier):
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__(classes)
-        check_number("model.in_chans", in_chans, "[1, inf)", key="in-chans-below-one")
+        check_number("model.in_chans", in_chans, "[1, inf)")
         for name, width in {"hidden": hidden, "projection": projection}.items():
-            check_number(f"model.{name}", width, "[0, inf)", key="model-width-negative", advice="; use 0 for none")
-        check_number("model.drop_rate", drop_rate, "[0, 1)", key="drop-rate-out-of-range")
+            check_number(f"model.{name}", width, "[0, inf)", advice="; use 0 for none")
+        check_number("model.drop_rate", drop_rate, "[0, 1)")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         counted = next(self.body.parameters()).is_meta  # a site counts the weights of a model before it makes it
         self._drawn = None if pretrained or weights or counted else _sum_of(self.body)
@@ -121,8 +121,7 @@ class ImageClassifier(Classifier):
         if images.ndim not in (2, 4):
             raise DataError(
                 f"images: expected [B, {self.in_chans}, H, W], found {list(images.shape)}; return images [channels, H, "
-                "W] from the data set",
-                key="images-without-channels",
+                "W] from the data set"
             )
         features = self._features(images) if images.ndim == 4 else images
         return self.head(self.drop(self.projection(self.hidden(features))))
@@ -131,8 +130,7 @@ class ImageClassifier(Classifier):
         if images.shape[1] != self.in_chans:
             raise ConfigError(
                 f"model.in_chans: expected images with {self.in_chans} channels, found {images.shape[1]}; set "
-                "model.in_chans and data.in_chans to the same number",
-                key="image-channels-differ",
+                "model.in_chans and data.in_chans to the same number"
             )
         try:
             return self.body(images)
@@ -141,14 +139,12 @@ class ImageClassifier(Classifier):
             if "more than 1 value per channel" in reason:
                 raise ConfigError(
                     f"data.batch_size: BatchNorm of {self.backbone} cannot normalise a batch of one image of {pixels} "
-                    "pixels; use at least 2, or model.norm: group",
-                    key="batchnorm-of-one-image",
+                    "pixels; use at least 2, or model.norm: group"
                 ) from error
             if not isinstance(error, AssertionError) and not TOO_SMALL.search(reason):
                 raise
             raise ConfigError(
-                f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}",
-                key="image-size-unsupported",
+                f"data.image_size: {self.backbone} cannot take images of {pixels} pixels: {reason.splitlines()[0]}"
             ) from error
 
 
@@ -168,7 +164,7 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
     try:
         tensors = checkpoint.tensors(run)
     except CheckpointError as error:
-        raise CheckpointError(f"model.weights: {error}", key=error.key) from error
+        raise CheckpointError(f"model.weights: {error}") from error
     trained = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
     wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
     wrong = [k for k, v in wanted.items() if k not in trained or trained[k].shape != v.shape]
@@ -176,8 +172,7 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
         there = tuple(trained[wrong[0]].shape) if wrong[0] in trained else "absent"
         raise ConfigError(
             f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} "
-            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)",
-            key="weights-of-other-body",
+            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
         )
     body.load_state_dict(trained, strict=False)
 
@@ -186,30 +181,26 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
     if not timm.is_model(name):
         similar = get_close_matches(name, timm.list_models(), n=4)
         hint = f"similar names are {', '.join(similar)}" if similar else "see timm.list_models()"
-        raise ConfigError(f"model.backbone: timm has no {name!r}; {hint}", key="backbone-unknown")
+        raise ConfigError(f"model.backbone: timm has no {name!r}; {hint}")
     options = {"num_classes": 0, "in_chans": in_chans}
     if weights is None:
         if pretrained and not timm.is_model_pretrained(name):
-            raise ConfigError(
-                f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights",
-                key="backbone-without-pretrained",
-            )
+            raise ConfigError(f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights")
         fetches = pretrained and may_fetch()
         return with_pretrained_weights(name, **options) if fetches else timm.create_model(name, **options)
     if not Path(weights).is_file():
-        raise ConfigError(f"model.weights: no file or directory {weights}", key="weights-file-missing")
+        raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
         stored = timm.models.load_state_dict(str(weights))
     except Exception as error:  # torch, pickle, zipfile and safetensors each raise their own
         raise ConfigError(
             f"model.weights: {weights} cannot be read as a checkpoint of torch or safetensors "
-            f"({type(error).__name__}); is it complete?",
-            key="weights-file-unreadable",
+            f"({type(error).__name__}); is it complete?"
         ) from error
     try:
         body = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": str(weights)}, **options)
     except (RuntimeError, KeyError) as error:
-        raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}", key="weights-do-not-fit") from error
+        raise ConfigError(f"model.weights: {weights} does not fit {name}: {error}") from error
     # timm silently skips tensors that do not match, so a file of another model would give a random body. It renames
     # those of torchvision, so the check compares values; tensors of one dimension start at 0 or 1 in every model.
     wanted = {key: value for key, value in body.state_dict().items() if value.ndim > 1}
@@ -218,8 +209,7 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
     if len(missing) > len(wanted) // 2:
         raise ConfigError(
             f"model.weights: {weights} does not fit {name}: it lacks {len(missing)} of {len(wanted)} weights of "
-            f"layers, among them {missing[0]}",
-            key="weights-incomplete",
+            f"layers, among them {missing[0]}"
         )
     return body
 

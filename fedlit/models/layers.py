@@ -41,8 +41,7 @@ def small_stem(body: nn.Module, backbone: str) -> nn.Module:
     if not isinstance(conv, nn.Conv2d) or conv.stride != (2, 2) or len(pools) != 1:
         raise ConfigError(
             f"model.stem: {backbone} does not begin with one convolution of stride 2 and one pooling as DenseNet and "
-            "ResNet do; use stem: imagenet",
-            key="stem-unsupported",
+            "ResNet do; use stem: imagenet"
         )
     small = nn.Conv2d(conv.in_channels, conv.out_channels, 3, padding=1, bias=conv.bias is not None)
     nn.init.kaiming_normal_(small.weight)

@@ -35,7 +35,7 @@ class LogisticRegression(Classifier):
         start: int | None = None,
     ) -> None:
         super().__init__(classes)
-        check_number("model.features", features, "[1, inf)", key="features-below-one")
+        check_number("model.features", features, "[1, inf)")
         with torch.random.fork_rng(devices=[], enabled=start is not None):
             if start is not None:
                 torch.manual_seed(start)
@@ -47,7 +47,6 @@ class LogisticRegression(Classifier):
         if rows.shape[1:] != (self.head.in_features,):
             raise TrainingError(
                 f"model.features: expected {[self.head.in_features]} features per example, found "
-                f"{list(rows.shape[1:])}; set model.features to the number of features in the data",
-                key="features-differ",
+                f"{list(rows.shape[1:])}; set model.features to the number of features in the data"
             )
         return self.head(rows)

@@ -37,8 +37,7 @@ def with_pretrained_weights(name: str, **options: object) -> nn.Module:
             raise
         raise ConfigError(
             f"model.pretrained: expected the weights of {name} at {address}, found no way to load them "
-            f"({silence or _first_line(error)}); download the file elsewhere and set model.weights to it",
-            key="pretrained-weights-unreachable",
+            f"({silence or _first_line(error)}); download the file elsewhere and set model.weights to it"
         ) from error
 
 

@@ -34,8 +34,7 @@ class Classifier(Checked, LightningModule):
         if not self.classes:
             raise ConfigError(
                 "model.classes is empty: expected at least one class name; a model takes those of its data, which "
-                "your own data module sets as self.classes in __init__",
-                key="model-classes-empty",
+                "your own data module sets as self.classes in __init__"
             )
 
     def train_with(self, objective: nn.Module | None, optimizer: OptimizerCallable) -> None:

@@ -75,16 +75,13 @@ class AUCSaddle(ShareObjective):
     ) -> None:
         super().__init__(prior)
         for name, value in (("margin", margin), ("dual_scale", dual_scale)):
-            check_number(f"AUCSaddle.{name}", value, "(0, inf]", key="auc-margin-not-positive")
+            check_number(f"AUCSaddle.{name}", value, "(0, inf]")
         if form == "paper" and margin != 1:
-            raise ConfigError(
-                f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin", key="auc-paper-margin"
-            )
+            raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
         if form == "paper" and clamp:
             raise ConfigError(
                 "AUCSaddle: clamp keeps alpha of the margin form at or above 0, which is 1 + alpha in the paper's "
-                "form; use form: margin",
-                key="auc-paper-clamp",
+                "form; use form: margin"
             )
         self.margin, self.score, self.clamp, self.dual_scale = margin, score, clamp, dual_scale
         self.start, self.dual_means = start, dual_means

@@ -27,11 +27,9 @@ class SoftmaxFocalLoss(Objective):
 
     def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
         super().__init__()
-        check_number("SoftmaxFocalLoss.gamma", gamma, "[0, inf]", key="focal-gamma-negative")
+        check_number("SoftmaxFocalLoss.gamma", gamma, "[0, inf]")
         if alpha is not None and not all(weight > 0 for weight in alpha):
-            raise ConfigError(
-                f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}", key="focal-alpha-not-positive"
-            )
+            raise ConfigError(f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}")
         self.gamma, self.alpha = gamma, alpha
 
     def build(self, num_classes: int) -> None:
@@ -42,8 +40,7 @@ class SoftmaxFocalLoss(Objective):
         """
         if self.alpha is not None and len(self.alpha) != num_classes:
             raise ConfigError(
-                f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}",
-                key="focal-alpha-count",
+                f"SoftmaxFocalLoss.alpha: expected a weight for each of {num_classes} classes, found {len(self.alpha)}"
             )
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -55,8 +52,7 @@ class SoftmaxFocalLoss(Objective):
         positive = labels == 1
         if (positive.sum(1) > 1).any():
             raise TrainingError(
-                "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead",
-                key="focal-several-classes",
+                "SoftmaxFocalLoss: expected one class per image, found an image with several; use BCE instead"
             )
         logs = logits.masked_fill(labels.isnan(), torch.finfo(logits.dtype).min / 2).log_softmax(1)
         log = torch.where(positive, logs, 0.0).sum(1)

@@ -53,8 +53,7 @@ class LabelSkewLoss(Objective):
             return torch.where(known & counting, terms, 0.0).sum() / known.sum().clamp(min=1)
         if (positive.sum(1) > 1).any():
             raise TrainingError(
-                f"{type(self).__name__}: expected one class per image, found an image with several; use form: sigmoid",
-                key="softmax-with-several-classes",
+                f"{type(self).__name__}: expected one class per image, found an image with several; use form: sigmoid"
             )
         logs = logits.masked_fill(~(known & counting), torch.finfo(logits.dtype).min / 2).log_softmax(1)
         return -torch.where(positive, logs, 0.0).sum() / positive.any(1).sum().clamp(min=1)
@@ -91,7 +90,7 @@ class FedLC(LabelSkewLoss):
 
     def __init__(self, tau: float = 1.0, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        check_number("FedLC.tau", tau, "[0, inf)", key="fedlc-tau-negative")
+        check_number("FedLC.tau", tau, "[0, inf)")
         self.tau = tau
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +124,7 @@ class FedRS(LabelSkewLoss):
 
     def __init__(self, alpha: float = 0.5, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        check_number("FedRS.alpha", alpha, "[0, 1]", key="fedrs-alpha-out-of-range")
+        check_number("FedRS.alpha", alpha, "[0, 1]")
         self.alpha = alpha
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

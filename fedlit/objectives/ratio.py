@@ -45,10 +45,7 @@ class RatioLoss(ShareObjective):
     ) -> None:
         super().__init__(prior)
         if not (a0 >= 0 and b0 >= 0 and a0 + b0 > 0):
-            raise ConfigError(
-                f"RatioLoss: expected a0 and b0 of at least 0, not both 0, found {a0:g} and {b0:g}",
-                key="ratio-weights-negative",
-            )
+            raise ConfigError(f"RatioLoss: expected a0 and b0 of at least 0, not both 0, found {a0:g} and {b0:g}")
         self.a0, self.b0, self.weigh = a0, b0, weigh
 
     @property

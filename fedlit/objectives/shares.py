@@ -22,7 +22,7 @@ class ShareObjective(Objective):
 
     def __init__(self, prior: float | None) -> None:
         super().__init__()
-        check_number(f"{type(self).__name__}.prior", prior, "(0, 1)", key="prior-out-of-range")
+        check_number(f"{type(self).__name__}.prior", prior, "(0, 1)")
         self.prior = prior
 
     def build(self, num_classes: int) -> None:

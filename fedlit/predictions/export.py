@@ -33,8 +33,7 @@ def check_described(run: Path, config: str) -> None:
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
             f"{run} was trained with another configuration, which may have another model:\n{rows}\n"
-            f"Use --config {run / 'config.yaml'}",
-            key="export-of-other-configuration",
+            f"Use --config {run / 'config.yaml'}"
         )
 
 
@@ -47,9 +46,7 @@ def owner(session: Session, client: str | None) -> str | None:
     if client is not None and client not in session.clients:
         near = get_close_matches(client, session.clients, n=3, cutoff=0.5)
         meant = f"did you mean {' or '.join(near)}? " if near else ""
-        raise ConfigError(
-            f"--client: no client {client!r}; {meant}clients are {_shown(session.clients)}", key="export-client-unknown"
-        )
+        raise ConfigError(f"--client: no client {client!r}; {meant}clients are {_shown(session.clients)}")
     if not session.personal:
         return None
     if client is None:
@@ -60,8 +57,7 @@ def owner(session: Session, client: str | None) -> str | None:
         instead = f", and federations with {' and '.join(others)} instead have one model" if others else ""
         raise ConfigError(
             f"there is no single global model to export: {reasons}. --client NAME exports a client's own "
-            f"model{instead}; clients are {_shown(session.clients)}",
-            key="export-without-single-model",
+            f"model{instead}; clients are {_shown(session.clients)}"
         )
     return client
 
@@ -99,10 +95,7 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
         ConfigError: ``file`` is a folder.
     """
     if file.is_dir():
-        raise ConfigError(
-            f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}",
-            key="export-output-is-a-folder",
-        )
+        raise ConfigError(f"--output: expected a file such as {file / 'model.safetensors'}, found the folder {file}")
     module, learned = session.model(checkpoint.server, client, checkpoint.clients.get(client)), session.learned(client)
     described = {"round": checkpoint.round, "classes": session.classes}
     described |= {"learned": [name in learned for name in session.classes], "exclusive": session.exclusive}

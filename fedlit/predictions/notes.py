@@ -62,23 +62,17 @@ def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
         try:
             notes[name] = text if name in PLAIN else json.loads(text)
         except ValueError as error:
-            raise ConfigError(
-                f"{file}: note {name!r}: expected JSON, found other text ({error}); {AGAIN}", key="model-note-not-json"
-            ) from error
+            raise ConfigError(f"{file}: note {name!r}: expected JSON, found other text ({error}); {AGAIN}") from error
     for name in ("classes", *KINDS):
         _check_note(file, name, notes)
     here, missing = ([name for name in TOGETHER if (name in notes) is present] for present in (True, False))
     if here and missing:
-        raise ConfigError(
-            f"{file}: expected {missing[0]!r} with {here[0]!r}, found only the latter; {AGAIN}",
-            key="model-note-missing",
-        )
+        raise ConfigError(f"{file}: expected {missing[0]!r} with {here[0]!r}, found only the latter; {AGAIN}")
     for name in ("mean", "std"):
         if name in notes and len(notes[name]) != notes["in_chans"]:
             raise ConfigError(
                 f"{file}: note {name!r}: expected {notes['in_chans']} numbers (in_chans), found "
-                f"{len(notes[name])}; {AGAIN}",
-                key="model-note-channels",
+                f"{len(notes[name])}; {AGAIN}"
             )
     return notes
 
@@ -88,7 +82,7 @@ def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
     if name not in notes or not fits(notes[name], notes):
         found = json.dumps(notes[name])[:80] if name in notes else "nothing"
         if name in notes or name not in OPTIONAL:
-            raise ConfigError(f"{file}: {name!r}: expected {expected}, found {found}; {AGAIN}", key="model-note-type")
+            raise ConfigError(f"{file}: {name!r}: expected {expected}, found {found}; {AGAIN}")
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -100,17 +94,13 @@ def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     try:
         config = yaml.safe_load(notes["config"])
     except yaml.YAMLError as error:
-        raise ConfigError(
-            f"{file}: note 'config': expected YAML, found other text ({error}); {AGAIN}",
-            key="model-note-config-not-yaml",
-        ) from error
+        raise ConfigError(f"{file}: note 'config': expected YAML, found other text ({error}); {AGAIN}") from error
     model = config.get("model") if isinstance(config, dict) else None
     fabric = config.get("fabric") if isinstance(config, dict) else None
     named = isinstance(model, dict) and isinstance(model.get("class_path"), str) and PATH.fullmatch(model["class_path"])
     if not named or not isinstance(model.get("init_args") or {}, dict) or not isinstance(fabric, dict):
         raise ConfigError(
-            f"{file}: note 'config': expected model.class_path and fabric, found one or none of them; {AGAIN}",
-            key="model-note-config-incomplete",
+            f"{file}: note 'config': expected model.class_path and fabric, found one or none of them; {AGAIN}"
         )
     return model, fabric.get("precision", "32-true")
 
@@ -137,8 +127,7 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
     )
     if foreign := foreign_code(model):
         raise ConfigError(
-            f"{file}: expected classes of fedlit, torch.nn and torch.optim only, found {', '.join(foreign)}. {advice}",
-            key="model-of-foreign-classes",
+            f"{file}: expected classes of fedlit, torch.nn and torch.optim only, found {', '.join(foreign)}. {advice}"
         )
     try:
         model = without_start(known_classes().get(model["class_path"], LightningModule, "model"), model)
@@ -146,7 +135,7 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
         with torch.random.fork_rng(devices=[]):
             return built(LightningModule, model, "model", known_classes())
     except Mistyped as error:
-        raise ConfigError(f"{file}: {error}. {advice}", key=error.key) from error
+        raise ConfigError(f"{file}: {error}. {advice}") from error
 
 
 def foreign_code(model: Mapping[str, Any]) -> list[str]:

@@ -46,9 +46,7 @@ def load_scorer(model: str, tracking_uri: str, accelerator: str = "auto", trust:
     with TemporaryDirectory(prefix="fedlit-") as folder:
         file = _download(model, tracking_uri, folder) / FILE
         if not file.is_file():
-            raise ConfigError(
-                f"--model {model}: expected a model that fedlit logged, found no {FILE}", key="model-not-of-fedlit"
-            )
+            raise ConfigError(f"--model {model}: expected a model that fedlit logged, found no {FILE}")
         return ImageScorer(file, accelerator, trust)
 
 
@@ -61,16 +59,11 @@ def image_files(folder: Path) -> list[Path]:
         ConfigError: The folder does not exist, or contains no image.
     """
     if not folder.is_dir():
-        raise ConfigError(
-            f"{folder}: expected a folder, found {'a file' if folder.exists() else 'nothing'}",
-            key="image-folder-missing",
-        )
+        raise ConfigError(f"{folder}: expected a folder, found {'a file' if folder.exists() else 'nothing'}")
     shown = [path for path in folder.rglob("*") if not path.name.startswith(".")]
     files = [path for path in shown if path.suffix.lower() in IMAGES or (path.is_file() and has_mark(path))]
     if not files:
-        raise ConfigError(
-            f"{folder}: expected images ({', '.join(IMAGES)}), found none, also in subfolders", key="image-folder-empty"
-        )
+        raise ConfigError(f"{folder}: expected images ({', '.join(IMAGES)}), found none, also in subfolders")
     return sorted(files)
 
 
@@ -119,13 +112,11 @@ def _download(model: str, uri: str, folder: str) -> Path:
     """Download the folder of a model in MLflow; for ``runs:/ID``, the artifact ``model`` of the run."""
     if not prepare(**QUIET):
         raise ConfigError(
-            f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`",
-            key="model-without-mlflow",
+            f"--model {model}: expected MLflow to be installed; pip install mlflow, or name a file of `fedlit export`"
         )
     if missing := absent(uri):
         raise ConfigError(
-            f"--tracking_uri {uri}: {missing}; go to the folder where the run was started, or name another store",
-            key="model-store-missing",
+            f"--tracking_uri {uri}: {missing}; go to the folder where the run was started, or name another store"
         )
     path = f"{model.rstrip('/')}/model" if model.startswith("runs:/") and model.count("/") == 1 else model
     mlflow = import_mlflow()
@@ -142,13 +133,11 @@ def _asking(model: str, uri: str) -> Iterator[None]:
         if refusal(error):
             raise ConfigError(
                 f"--model {model}: MLflow at {shown} has no such model ({first_line(error, uri)}). `fedlit fit` logs "
-                "one if the federation has a single model that scores image files",
-                key="model-not-in-store",
+                "one if the federation has a single model that scores image files"
             ) from error
         raise ConfigError(
             f"--model {model}: MLflow at {shown} does not answer ({cause(error, uri)}); check that it is running, and "
-            "--tracking_uri",
-            key="model-store-unreachable",
+            "--tracking_uri"
         ) from error
 
 

@@ -73,9 +73,7 @@ class ImageScorer:
         self.metadata = file_notes(file)
         self.classes = tuple(self.metadata["classes"])
         if not self.classes or "channels" not in self.metadata:
-            raise ConfigError(
-                "expected a model with classes of images that fedlit decodes, found another", key="model-not-servable"
-            )
+            raise ConfigError("expected a model with classes of images that fedlit decodes, found another")
         model, precision = recipe(file, self.metadata)
         self._fabric = make_fabric(accelerator, precision=precision)
         make = _trusted if trust else known_module
@@ -83,8 +81,7 @@ class ImageScorer:
         _load(file, module)
         if not overrides(module, "predict_step"):
             raise ConfigError(
-                f"{type(module).__name__}: expected a predict_step that returns [B, C], found none; add one",
-                key="served-without-predict-step",
+                f"{type(module).__name__}: expected a predict_step that returns [B, C], found none; add one"
             )
         self._step = step_of(self._fabric.to_device(module).eval(), "predict_step")
         self._link = (link_of(module, self._fabric, None) or softmax) if self.metadata.get("exclusive") else None
@@ -116,8 +113,7 @@ class ImageScorer:
             scores = self._step(self._fabric.to_device(self._fabric.strategy.precision.convert_input(batch)), 0)
         if not torch.is_tensor(scores) or scores.shape != (len(images), len(self.classes)):
             raise ConfigError(
-                "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model",
-                key="predict-step-not-a-tensor",
+                "predict_step: expected a tensor of probabilities [B, C], found another value; fix the model"
             )
         scores = scores.float().cpu()
         if self._link is not None:
@@ -147,8 +143,7 @@ class ImageScorer:
         except Exception as error:  # damage raises OSError, SyntaxError, ValueError, zlib.error...
             raise DataError(
                 f"row {row}: expected the bytes of an image file (in JSON as base64), found {len(content)} bytes that "
-                f"cannot be decoded: {error}",
-                key="served-row-not-an-image",
+                f"cannot be decoded: {error}"
             ) from error
 
 
@@ -162,13 +157,10 @@ def file_notes(file: Path) -> dict[str, Any]:
         with safe_open(file, "pt") as opened:
             texts = opened.metadata() or {}
     except (SafetensorError, OSError) as error:
-        raise ConfigError(
-            f"{file}: expected a model written by `fedlit export`, found none: {error}", key="model-file-missing"
-        ) from error
+        raise ConfigError(f"{file}: expected a model written by `fedlit export`, found none: {error}") from error
     if not {"fedlit", "model", "config", "classes"} <= texts.keys():
         raise ConfigError(
-            f"{file}: expected a model written by `fedlit export`, found a .safetensors file without its notes",
-            key="model-file-without-notes",
+            f"{file}: expected a model written by `fedlit export`, found a .safetensors file without its notes"
         )
     return read_notes(file, texts)
 
@@ -180,8 +172,7 @@ def _trusted(file: Path, model: dict[str, Any], classes: Sequence[str]) -> Light
     except (ImportError, AttributeError, ArgumentError) as error:
         raise ConfigError(
             f"{file}: cannot make its model {model['class_path']} here ({first_line(error)}). Your own module must be "
-            "importable from the working directory, as in training",
-            key="model-not-importable",
+            "importable from the working directory, as in training"
         ) from error
 
 
@@ -191,8 +182,7 @@ def _load(file: Path, module: LightningModule) -> None:
     except RuntimeError as error:
         reasons = "; ".join(line.strip() for line in str(error).splitlines()[1:4])
         raise ConfigError(
-            f"{file}: expected the tensors of a {type(module).__name__}, as its notes say, found others: {reasons}",
-            key="model-tensors-differ",
+            f"{file}: expected the tensors of a {type(module).__name__}, as its notes say, found others: {reasons}"
         ) from error
 
 

@@ -145,7 +145,7 @@ def write(predictions: Predictions, path: Path) -> Path:
     written = table(columns).replace_schema_metadata(metadata)
     writers = {".parquet": parquet.write_table, ".csv": csv.write_csv}
     if path.suffix not in writers:
-        raise DataError(f"{path}: expected a file name that ends in .parquet or .csv", key="predictions-file-suffix")
+        raise DataError(f"{path}: expected a file name that ends in .parquet or .csv")
     with whole(path) as draft:
         writers[path.suffix](written, draft)
     return path
@@ -160,46 +160,35 @@ def read(path: Path) -> Predictions:
     from pyarrow import ArrowException, parquet
 
     if reason := not_a_file(path):
-        raise DataError(
-            f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}", key="predictions-without-metadata"
-        )
+        raise DataError(f"{path}: expected predictions as Parquet, found {reason}. {AGAIN}")
     try:
         # As one file, because pyarrow would read a parent folder such as lr=0.1 as a column.
         with parquet.ParquetFile(path) as file:
             table = file.read()
     except (ArrowException, OSError) as error:
         raise DataError(
-            f"{path}: expected predictions as Parquet, found another or a damaged file: {error} {AGAIN}",
-            key="predictions-file-damaged",
+            f"{path}: expected predictions as Parquet, found another or a damaged file: {error} {AGAIN}"
         ) from error
     metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
     classes = tuple(_note(path, metadata, "classes", str) or ())
     expected = [*COLUMNS, *(f"{kind}/{name}" for kind in ("score", "label") for name in classes)]
     if missing := [*({"set", "round", "kind", "classes"} - metadata.keys()), *(set(expected) - {*table.column_names})]:
         raise DataError(
-            f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}",
-            key="predictions-column-missing",
+            f"{path}: expected predictions as `fedlit fit` and `fedlit test` write them, found no {min(missing)}"
         )
     if not len(table):
-        raise DataError(f"{path}: expected the predictions of images, found none. {AGAIN}", key="predictions-empty")
+        raise DataError(f"{path}: expected the predictions of images, found none. {AGAIN}")
     values = {kind: torch.from_numpy(_numbers(path, table, kind, classes)) for kind in ("score", "label")}
     wrong = ~(values["label"].isnan() | (values["label"] == 0) | (values["label"] == 1))
     if wrong.any():
-        raise DataError(
-            f"{path}: expected labels 0, 1, NaN, found {values['label'][wrong][0]:g}. {AGAIN}",
-            key="predictions-label-not-binary",
-        )
+        raise DataError(f"{path}: expected labels 0, 1, NaN, found {values['label'][wrong][0]:g}. {AGAIN}")
     trained = _note(path, metadata, "trained_positives", int)
     if trained is not None and len(trained) != len(classes):
         raise DataError(
-            f"{path}: expected {len(classes)} numbers as 'trained_positives', found {len(trained)}. {AGAIN}",
-            key="predictions-positives-count",
+            f"{path}: expected {len(classes)} numbers as 'trained_positives', found {len(trained)}. {AGAIN}"
         )
     if not metadata["round"].isdecimal():
-        raise DataError(
-            f"{path}: expected a number 'round', found {metadata['round']!r}. {AGAIN}",
-            key="predictions-round-not-a-number",
-        )
+        raise DataError(f"{path}: expected a number 'round', found {metadata['round']!r}. {AGAIN}")
     return Predictions(
         metadata["set"],
         int(metadata["round"]),
@@ -222,9 +211,7 @@ def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> lis
     except ValueError:
         values = None
     if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):
-        raise DataError(
-            f"{path}: expected a list {name!r}, found {metadata[name][:80]!r}. {AGAIN}", key="predictions-list-invalid"
-        )
+        raise DataError(f"{path}: expected a list {name!r}, found {metadata[name][:80]!r}. {AGAIN}")
     return values
 
 
@@ -234,8 +221,7 @@ def _numbers(path: Path, table: pa.Table, kind: str, classes: Sequence[str]) -> 
         columns = [table[f"{kind}/{name}"].to_numpy().astype(np.float32) for name in classes]
     except (ValueError, TypeError) as error:
         raise DataError(
-            f"{path}: expected numbers in the columns {kind}/..., found other values: {error}. {AGAIN}",
-            key="predictions-not-numbers",
+            f"{path}: expected numbers in the columns {kind}/..., found other values: {error}. {AGAIN}"
         ) from error
     return np.stack(columns, axis=1) if columns else np.empty((len(table), 0), dtype=np.float32)
 

@@ -63,8 +63,7 @@ class Replies:
         }
         name, (theirs, ours) = next((n, pair) for n, pair in pairs.items() if pair[0] != pair[1])
         raise InvalidMessageError(
-            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code",
-            key="reply-layout-differs",
+            f"the layout of its model: expected {name} {ours}, found {theirs}; install the same code"
         )
 
     def scores(self, view: View, request: Request, reply: Envelope, what: str) -> Scores:
@@ -103,8 +102,7 @@ class Replies:
         same_mask = mask_weight is not None and mask_weight.dtype == wanted.dtype and torch.equal(mask_weight, wanted)
         if sent.weight != client.weight or not same_mask:
             raise InvalidMessageError(
-                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {client.name!r}",
-                key="reply-mask-or-weight",
+                f"its {MASK!r} or its weight {sent.weight:g} is not that of client {client.name!r}"
             )
         for name, vector in payload.vectors.items():
             self._check_form(name, vector, known, rnd)
@@ -113,7 +111,7 @@ class Replies:
         missing = known.keys() - payload.vectors.keys()
         of_scores = {name for name in known if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
-            raise InvalidMessageError(f"{min(missing)!r} is missing", key="reply-vector-missing")
+            raise InvalidMessageError(f"{min(missing)!r} is missing")
         self._check_report(sent.report, client, rnd)
         self._check_data(request, sent.data, name_of(rnd))
         checked = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
@@ -136,30 +134,22 @@ class Replies:
         number, _, own = name.partition("/")
         added = rnd.window and own and number.isdecimal() and int(number) < len(self._program.aggregators)
         if name not in known and not added:
-            raise InvalidMessageError(f"it sends {name!r}, which was not requested", key="reply-vector-unknown")
+            raise InvalidMessageError(f"it sends {name!r}, which was not requested")
         if vector.numel() != known.get(name, vector.numel()):
-            raise InvalidMessageError(
-                f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}", key="reply-vector-size"
-            )
+            raise InvalidMessageError(f"its {name!r} has {vector.numel():,} values, expected {known[name]:,}")
         dtype = self._layout.dtype
         if vector.dtype != dtype and (name in known or not vector.dtype.is_floating_point):
-            raise InvalidMessageError(
-                f"its {name!r} has type {vector.dtype}, expected {dtype}", key="reply-vector-dtype"
-            )
+            raise InvalidMessageError(f"its {name!r} has type {vector.dtype}, expected {dtype}")
         if not torch.isfinite(vector).all():
-            raise InvalidMessageError(f"its {name!r} is not finite", key="reply-vector-not-finite")
+            raise InvalidMessageError(f"its {name!r} is not finite")
 
     def _check_shared(self, name: str, vector: Tensor, mask: Mask) -> None:
         layout = self._layout
         if vector.numel() == layout.size:
             if any(vector[stretch].any() for stretch in mask.unshared(layout)):
-                raise InvalidMessageError(
-                    f"its {name!r} is not zero where the client shares nothing", key="reply-vector-outside-mask"
-                )
+                raise InvalidMessageError(f"its {name!r} is not zero where the client shares nothing")
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout) and vector.any():
-            raise InvalidMessageError(
-                f"its {name!r} is not zero, although the client keeps its statistics", key="reply-statistics-kept"
-            )
+            raise InvalidMessageError(f"its {name!r} is not zero, although the client keeps its statistics")
 
     def _check_report(self, report: RoundReport, client: Client, rnd: Round) -> None:
         steps = rnd.window
@@ -168,13 +158,9 @@ class Replies:
             steps *= stream.steps_per_epoch
         for key, value in {"client": client.name, "steps": steps, "examples": client.examples}.items():
             if (said := getattr(report, key)) != value:
-                raise InvalidMessageError(
-                    f"{key}: expected {value}, found {printable(str(said), 60)}", key="reply-report-value"
-                )
+                raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said), 60)}")
         if report.seconds < 0:
-            raise InvalidMessageError(
-                f"seconds: expected at least 0, found {report.seconds:g}", key="reply-seconds-negative"
-            )
+            raise InvalidMessageError(f"seconds: expected at least 0, found {report.seconds:g}")
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
         info = self._infos[request.client]
@@ -255,13 +241,10 @@ def read_scores(
     wanted = {"none": set(), "tally": {"auroc", "positives", "negatives"}, "scores": {"scores", "labels"}}[scored.kind]
     if tensors.keys() != wanted or (scored.kind == "scores" and not may_score):
         raise InvalidMessageError(
-            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}",
-            key="reply-evaluation-tensors",
+            f"an evaluation of kind {scored.kind!r}: expected {sorted(wanted)}, found {sorted(tensors)}"
         )
     if scored.examples != examples and not (scored.kind == "none" and scored.examples == 0):
-        raise InvalidMessageError(
-            f"an evaluation of {scored.examples} images, expected {examples}", key="reply-evaluation-examples"
-        )
+        raise InvalidMessageError(f"an evaluation of {scored.examples} images, expected {examples}")
     size = getattr(info, view.part)
     counts = info.counts.get(view.part) if examples == size else None
     made = Scores(view, scored.examples, None, None, scored.logged, taken=scored.taken)
@@ -272,11 +255,10 @@ def read_scores(
         if scores.shape != (examples, len(classes)) or scores.shape != labels.shape or not scores.is_floating_point():
             raise InvalidMessageError(
                 f"expected scores and labels of shape {(examples, len(classes))}, found {tuple(scores.shape)} and "
-                f"{tuple(labels.shape)}",
-                key="reply-scores-shape",
+                f"{tuple(labels.shape)}"
             )
         if not ((labels == 0) | (labels == 1) | labels.isnan()).all():
-            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values", key="reply-labels-not-binary")
+            raise InvalidMessageError("expected labels 0, 1 and NaN, found other values")
         _agree(counts, [(labels == value).sum(0).tolist() for value in (1, 0)])
         made = replace(made, scores=scores, labels=labels)
     return made, scored.data
@@ -286,16 +268,14 @@ def _tally(tensors: State, classes: Sequence[str], counts: list[list[int | None]
     bins, auroc = (len(classes), BINS), tensors["auroc"]
     histograms = [tensors[name] for name in ("positives", "negatives")]
     if any(h.dtype != torch.int64 or h.shape != bins or (h < 0).any() for h in histograms):
-        raise InvalidMessageError("the histograms are not counts of fedlit's bins", key="reply-histogram-counts")
+        raise InvalidMessageError("the histograms are not counts of fedlit's bins")
     if auroc.dtype != torch.float64 or auroc.shape != bins[:1] or (sum(histograms).sum(1) > examples).any():
-        raise InvalidMessageError(
-            "AUROC of other classes, or histograms of more images than the client has", key="reply-histogram-size"
-        )
+        raise InvalidMessageError("AUROC of other classes, or histograms of more images than the client has")
     _agree(counts, [h.sum(1).tolist() for h in histograms])
     tally = Tally(auroc, *histograms)
     binned, within = pooled_auroc([tally], classes)
     if ((auroc - binned.auroc).abs() > within + 1e-9).any() or (auroc.isnan() != binned.auroc.isnan()).any():
-        raise InvalidMessageError("its AUROC contradicts its own histograms", key="reply-auroc-contradiction")
+        raise InvalidMessageError("its AUROC contradicts its own histograms")
     return tally
 
 
@@ -304,6 +284,5 @@ def _agree(counts: list[list[int | None]] | None, received: list[list[int]]) -> 
     for reported, sent in zip(counts or (), received, strict=False):
         if any(count is not None and count != number for count, number in zip(reported, sent, strict=True)):
             raise InvalidMessageError(
-                "its numbers of positives and negatives contradict those that it reported at hello",
-                key="reply-counts-contradiction",
+                "its numbers of positives and negatives contradict those that it reported at hello"
             )

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from fedlit.core.errors import TrainingError, key_of
+from fedlit.core.errors import TrainingError
 from fedlit.core.messages import State
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, LASTING, Failure, known_key, printable
+from fedlit.sites.messages import FAILED, LASTING, Failure, printable
 from fedlit.sites.transport import NoReply, Transport
 
 TRIES = 3
@@ -21,13 +21,7 @@ OnError = Literal["repeat", "skip", "stop"]
 
 
 class SitesError(TrainingError):
-    """Error of a run whose sites have failed.
-
-    Attributes:
-        sites: The sites that failed, each with the key of its own error; None if there is none.
-    """
-
-    sites: tuple[tuple[str, str | None], ...] = ()
+    """Error of a run whose sites have failed."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +40,7 @@ class NoAnswer:
     """Reason for a missing answer."""
 
     kind: str  # Kind of the failure.
-    message: str  # Site, client, reason and key, readable.
-    site: str  # The site.
-    key: str | None = None  # Key of the site's own error; None if there is none.
+    message: str  # Site, client and reason, readable.
 
 
 @dataclass
@@ -112,11 +104,7 @@ class Asking:
                 warnings.warn(f"{what}: {reasons}; asking again (try {attempt + 1} of {TRIES})", stacklevel=2)
         if failures:
             if not enough:
-                error = SitesError(
-                    f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}", key="sites-failed"
-                )
-                error.sites = tuple(dict.fromkeys((failure.site, failure.key) for failure in failures.values()))
-                raise error
+                raise SitesError(f"{what}: {reasons}{self._advice(on_error, lasting, came, len(requests))}")
             warnings.warn(f"{what}: {reasons}; continuing with {came} of {len(requests)}", stacklevel=2)
         for number in sorted(answers):
             yield requests[number], answers[number]
@@ -196,11 +184,11 @@ def _read(request: Request, answer: Envelope | NoReply, read: Callable[[Request,
             return read(request, answer)
         failure = answer.message(Failure)
     except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        return _failed(request, "damaged", f"its answer cannot be used: {error}", key_of(error))
-    return _failed(request, failure.kind, failure.reason, known_key(failure.key))
+        return _failed(request, "damaged", f"its answer cannot be used: {error}")
+    return _failed(request, failure.kind, failure.reason)
 
 
-def _failed(request: Request, kind: str, reason: str, key: str | None = None) -> NoAnswer:
-    client, looked_up = f", client {request.client!r}" if request.client else "", f" [{key}]" if key else ""
-    message = f"site {request.site!r}{client} ({request.verb}): {printable(reason)}{looked_up}"
-    return NoAnswer(kind, message, request.site, key)
+def _failed(request: Request, kind: str, reason: str) -> NoAnswer:
+    client = f", client {request.client!r}" if request.client else ""
+    message = f"site {request.site!r}{client} ({request.verb}): {printable(reason)}"
+    return NoAnswer(kind, message)

@@ -79,15 +79,13 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         plan = _plan(whole, site_info, settings)
         if odd := lacking(asdict(plan), table):
             raise PolicyError(
-                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under "
-                "policy",
-                key="configuration-class-not-allowed",
+                f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under policy"
             )
         try:
             made = recipe.read(asdict(plan), site_info.classes, table, settings.policy.limits.parameters)
         except ConfigError as error:
             advice = f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
-            raise ConfigError(f"{error}{advice if config else ''}", key=error.key) from error
+            raise ConfigError(f"{error}{advice if config else ''}") from error
         yield from _floors(settings, plan, made, data) if config else ()
         window = -(-site_info.examples // plan.batch_size)
         options = {"workers": 1, "on_site_error": "stop"}
@@ -124,8 +122,7 @@ def _check_classes(whole: dict, site_info: SiteInfo) -> None:
     unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
     raise ConfigError(
         f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(site_info.classes)}; "
-        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}",
-        key="site-classes-differ",
+        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}"
     )
 
 
@@ -180,8 +177,7 @@ def _folder(folder: Path) -> str:
             file.flush()
     except OSError as error:
         raise ConfigError(
-            f"state: cannot write to {there}: {error.strerror or error}; choose another folder",
-            key="site-state-folder-not-writable",
+            f"state: cannot write to {there}: {error.strerror or error}; choose another folder"
         ) from error
     return f"state: {folder}, {decimal(shutil.disk_usage(there).free)} free"
 
@@ -223,7 +219,6 @@ def _settings(config: Path) -> dict:
     if not isinstance(settings, dict) or not {"model", "federation"} <= settings.keys():
         raise ConfigError(
             f"{config}: expected a whole configuration, such as a run's config.yaml, found no model or no federation; "
-            "`fedlit fit --print_config` writes one",
-            key="checked-config-incomplete",
+            "`fedlit fit --print_config` writes one"
         )
     return settings

@@ -40,10 +40,7 @@ class RemoteDataset(Dataset):
         return self.size
 
     def __getitem__(self, index: int) -> None:
-        raise ConfigError(
-            f"client {self.client!r}: its images are at its site, and only the site can read them",
-            key="images-at-their-site",
-        )
+        raise ConfigError(f"client {self.client!r}: its images are at its site, and only the site can read them")
 
 
 class RemoteData(FederatedDataModule):
@@ -80,8 +77,7 @@ class RemoteData(FederatedDataModule):
                 raise ConfigError(
                     f"sites {self.site_of[info.name]!r} and {site!r} both have a client {info.name!r}; expected "
                     "different names. With ImageTable, clients have the names in the column that `site` names: write "
-                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file",
-                    key="client-at-two-sites",
+                    "the hospital's name into a column of its table, and `site: COLUMN` into the data of its file"
                 )
             self.infos[info.name], self.site_of[info.name] = info, site
         distinct_names(self.infos)

@@ -108,8 +108,7 @@ class SiteEngine(Engine):
             named = "; ".join(f"site {self._site_of[n]!r}, client {n!r}: {printable(why)}" for n, why in odd.items())
             error = TrainingError(
                 f"{what}: sites do not send the same vectors: {named}. Install the same fedlit and the same code "
-                "everywhere",
-                key="sites-send-other-vectors",
+                "everywhere"
             )
             left = len(parts) - len(odd)
             if self._ask.on_error != "skip" or left < max(self._ask.quorum, 1):
@@ -270,8 +269,7 @@ def _tensors_of(program: Program) -> State:
     if odd := [name for name, value in state.items() if not torch.is_tensor(value)]:
         raise ConfigError(
             f"{type(program.module).__name__}: {odd[0]!r} of its state is not a tensor and cannot be sent to sites; "
-            "keep it in a buffer",
-            key="module-state-not-a-tensor",
+            "keep it in a buffer"
         )
     return module_tensors(state)
 
@@ -285,6 +283,5 @@ def _check_windows(settings: Settings, layout: Layout) -> None:
             f"federation.schedule: {composed_name(settings.aggregators)} with rounds of one local step sends "
             f"{decimal(nbytes)} to each site and back for every batch, and waits for the slowest link each time. "
             "Across sites this takes days for what one machine does in minutes. Use an algorithm with a window of "
-            "many steps, or leave out --sites",
-            key="one-step-rounds-across-sites",
+            "many steps, or leave out --sites"
         )

@@ -70,17 +70,15 @@ class Header:
             words = [built(str, entries[key], key) for key in ("verb", "sha256", "ledger")]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidMessageError(
-                f"the header of a message cannot be read: {type(error).__name__} {error}",
-                key="message-header-unreadable",
+                f"the header of a message cannot be read: {type(error).__name__} {error}"
             ) from error
         for name, dtype, size in listed:
             if size < 0 or (name in shapes and (min(shapes[name], default=0) < 0 or math.prod(shapes[name]) != size)):
                 raise InvalidMessageError(
-                    f"the array {name!r}: {size} values of {dtype} do not fit the shape {shapes.get(name)}",
-                    key="message-array-shape",
+                    f"the array {name!r}: {size} values of {dtype} do not fit the shape {shapes.get(name)}"
                 )
         if len({name for name, _, _ in listed}) < len(listed):
-            raise InvalidMessageError("two arrays of a message have the same name", key="message-array-twice")
+            raise InvalidMessageError("two arrays of a message have the same name")
         return cls(words[0], content, listed, shapes, words[1], words[2])
 
     def cut(self, arrays: memoryview) -> dict[str, np.ndarray]:
@@ -95,15 +93,12 @@ class Header:
             end = offset + size * kind.itemsize
             if end > len(arrays):
                 raise InvalidMessageError(
-                    f"the array {name!r} is incomplete: expected {end:,} bytes, found {len(arrays):,}",
-                    key="message-array-incomplete",
+                    f"the array {name!r} is incomplete: expected {end:,} bytes, found {len(arrays):,}"
                 )
             views[name] = np.frombuffer(arrays[offset:end], kind)
             offset = end
         if offset != len(arrays):
-            raise InvalidMessageError(
-                f"{len(arrays) - offset:,} bytes follow the last array", key="message-bytes-left-over"
-            )
+            raise InvalidMessageError(f"{len(arrays) - offset:,} bytes follow the last array")
         return views
 
 
@@ -147,15 +142,11 @@ class Envelope:
         wanted = {each.name for each in fields(kind)}
         if wanted != self.content.keys():
             odd = sorted(wanted ^ self.content.keys())
-            raise InvalidMessageError(
-                f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}", key="message-fields"
-            )
+            raise InvalidMessageError(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
         try:
             return made(kind, self.content, self.verb)
         except Mistyped as error:
-            raise InvalidMessageError(
-                f"a message {self.verb!r} has a field of the wrong type: {error}", key="message-field-type"
-            ) from error
+            raise InvalidMessageError(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
 
     def tensors(self) -> "dict[str, Tensor]":
         """Return the arrays as tensors, in their original shapes."""
@@ -220,14 +211,9 @@ class Envelope:
         """
         form = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
         if form != head.listed:
-            raise InvalidMessageError(
-                "the arrays of a message are not those that its header names", key="message-arrays-differ"
-            )
+            raise InvalidMessageError("the arrays of a message are not those that its header names")
         if head.sha256 != _hash(arrays):
-            raise InvalidMessageError(
-                "the arrays of a message were changed on their way: their SHA-256 does not match",
-                key="message-arrays-changed",
-            )
+            raise InvalidMessageError("the arrays of a message were changed on their way: their SHA-256 does not match")
         return cls(head.verb, head.content, dict(arrays), head.shapes, head.sha256, head.ledger)
 
 
@@ -244,21 +230,19 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
         InvalidMessageError: If it is not a message of this protocol, or is incomplete.
     """
     if len(content) < PREFIX.size:
-        raise InvalidMessageError(f"a message of {len(content)} bytes is incomplete", key="message-incomplete")
+        raise InvalidMessageError(f"a message of {len(content)} bytes is incomplete")
     magic, protocol, length = PREFIX.unpack_from(content)
     if magic != MAGIC:
-        raise InvalidMessageError("expected a fedlit message, found other data", key="message-not-of-fedlit")
+        raise InvalidMessageError("expected a fedlit message, found other data")
     if protocol != PROTOCOL:
         raise InvalidMessageError(
             f"expected a message of protocol {PROTOCOL}, found protocol {protocol}: install the same fedlit on both "
-            f"sides",
-            key="message-protocol",
+            f"sides"
         )
     start = PREFIX.size + length
     if length > LARGEST_HEADER or start > len(content):
         raise InvalidMessageError(
-            f"expected a header of at most {min(LARGEST_HEADER, len(content)):,} bytes, found {length:,}",
-            key="message-header-too-long",
+            f"expected a header of at most {min(LARGEST_HEADER, len(content)):,} bytes, found {length:,}"
         )
     return content[PREFIX.size : start], memoryview(content)[start:]
 

@@ -5,7 +5,7 @@ import traceback
 
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.sites.envelope import InvalidMessageError
-from fedlit.sites.messages import Failure, known_key
+from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import PolicyError
 from fedlit.sites.states import MissingState, StateWriteError
@@ -48,10 +48,8 @@ def failure_of(error: Exception, whose: str, with_text: bool) -> Failure:
     print(f"{whose}: {text}", file=sys.stderr)
     if not words:
         traceback.print_exception(error)
-    key = known_key(error.key) if isinstance(error, FedlitError) else None  # other libraries' keys may name anything
     kind = next((kind for cls, kind in KINDS.items() if isinstance(error, cls)), "failed")
     if not with_text and (not words or isinstance(error, ABOUT_FILES)):
         advice = "the site's own log has the details; its administrator may set leaves.errors: true"
         text = f"{getattr(error, 'public', type(error).__name__)} ({advice})"
-        key = None
-    return Failure(kind, text[:2000], key)
+    return Failure(kind, text[:2000])

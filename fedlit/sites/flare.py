@@ -134,9 +134,7 @@ def _refused(file: Path) -> frozenset[str]:
     """Return the names in ``refused`` of the server's own file."""
     settings = documents.load(file) or {}
     if not isinstance(settings, dict):
-        raise ConfigError(
-            f"expected keys and values, found {type(settings).__name__}", key="flare-settings-not-a-mapping"
-        )
+        raise ConfigError(f"expected keys and values, found {type(settings).__name__}")
     return frozenset(built(list[str], settings.get("refused") or [], "refused"))
 
 
@@ -186,9 +184,7 @@ class FlareTransport(Transport):
         wanted = set(tickets)
         while wanted:
             if self._abort.triggered:
-                raise TransportClosedError(
-                    "the job was aborted: a site's job has died, or a user has aborted it", key="job-aborted"
-                )
+                raise TransportClosedError("the job was aborted: a site's job has died, or a user has aborted it")
             try:
                 ticket, answer = self._came.get(timeout=LOOK)
             except queue.Empty:
@@ -297,9 +293,7 @@ def received(content: Shareable) -> Envelope:
         InvalidMessageError: If it is not a valid message.
     """
     if (delivered := _delivered(content)) is None:
-        raise InvalidMessageError(
-            "expected a fedlit message, NVFlare has delivered other data", key="flare-message-not-of-fedlit"
-        )
+        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
     head = Header.read(delivered[0])
     return Envelope.of_arrays(head, {n: np.require(array, requirements="CW") for n, array in delivered[1].items()})
 

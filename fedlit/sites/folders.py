@@ -79,7 +79,7 @@ class MemberFolder:
             *(("--sites", site, NAMES["site"]) for site in self.sites),
         ):
             if not re.fullmatch(pattern, value):
-                raise ConfigError(f"{option}: expected {words}, found {value!r}", key="init-option-invalid")
+                raise ConfigError(f"{option}: expected {words}, found {value!r}")
         for option, value, role in (
             ("--data", self.data, "site"),
             ("--share", self.share, "site"),
@@ -88,21 +88,16 @@ class MemberFolder:
         ):
             if value not in (None, []) and role != self.role:
                 raise ConfigError(
-                    f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out",
-                    key="init-option-of-other-role",
+                    f"{option}: expected only with --role {role}, found with --role {self.role}; leave it out"
                 )
         if self.role == "lead" and not self.sites:
-            raise ConfigError(
-                "--sites: expected the names of the sites that take part, such as --sites north south",
-                key="init-sites-missing",
-            )
+            raise ConfigError("--sites: expected the names of the sites that take part, such as --sites north south")
         if self.port is not None and not 0 < self.port < 65536:
-            raise ConfigError(f"--port: expected a number up to 65535, found {self.port}", key="init-port-out-of-range")
+            raise ConfigError(f"--port: expected a number up to 65535, found {self.port}")
         if re.search(r"[\s%$\"'\\]", str(self.path)):
             raise ConfigError(
                 f"{self.path}: NVFlare's scripts and systemd need a path without spaces, quotes, %, $ or backslashes; "
-                "choose another folder",
-                key="init-folder-name",
+                "choose another folder"
             )
 
     def write(self) -> list[Path]:
@@ -117,8 +112,7 @@ class MemberFolder:
         texts = self._texts()
         if there := [str(self.path / name) for name in texts if (self.path / name).exists()]:
             raise ConfigError(
-                f"{', '.join(there)}: exists already and was not changed; choose another folder, or remove it",
-                key="init-folder-exists",
+                f"{', '.join(there)}: exists already and was not changed; choose another folder, or remove it"
             )
         private(self.path)  # other users must not read its keys and states
         for name, text in texts.items():

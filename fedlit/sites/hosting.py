@@ -183,8 +183,7 @@ class Hosted:
             if refused := [name for name in (self.lead, *self.transport.sites()) if name in settings.refused]:
                 raise ConfigError(
                     f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
-                    "administrator, or remove the site from local/fedlit-lead.yaml",
-                    key="site-certificate-refused",
+                    "administrator, or remove the site from local/fedlit-lead.yaml"
                 )
             if self.run:
                 check_run(self.run)
@@ -215,10 +214,7 @@ class Hosted:
         begun, until = run_with(self._folder, self.run) if self.run else None, time.monotonic() + HELD
         while begun is not None and is_held(begun):
             if time.monotonic() > until:
-                raise ConfigError(
-                    f"{begun}: another process has been using this run for {HELD} s; end that process",
-                    key="server-run-in-use",
-                )
+                raise ConfigError(f"{begun}: another process has been using this run for {HELD} s; end that process")
             time.sleep(0.2)
         return begun
 

@@ -39,23 +39,14 @@ def joined(experiment: Experiment, sites: str | None, fresh: Sequence[str] = ())
     """
     if sites is None:
         if fresh:
-            raise ConfigError(
-                "--fresh_state: expected only with --sites; leave it out, or add --sites",
-                key="fresh-state-without-sites",
-            )
+            raise ConfigError("--fresh_state: expected only with --sites; leave it out, or add --sites")
         yield experiment
         return
     if experiment.fabric.world_size > 1:
-        raise ConfigError(
-            "--sites: expected one process, found several ranks; leave out fabric.devices and num_nodes",
-            key="sites-with-ranks",
-        )
+        raise ConfigError("--sites: expected one process, found several ranks; leave out fabric.devices and num_nodes")
     number = sites.removeprefix(LOOPBACK)
     if not sites.startswith(LOOPBACK) or not number.isdecimal() or int(number) < 1:
-        raise ConfigError(
-            f"--sites: expected loopback: and a number of sites, such as loopback:3, found {sites!r}",
-            key="sites-invalid",
-        )
+        raise ConfigError(f"--sites: expected loopback: and a number of sites, such as loopback:3, found {sites!r}")
     with ExitStack() as open_things:
         transport = _loopback(experiment, int(number), open_things)
         open_things.callback(transport.close)
@@ -133,8 +124,7 @@ def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Tr
     if number > clients:
         raise ConfigError(
             f"--sites: expected at most one site per client, found {number} sites for {clients} clients; "
-            "ask for fewer sites",
-            key="more-sites-than-clients",
+            "ask for fewer sites"
         )
     folder = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedlit-sites-"))
     return Processes(_loopback_files(experiment, number, Path(folder)))

@@ -77,14 +77,11 @@ def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
             head = held.pop("head")
             entry = LedgerEntry(**{key: value for key, value in held.items() if key != "phase"})  # of earlier versions
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"{file}, line {number}: cannot be read; move the file away, and keep it", key="ledger-unreadable"
-            ) from error
+            raise ConfigError(f"{file}, line {number}: cannot be read; move the file away, and keep it") from error
         if head != _next(before, held):
             raise ConfigError(
                 f"{file}, line {number}: does not follow from the line before it: the file was edited; "
-                "move it away, and keep it",
-                key="ledger-edited",
+                "move it away, and keep it"
             )
         yield head, entry
         before = head

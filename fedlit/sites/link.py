@@ -61,16 +61,13 @@ class Link:
                 return question(self._session)
         except REFUSED as error:
             self.close()
-            raise ConfigError(
-                f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}", key="lead-refused"
-            ) from error
+            raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
         except UNANSWERED as error:
             self.close()
             if DISABLED in f"{error} {error.__context__}":
                 raise ConfigError(
                     f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in "
-                    "its own file); ask its administrator",
-                    key="lead-certificate-refused",
+                    "its own file); ask its administrator"
                 ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()

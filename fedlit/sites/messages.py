@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any, Literal
 from uuid import uuid4
 
-from fedlit.core.errors import KEY
 from fedlit.core.system.typed import AnyFloat
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
@@ -20,9 +19,6 @@ SOON = timedelta(days=30)
 
 LASTING = ("refused", "unfit", "state")
 """Kinds of failures that asking again does not fix."""
-
-LONGEST_KEY = 60
-"""Largest length of the key of a site's error."""
 
 RUN = re.compile(r"[0-9a-f]{32}")
 """The id of a run, which becomes the name of folders at the sites."""
@@ -233,11 +229,6 @@ class Evaluated:
     taken: Literal["own", "softmax", "probabilities"]  # What the scores were made from.
 
 
-def known_key(key: Any) -> str | None:
-    """Return the key of an error if it has the form of one, else None: errors of other libraries may set anything."""
-    return key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key) else None
-
-
 @dataclass
 class Failure:
     """A site's answer if it did not do what was asked."""
@@ -246,7 +237,6 @@ class Failure:
     # `unprepared` (the process is new), `damaged` (an invalid message), or `failed`.
     kind: str
     reason: str  # Readable reason.
-    key: str | None = None  # Key of the site's own error; None if it has none, or if its text does not leave the site.
 
 
 @dataclass

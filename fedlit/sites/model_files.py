@@ -37,15 +37,12 @@ def files_of_run(folder: Path, run: str | None) -> list[Path]:
     files = model_files(folder)
     runs = list(dict.fromkeys(run_of(file) for file in reversed(files)))
     if not runs:
-        raise ConfigError(
-            f"{folder / FOLDER}: expected the model of a run, found none; {ARRIVES}", key="site-without-models"
-        )
+        raise ConfigError(f"{folder / FOLDER}: expected the model of a run, found none; {ARRIVES}")
     fitting = runs[:1] if run is None else [each for each in runs if each.startswith(run)]
     if len(fitting) != 1:
         advice = "type more characters" if fitting else ARRIVES
         raise ConfigError(
             f"{folder / FOLDER}: expected the first characters of one run's id, found {run!r}; the runs with a model "
-            f"are {', '.join(runs)}; {advice}",
-            key="site-model-run-unknown",
+            f"are {', '.join(runs)}; {advice}"
         )
     return [file for file in files if file.name.startswith(fitting[0])]

@@ -40,14 +40,13 @@ def keep(
     if len({run_of(file) for file in model_files(folder)} - {run}) >= most:
         raise PolicyError(
             f"there are models of {most} runs in {FOLDER}/ of its folder, as many as limits.models allows; "
-            "its administrator may delete some",
-            key="too-many-models-at-site",
+            "its administrator may delete some"
         )
     constants = objective_of(module)  # unknown for a class that no client labels
     fixed = set() if constants is None else {id(tensor) for tensor in constants.state_dict(keep_vars=True).values()}
     for name, tensor in module.state_dict(keep_vars=True).items():
         if id(tensor) not in fixed and tensor.isnan().any():
-            raise InvalidMessageError(f"the model's {name}: expected numbers, found NaN", key="model-not-finite")
+            raise InvalidMessageError(f"the model's {name}: expected numbers, found NaN")
     config = yaml.safe_dump({"model": plan.model, "fabric": {"precision": plan.precision}}, sort_keys=False)
     file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"
     try:
@@ -56,8 +55,7 @@ def keep(
         file.chmod(0o600)
     except OSError as error:
         raise StateWriteError(
-            f"the model cannot be written to {file.parent}: {error.strerror or error}; free disk space there",
-            key="site-model-not-written",
+            f"the model cannot be written to {file.parent}: {error.strerror or error}; free disk space there"
         ) from error
 
 
@@ -81,16 +79,12 @@ def bring(files: Sequence[Path], client: str | None, output: Path | None) -> tup
     wanted = [file for file, of_file in notes.items() if client is None or of_file.get("client", client) == client]
     if len(wanted) != 1:
         found = f"no model of client {client!r}" if client else "a model of each client"
-        raise ConfigError(
-            f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}",
-            key="site-model-client-needed",
-        )
+        raise ConfigError(f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
     (file,) = wanted
     output = output or Path(f"model-{file.name[:8]}{file.name.removeprefix(run)}")
     if output.is_dir():
         raise ConfigError(
-            f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}",
-            key="site-model-output-is-a-folder",
+            f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}"
         )
     with whole(output) as draft:
         draft.write_bytes(file.read_bytes())

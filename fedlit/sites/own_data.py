@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from fedlit.core.errors import ConfigError, DataError, key_of
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.labels import all_labels
 from fedlit.core.messages import State
 from fedlit.core.system.files import private
@@ -64,13 +64,12 @@ class OwnData:
         except ValueError as error:  # its text may name a cell of a table
             if isinstance(error, Unreadable):
                 raise
-            raise Unreadable(str(error), key=key_of(error, "site-data-unreadable")) from error
+            raise Unreadable(str(error)) from error
         names = list(whole.clients)[self.settings.position :: self.settings.sites]
         if not names:
             raise ConfigError(
                 f"share: {self.settings.share} leaves none of the {len(whole.clients)} clients of its data; choose "
-                f"another share",
-                key="share-without-clients",
+                f"another share"
             )
         data = copy.copy(whole)
         data.clients, data.test_sets = {name: whole.clients[name] for name in names}, {}
@@ -157,10 +156,7 @@ class OwnData:
                     opened.write(secrets.token_bytes(32))
             return file.read_bytes()
         except OSError as error:
-            raise Unreadable(
-                f"{file} cannot be written: {error.strerror or error}; free disk space there",
-                key="site-fingerprint-not-written",
-            ) from error
+            raise Unreadable(f"{file} cannot be written: {error.strerror or error}; free disk space there") from error
 
     def _info(self, name: str) -> ClientInfo:
         data, client = self.module, self.module.clients[name]
@@ -194,9 +190,7 @@ def reading() -> Iterator[None]:
         full = error.errno == errno.ENOSPC
         why = "its disk is full" if full else f"its data cannot be read: {error.strerror or error}"
         where = f" ({error.filename})" if error.filename else ""
-        raise Unreadable(
-            f"{why}{where}; check data in the site's own file, and the disk", key="site-images-unreadable"
-        ) from error
+        raise Unreadable(f"{why}{where}; check data in the site's own file, and the disk") from error
 
 
 def _content(data: Dataset) -> Iterator[bytes]:

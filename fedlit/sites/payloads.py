@@ -67,7 +67,5 @@ def filled(vector: Tensor, name: str, size: int, mask: Mask, layout: Layout) -> 
     """
     shared = sum(part.stop - part.start for part in mask.sent(layout, size))
     if size not in (layout.size, layout.stats_size) or len(vector) != shared:
-        raise InvalidMessageError(
-            f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}", key="payload-size"
-        )
+        raise InvalidMessageError(f"its {name!r} has {len(vector):,} values, expected {shared:,} of {size:,}")
     return mask.filled(layout, vector, size)

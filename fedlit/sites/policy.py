@@ -47,8 +47,7 @@ class Leaves:
     def __post_init__(self) -> None:
         if self.counts_below < 0:
             raise ConfigError(
-                f"leaves.counts_below: expected a number of images, at least 0, found {self.counts_below}",
-                key="counts-below-negative",
+                f"leaves.counts_below: expected a number of images, at least 0, found {self.counts_below}"
             )
 
 
@@ -69,7 +68,7 @@ class Floors:
 
     def __post_init__(self) -> None:
         for name in ("batch_size", "examples"):
-            check_number(f"floors.{name}", getattr(self, name), "[1, inf)", key="floor-below-one")
+            check_number(f"floors.{name}", getattr(self, name), "[1, inf)")
 
 
 @checked
@@ -99,7 +98,7 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            check_number(f"limits.{name}", value, "(0, inf]", key="limit-not-positive")
+            check_number(f"limits.{name}", value, "(0, inf]")
 
 
 @checked
@@ -137,37 +136,27 @@ class Policy:
 
     def __post_init__(self) -> None:
         if unknown := [verb for verb in self.verbs if verb not in VERBS]:
-            raise ConfigError(f"verbs: expected some of {', '.join(VERBS)}, found {unknown[0]!r}", key="verbs-unknown")
+            raise ConfigError(f"verbs: expected some of {', '.join(VERBS)}, found {unknown[0]!r}")
         if self.rounds is not None and self.rounds < 0:
-            raise ConfigError(
-                f"rounds: expected a number of rounds, at least 0, found {self.rounds}", key="policy-rounds-negative"
-            )
-        check_number("days", self.days, "[1, inf)", key="policy-days-below-one")
+            raise ConfigError(f"rounds: expected a number of rounds, at least 0, found {self.rounds}")
+        check_number("days", self.days, "[1, inf)")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
         """Refuse a message that is too large, or one too many in a day."""
         if nbytes > self.limits.megabytes * 10**6:
-            raise PolicyError(
-                f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}",
-                key="limit-megabytes",
-            )
+            raise PolicyError(f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}")
         if sum(1 for _ in ledger.since(1)) >= self.limits.messages:
-            raise PolicyError(
-                f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered",
-                key="limit-messages",
-            )
+            raise PolicyError(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
 
     def check_verb(self, verb: str) -> None:
         """Refuse a verb that the policy does not allow."""
         if verb not in (*self.verbs, *ALWAYS):
-            raise PolicyError(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}", key="verb-not-allowed")
+            raise PolicyError(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved; the error names its SHA-256."""
         if self.configs is not None and (sha256 := digest(config)) not in self.configs:
-            raise PolicyError(
-                f"configs: the configuration with the SHA-256 {sha256} is not approved", key="config-not-approved"
-            )
+            raise PolicyError(f"configs: the configuration with the SHA-256 {sha256} is not approved")
 
     def check_plan(self, batch_size: int, sizes: Mapping[str, int], threads: int, limited: bool) -> None:
         """Refuse a plan below the floors, or beyond a limit.
@@ -179,21 +168,17 @@ class Policy:
             limited: Whether evaluations use a part of a view.
         """
         if threads > self.limits.threads:
-            raise PolicyError(f"{threads:,} threads; limits.threads allows {self.limits.threads}", key="limit-threads")
+            raise PolicyError(f"{threads:,} threads; limits.threads allows {self.limits.threads}")
         if self.floors is None:
             return
         for name, size in sizes.items():
             if batch_size < min(self.floors.batch_size, size):
                 raise PolicyError(
                     f"a batch of {batch_size} examples of client {name!r}; floors.batch_size is "
-                    f"{self.floors.batch_size}",
-                    key="floor-batch-size",
+                    f"{self.floors.batch_size}"
                 )
         if limited and self.floors.whole:
-            raise PolicyError(
-                "an evaluation of some batches; floors.whole requires whole parts; leave out the limit",
-                key="floor-whole-batches",
-            )
+            raise PolicyError("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
 
     def check_steps(self, steps: int, examples: int, size: int) -> None:
         """Refuse a client's round, or a measuring round, that is too short or too long.
@@ -204,14 +189,11 @@ class Policy:
             size: Training examples of the client.
         """
         if steps > self.limits.steps:
-            raise PolicyError(
-                f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}", key="limit-steps"
-            )
+            raise PolicyError(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}")
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
             raise PolicyError(
                 f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "
-                "or federation.measure_batches for a measuring round",
-                key="floor-examples",
+                "or federation.measure_batches for a measuring round"
             )
 
     def check_round(self, ledger: Ledger, client: str) -> None:
@@ -220,8 +202,7 @@ class Policy:
         if self.rounds is not None and answered >= self.rounds:
             raise PolicyError(
                 f"client {client!r} has answered for {answered} rounds in {self.days} days, over all runs; rounds "
-                f"allows {self.rounds}",
-                key="rounds-used-up",
+                f"allows {self.rounds}"
             )
 
     def check_look(self, look: Look, run: str, question: str, ledger: Ledger) -> None:
@@ -234,10 +215,7 @@ class Policy:
             return
         view = view_of(look)
         if look.limit is not None:
-            raise PolicyError(
-                f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts",
-                key="floor-whole-images",
-            )
+            raise PolicyError(f"an evaluation of {look.limit} images of {view}; floors.whole requires whole parts")
         for entry in reversed(ledger.entries):
             if entry.run != run:
                 continue
@@ -248,8 +226,7 @@ class Policy:
                     return
                 raise PolicyError(
                     f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
-                    f"round",
-                    key="floor-whole-asked-twice",
+                    f"round"
                 )
         if self.rounds is not None:
             recent = list(ledger.since(self.days))
@@ -258,8 +235,7 @@ class Policy:
             if asked >= most:
                 raise PolicyError(
                     f"{asked} evaluations of {view} in {self.days} days, over all runs: rounds ({self.rounds}) allows "
-                    "as many, plus two for each run",
-                    key="evaluations-used-up",
+                    "as many, plus two for each run"
                 )
 
     def check_vectors(self, names: Iterable[str]) -> None:
@@ -268,8 +244,7 @@ class Policy:
         if withheld:
             raise PolicyError(
                 f"leaves.vectors: expected names that match {', '.join(self.leaves.vectors)}, found "
-                f"{', '.join(map(repr, withheld))}",
-                key="vectors-not-allowed",
+                f"{', '.join(map(repr, withheld))}"
             )
 
     def hidden(self, labels: Any) -> list[bool]:

@@ -7,7 +7,6 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
-from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining
@@ -60,7 +59,7 @@ class PreparedRun:
             IncompatibleError: If the site has no such client in it.
         """
         if name not in self.clients:
-            raise IncompatibleError(f"it has no client {name!r} in this run", key="run-client-unknown")
+            raise IncompatibleError(f"it has no client {name!r} in this run")
         return self.clients[name]
 
     def state(self, task: Task) -> ClientState:
@@ -86,18 +85,16 @@ class PreparedRun:
         tensors, dtype = envelope.tensors(), self.layout.dtype
         if not {"w", "stats"} <= tensors.keys() or any(tensors[name].dtype != dtype for name in ("w", "stats")):
             raise InvalidMessageError(
-                f"expected w and stats of {dtype}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}",
-                key="model-vectors",
+                f"expected w and stats of {dtype}, found {', '.join(f'{n} of {t.dtype}' for n, t in tensors.items())}"
             )
         vectors = (name for name in tensors if name != "stats")  # in which the prior of an objective is NaN at first
         if unsound := [name for name in vectors if not torch.isfinite(tensors[name]).all()]:
-            raise InvalidMessageError(f"{unsound[0]!r} is not finite", key="model-vector-not-finite")
+            raise InvalidMessageError(f"{unsound[0]!r} is not finite")
         down = Broadcast.from_tensors(tensors, len(self.worker.program.aggregators))
         if (len(down.w), len(down.stats)) != (self.layout.size, self.layout.stats_size):
             raise IncompatibleError(
                 f"expected {self.layout.size:,} weights and {self.layout.stats_size:,} statistics, found "
-                f"{len(down.w):,} and {len(down.stats):,}",
-                key="model-size-differs",
+                f"{len(down.w):,} and {len(down.stats):,}"
             )
         return down
 
@@ -125,10 +122,7 @@ class PreparedRun:
         variables = {name for name, p in module.named_parameters() if any(p is each for each in of_objective)}
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
-                raise PolicyError(
-                    f"the weights of {entry.name} in the first round are not those of the approved plan",
-                    key="first-weights-not-approved",
-                )
+                raise PolicyError(f"the weights of {entry.name} in the first round are not those of the approved plan")
 
     def size_of(self, rnd: Round, client: Client) -> tuple[int, int]:
         """Return the steps of a client's round, or of its measuring round, and how many different examples they use."""
@@ -154,8 +148,7 @@ class PreparedRun:
         personal = any(aggregator.implements("personalise") for aggregator in local.aggregators)
         if personal or any(mask.private(layout) or (mask.keeps_stats(layout) and layout.stats_size) for mask in masks):
             raise InvalidMessageError(
-                "model: clients keep a part of the model; expected the name of a client, found none",
-                key="model-client-missing",
+                "model: clients keep a part of the model; expected the name of a client, found none"
             )
         local.flat.load(down.w, down.stats)
         local.flat.own.load({})
@@ -185,14 +178,9 @@ def members(data: OwnData, asked: Sequence[Member], plan: RunPlan) -> dict[str, 
     clients = {}
     for member in asked:
         if member.name not in data.module.clients:
-            raise IncompatibleError(
-                f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}", key="site-client-unknown"
-            )
+            raise IncompatibleError(f"it has no client {member.name!r}; it has {', '.join(data.module.clients)}")
         if not 0 < member.weight <= 1:
-            raise IncompatibleError(
-                f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}",
-                key="client-weight-out-of-range",
-            )
+            raise IncompatibleError(f"client {member.name!r}: expected a weight in (0, 1], found {member.weight}")
         held, factor = data.module.clients[member.name], plan.lr_factors.get(member.name, 1.0)
         hidden = tuple(data.stand_ins(member.name).items())
         clients[member.name] = Client(member.name, held.classes, len(held.train), member.weight, factor, hidden)
@@ -212,10 +200,7 @@ def prepared(
     try:
         module.load_state_dict(module_state(tensors, module.state_dict()))
     except ValueError as error:
-        raise IncompatibleError(
-            f"the model differs from the server's: {error}; install the same code",
-            key=key_of(error, "site-model-differs"),
-        ) from error
+        raise IncompatibleError(f"the model differs from the server's: {error}; install the same code") from error
     trained, _ = with_fixed_features(module, data.module, fabric)
     training = LocalTraining(
         plan.optimizer_state,

@@ -77,17 +77,14 @@ class Kit:
             ConfigError: If a check fails; names the fix.
         """
         if find_spec("nvflare") is None:
-            raise ConfigError(
-                "NVFlare is not installed here, but sites need it: pip install 'fedlit[sites]'", key="nvflare-missing"
-            )
+            raise ConfigError("NVFlare is not installed here, but sites need it: pip install 'fedlit[sites]'")
         ours = self.certificate()
         for certificate in (ours, _read(self.folder / "rootCA.pem")):
             certificate.check_dates()
         if name is not None and ours.name != name:
             raise ConfigError(
                 f"{ours.where}: expected the name {name!r} of this site, found {ours.name!r}; change the name in the "
-                "site's file, or request a new certificate",
-                key="site-name-differs-from-certificate",
+                "site's file, or request a new certificate"
             )
         yield f"certificate of {ours.name!r}: valid until {ours.until:%Y-%m-%d}{ours.soon}"
         server = self._handshake()
@@ -105,8 +102,7 @@ class Kit:
         except (OSError, ssl.SSLError) as error:
             raise ConfigError(
                 f"{self.folder}: client.crt and client.key cannot be used together ({error.strerror or error}); "
-                "repeat `nvflare package`",
-                key="certificate-and-key-differ",
+                "repeat `nvflare package`"
             ) from error
         context.set_alpn_protocols(["h2"])
         try:
@@ -116,27 +112,22 @@ class Kit:
                     raise ConnectionResetError("it closed the connection")
                 return theirs
         except ssl.SSLCertVerificationError as error:
-            raise ConfigError(self._unverified(error), key="server-certificate-unverified") from error
+            raise ConfigError(self._unverified(error)) from error
         except ssl.SSLError as error:
             if "ALERT" in (error.reason or ""):
                 raise ConfigError(
                     f"the server {self.address} refuses the certificate ({error.reason.lower().replace('_', ' ')}): "
-                    "check that it is from this federation, and that the clocks are right",
-                    key="server-refuses-certificate",
+                    "check that it is from this federation, and that the clocks are right"
                 ) from error
             raise Unreachable(
-                f"the program that answers at {self.address} does not speak TLS: {error.reason or error}",
-                key="server-without-tls",
+                f"the program that answers at {self.address} does not speak TLS: {error.reason or error}"
             ) from error
         except TimeoutError as error:
-            raise Unreachable(
-                f"the server {self.address} accepts the connection, but does not answer", key="server-silent"
-            ) from error
+            raise Unreachable(f"the server {self.address} accepts the connection, but does not answer") from error
         except OSError as error:
             raise Unreachable(
                 f"the server {self.address} closes the connection ({error}): check that the certificate is from this "
-                "federation",
-                key="server-closes-connection",
+                "federation"
             ) from error
 
     def _connected(self) -> socket.socket:
@@ -148,14 +139,12 @@ class Kit:
         except socket.gaierror as error:
             raise Unreachable(
                 f"the server {self.address}: no machine with this name is known here ({error.strerror}); check the "
-                "name, and this network's name service",
-                key="server-name-unknown",
+                "name, and this network's name service"
             ) from error
         except OSError as error:
             raise Unreachable(
                 f"the server {self.address} cannot be reached ({error.strerror or error}): check that it is running, "
-                f"and that this machine may connect to port {self.port}",
-                key="server-unreachable",
+                f"and that this machine may connect to port {self.port}"
             ) from error
 
     def _through(self, proxy: SplitResult) -> socket.socket:
@@ -173,16 +162,14 @@ class Kit:
         except OSError as error:
             raise Unreachable(
                 f"{shown} cannot be reached ({error.strerror or error}): check {' and '.join(PROXIES)} in the "
-                "environment",
-                key="proxy-unreachable",
+                "environment"
             ) from error
         status = printable(answer.partition(b"\r\n")[0].decode(errors="replace"), 100)
         if status.split()[1:2] != ["200"] or b"\r\n\r\n" not in answer:
             connected.close()
             raise Unreachable(
                 f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to "
-                f"allow it, or add {self.host} to no_proxy if it can be reached without the proxy",
-                key="proxy-does-not-connect",
+                f"allow it, or add {self.host} to no_proxy if it can be reached without the proxy"
             )
         return connected
 
@@ -224,8 +211,7 @@ def proxy_for(host: str) -> SplitResult | None:
             return proxy
     raise ConfigError(
         f"{name}: expected http://PROXY:PORT or http://USER:PASSWORD@PROXY:PORT, found another form; change it, and "
-        "write characters such as / and @ of a password as %2F and %40",
-        key="proxy-invalid",
+        "write characters such as / and @ of a password as %2F and %40"
     )
 
 
@@ -249,9 +235,7 @@ def kit_of(folder: Path) -> Kit | None:
             host, _, port = server["service"]["target"].rpartition(":")
             return Kit(startup, role, host, int(port), server["identity"])
         except (ValueError, KeyError, TypeError, OSError) as error:
-            raise ConfigError(
-                f"{file} cannot be read ({error}): repeat `nvflare package`", key="kit-file-unreadable"
-            ) from error
+            raise ConfigError(f"{file} cannot be read ({error}): repeat `nvflare package`") from error
     return None
 
 
@@ -279,14 +263,12 @@ class Certificate:
         if _now() > self.until:
             raise ConfigError(
                 f"{self.where} has expired on {_shown(self.until)}, and the clock of this machine says "
-                f"{_shown(_now())}: request a new one",
-                key="certificate-expired",
+                f"{_shown(_now())}: request a new one"
             )
         if _now() < self.since:
             raise ConfigError(
                 f"{self.where} is valid from {_shown(self.since)} on, and the clock of this machine says "
-                f"{_shown(_now())}: set the clock",
-                key="certificate-not-yet-valid",
+                f"{_shown(_now())}: set the clock"
             )
 
 
@@ -294,9 +276,7 @@ def _read(file: Path) -> Certificate:
     try:
         return _of(ssl.PEM_cert_to_DER_cert(file.read_text()), str(file))
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{file} cannot be read ({error}): repeat `nvflare package`", key="certificate-unreadable"
-        ) from error
+        raise ConfigError(f"{file} cannot be read ({error}): repeat `nvflare package`") from error
 
 
 def _of(content: bytes, where: str) -> Certificate:

@@ -53,9 +53,9 @@ class RunPlan:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
-            check_number(name, getattr(self, name), "[1, inf)", key="plan-number-below-one", optional=False)
+            check_number(name, getattr(self, name), "[1, inf)", optional=False)
         if not all(factor > 0 for factor in self.lr_factors.values()):
-            raise ConfigError("lr_factors: expected factors above 0", key="plan-lr-factors-not-positive")
+            raise ConfigError("lr_factors: expected factors above 0")
 
     def round(self, asked: Train, schedule: Schedule, measures: bool = False) -> Round:
         """Return a round from the schedule; a measuring round trains nothing.
@@ -64,7 +64,7 @@ class RunPlan:
             ConfigError: If there is no such round.
         """
         if not 0 <= asked.index < self.rounds:
-            raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}", key="plan-round-unknown")
+            raise ConfigError(f"round: expected 1 to {self.rounds}, found {asked.index + 1}")
         plan = vars(schedule.plan(asked.index)) | ({"window": 0} if measures else {})
         plan |= {"participation": torch.tensor(1.0), "moments": not measures or asked.moments}
         return Round(asked.index, seed=self.seed, cohort=tuple(asked.cohort), **plan)
@@ -99,10 +99,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
     try:
         plan = made(RunPlan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
-            raise Mistyped(
-                f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out",
-                key="model-starts-from-file",
-            )
+            raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out")
         model = with_classes(plan.model, classes, table)
         with torch.random.fork_rng(devices=[]):
             check_size(model, table, parameters)
@@ -111,7 +108,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
             schedule = built(Schedule | None, plan.schedule, "schedule", table)
             return Recipe(plan, module, aggregators, schedule or ConstantSchedule())
     except Mistyped as error:
-        raise ConfigError(f"the plan cannot be built here: {error}", key=error.key) from error
+        raise ConfigError(f"the plan cannot be built here: {error}") from error
 
 
 def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table) -> dict[str, Any]:
@@ -121,7 +118,7 @@ def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table)
         Mistyped: If the table does not have the model's class.
     """
     if not isinstance(model.get("class_path"), str):
-        raise Mistyped("model: expected a class_path", key="model-class-path-missing")
+        raise Mistyped("model: expected a class_path")
     cls, options = table.get(model["class_path"], LightningModule, "model"), dict(model.get("init_args") or {})
     if "classes" in signature(cls).parameters:
         options["classes"] = list(classes)
@@ -140,9 +137,7 @@ def check_size(model: Mapping[str, Any], table: Table, parameters: float) -> Non
     except Exception:  # its constructor reads a value; a real mistake shows when the model is built
         return
     if count > parameters:
-        raise ConfigError(
-            f"a model of {count:,} weights; limits.parameters allows {parameters:,}", key="limit-parameters"
-        )
+        raise ConfigError(f"a model of {count:,} weights; limits.parameters allows {parameters:,}")
 
 
 def without_start(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,18 +17,7 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.messages import State
 from fedlit.core.system.files import whole
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import (
-    FAILED,
-    SOON,
-    ClientInfo,
-    Failure,
-    Hello,
-    SiteInfo,
-    check_run,
-    known_key,
-    new_run,
-    printable,
-)
+from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, SiteInfo, check_run, new_run, printable
 from fedlit.sites.transport import NoReply, Transport
 
 FILE = "sites.json"
@@ -59,10 +48,7 @@ class Roster:
     def __post_init__(self) -> None:
         names = [site.name for site in self.site_infos]
         if unknown := [name for name in self.fresh if name not in names]:
-            raise ConfigError(
-                f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}",
-                key="fresh-state-site-unknown",
-            )
+            raise ConfigError(f"--fresh_state: expected names among {', '.join(names)}, found {unknown[0]}")
 
     @property
     def site_of(self) -> dict[str, str]:
@@ -95,8 +81,7 @@ class Roster:
             if begun:
                 raise CheckpointError(
                     f"{directory} is a run without sites: its clients' states are in its checkpoints, and no site has "
-                    "them; resume without --sites, or start a new run",
-                    key="run-without-sites",
+                    "them; resume without --sites, or start a new run"
                 )
             self._write(file, {})
         try:
@@ -105,16 +90,14 @@ class Roster:
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
-                f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it",
-                key="roster-unreadable",
+                f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it"
             ) from error
         for client, site in self.site_of.items():
             if before.get(client, site) != site:
                 raise CheckpointError(
                     f"client {client!r} was at site {before[client]!r} when the run began, and is at {site!r} now: "
                     "its state is at the former; resume with the same clients at each site (sites may leave and "
-                    "join), or start a new run",
-                    key="client-at-other-site",
+                    "join), or start a new run"
                 )
         if self.site_of.keys() - before.keys():
             self._write(file, before)
@@ -219,7 +202,7 @@ def gather(
             )
     problems += _misnamed(site_infos)
     if problems:
-        raise ConfigError("--sites: " + "; ".join(problems), key="sites-not-ready")
+        raise ConfigError("--sites: " + "; ".join(problems))
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
     return [site_infos[site] for site in sorted(site_infos)], arrays
 
@@ -244,24 +227,22 @@ def _misnamed(site_infos: Mapping[str, SiteInfo]) -> list[str]:
 def _site_info(site: str, answer: Envelope | NoReply) -> SiteInfo:
     """Return a site's answer to `Hello`."""
     if isinstance(answer, NoReply):
-        raise InvalidMessageError(answer.reason, key="hello-not-answered")
+        raise InvalidMessageError(answer.reason)
     if answer.verb == FAILED:
         failure = answer.message(Failure)
-        raise InvalidMessageError(failure.reason, key=known_key(failure.key) or "hello-refused")
+        raise InvalidMessageError(failure.reason)
     site_info = answer.message(SiteInfo)
     odd = [name for name in (site_info.name, *site_info.classes) if not name or printable(name, 200) != name]
     if odd or (not site_info.classes and any(info.classes for info in site_info.clients)):
         raise InvalidMessageError(
             f"expected a printable name of the site and of each class, found "
-            f"{printable(odd[0], 60) if odd else 'none'!r}",
-            key="hello-names-not-printable",
+            f"{printable(odd[0], 60) if odd else 'none'!r}"
         )
     for info in site_info.clients:
         _check_info(info, site_info.classes)
     if site_info.fedlit != __version__:
         raise InvalidMessageError(
-            f"it has fedlit {site_info.fedlit}, and the server has {__version__}; install the same version",
-            key="hello-version-differs",
+            f"it has fedlit {site_info.fedlit}, and the server has {__version__}; install the same version"
         )
     return site_info
 
@@ -270,39 +251,33 @@ def _check_info(info: ClientInfo, classes: Sequence[str]) -> None:
     """Check a site's report about a client."""
     if not info.name or printable(info.name, 200) != info.name or info.name != info.name.strip():
         raise InvalidMessageError(
-            f"a client's name {printable(info.name, 60)!r}: expected at most 200 printable characters",
-            key="hello-client-name",
+            f"a client's name {printable(info.name, 60)!r}: expected at most 200 printable characters"
         )
     if unknown := [name for name in info.classes if name not in classes]:
         raise InvalidMessageError(
-            f"client {info.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes",
-            key="hello-client-class-unknown",
+            f"client {info.name!r} labels {printable(unknown[0], 60)!r}, which is not one of its classes"
         )
     for part in PARTS:
         size = getattr(info, part)
         if size is not None and not 0 <= size < 2**40:
             raise InvalidMessageError(
-                f"client {info.name!r}: expected a possible number of images in {part}, found {size}",
-                key="hello-image-count",
+                f"client {info.name!r}: expected a possible number of images in {part}, found {size}"
             )
     texts = [*info.groups, *(value for values in info.groups.values() for value in values)]
     if odd := [text for text in texts if not text or printable(text, 200) != text]:
         raise InvalidMessageError(
-            f"client {info.name!r}: expected printable names and values of groups, found {printable(odd[0], 60)!r}",
-            key="hello-groups-unprintable",
+            f"client {info.name!r}: expected printable names and values of groups, found {printable(odd[0], 60)!r}"
         )
     for part, counts in info.counts.items():
         size = getattr(info, part) if part in PARTS else None
         if size is None or len(counts) != 2 or any(len(each) != len(classes) for each in counts):
             raise InvalidMessageError(
-                f"client {info.name!r}: counts of {printable(part, 20)!r} that do not fit its classes",
-                key="hello-counts-misfit",
+                f"client {info.name!r}: counts of {printable(part, 20)!r} that do not fit its classes"
             )
         for positives, negatives in zip(*counts, strict=True):
             if (positives is None) != (negatives is None) or not 0 <= (positives or 0) + (negatives or 0) <= size:
                 raise InvalidMessageError(
-                    f"client {info.name!r}: {positives} positives and {negatives} negatives of {size} images",
-                    key="hello-positives-contradiction",
+                    f"client {info.name!r}: {positives} positives and {negatives} negatives of {size} images"
                 )
 
 

@@ -82,7 +82,7 @@ def _limited_time(seconds: float) -> Iterator[None]:
     """Context manager that raises an error after a number of seconds, which becomes the site's answer."""
 
     def late(*_: Any) -> None:
-        raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}", key="limit-seconds")
+        raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}")
 
     if not hasattr(signal, "setitimer"):
         yield

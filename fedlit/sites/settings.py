@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import checked
 from fedlit.data.federated import FederatedDataModule
@@ -51,15 +51,12 @@ class SiteSettings:
 
     def __post_init__(self) -> None:
         if not self.name.strip():
-            raise ConfigError("name: expected the name of the site, found an empty one", key="site-name-empty")
+            raise ConfigError("name: expected the name of the site, found an empty one")
         if self.state_days is not None and not self.state_days > 0:
-            raise ConfigError(
-                f"state_days: expected a number of days above 0, or null, found {self.state_days}",
-                key="state-days-not-positive",
-            )
+            raise ConfigError(f"state_days: expected a number of days above 0, or null, found {self.state_days}")
         match = SHARE.fullmatch(self.share or "1 of 1")
         if match is None or int(match[1]) > int(match[2]):
-            raise ConfigError(f"share: expected a share such as 2 of 3, found {self.share!r}", key="share-invalid")
+            raise ConfigError(f"share: expected a share such as 2 of 3, found {self.share!r}")
         self.position, self.sites = int(match[1]) - 1, int(match[2])
 
     @property
@@ -77,9 +74,7 @@ def read_settings(file: Path) -> SiteSettings:
     try:
         return settings_of(documents.load(file))
     except (ConfigError, ValueError, OSError) as error:
-        raise ConfigError(
-            f"{file}: {str(error).removeprefix(f'{file}: ')}", key=key_of(error, "site-file-unreadable")
-        ) from error
+        raise ConfigError(f"{file}: {str(error).removeprefix(f'{file}: ')}") from error
 
 
 def settings_of(values: Any) -> SiteSettings:
@@ -89,10 +84,7 @@ def settings_of(values: Any) -> SiteSettings:
         ConfigError: If a value is not valid; names the key.
     """
     if not isinstance(values, dict):
-        raise ConfigError(
-            f"expected the keys of a site, found {yaml.safe_dump(values)[:60].strip()!r}",
-            key="site-settings-not-a-mapping",
-        )
+        raise ConfigError(f"expected the keys of a site, found {yaml.safe_dump(values)[:60].strip()!r}")
     for axis in ("data", "partitions"):
         shipped(axis)  # importing the classes registers their short names
     parser = Parser(exit_on_error=False)
@@ -102,6 +94,4 @@ def settings_of(values: Any) -> SiteSettings:
     except (ArgumentError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
-        raise ConfigError(
-            explain(error, Sources(()), parser.get_defaults().as_dict()), key=key_of(error, "site-settings-invalid")
-        ) from error
+        raise ConfigError(explain(error, Sources(()), parser.get_defaults().as_dict())) from error

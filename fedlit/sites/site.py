@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fedlit import __version__
-from fedlit.core.errors import key_of
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
@@ -76,8 +75,7 @@ class ResidentSite:
             if envelope.verb not in self._verbs:
                 raise InvalidMessageError(
                     f"verb: expected one of {', '.join(self._verbs)}, found {envelope.verb[:20]!r}; "
-                    "install the same fedlit on both sides",
-                    key="verb-unknown",
+                    "install the same fedlit on both sides"
                 )
             self.policy.check_verb(envelope.verb)
             entry, reply = self._verbs[envelope.verb](envelope, entry)
@@ -90,14 +88,12 @@ class ResidentSite:
         if asked.fedlit != __version__:
             raise IncompatibleError(
                 f"it has fedlit {__version__}, and the server has {asked.fedlit}: results of two versions may differ; "
-                "install the same version",
-                key="versions-differ",
+                "install the same version"
             )
         if odd := lacking([{"class_path": path} for path in asked.needs], self._table):
             raise PolicyError(
                 f"its policy does not allow {', '.join(odd)}; to allow it, the site can write "
-                f"{line_to_add([*policy.allow, *odd])} under policy",
-                key="class-not-allowed",
+                f"{line_to_add([*policy.allow, *odd])} under policy"
             )
         floors = policy.floors
         site_info = messages.SiteInfo(
@@ -118,8 +114,7 @@ class ResidentSite:
         plan = made.plan
         if plan.weights and plan.weights != envelope.digest:
             raise PolicyError(
-                f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}",
-                key="plan-weights-differ",
+                f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}"
             )
         clients = members(self._data, asked.clients, plan)
         sizes = {name: client.examples for name, client in clients.items()}
@@ -175,18 +170,15 @@ class ResidentSite:
         ready, task, entry = self._task(envelope, entry, messages.Look, "an evaluation")
         look = task.asked
         if look.holder not in self._data.module.clients:
-            raise IncompatibleError(f"it has no client {look.holder!r}", key="evaluation-client-unknown")
+            raise IncompatibleError(f"it has no client {look.holder!r}")
         if not -1 <= look.at <= ready.plan.rounds:
-            raise IncompatibleError(
-                f"evaluate: expected a round from -1 to {ready.plan.rounds}, found {look.at}",
-                key="evaluation-round-out-of-range",
-            )
+            raise IncompatibleError(f"evaluate: expected a round from -1 to {ready.plan.rounds}, found {look.at}")
         entry = replace(entry, view=view_of(look), at=look.at)
         self.policy.check_look(look, task.run, entry.question, self._ledger)
         state = None if task.client is None else ready.state(task)
         view = View(task.client, look.holder, look.part, look.method, look.limit)
         if getattr(self._data.module.clients[look.holder], look.part) is None:
-            raise IncompatibleError(f"client {look.holder!r} has no part {look.part!r}", key="evaluation-part-unknown")
+            raise IncompatibleError(f"client {look.holder!r} has no part {look.part!r}")
         with reading():
             scored = ready.worker.evaluate(view, state, ready.down(envelope))
         entry = replace(entry, examples=scored.examples)
@@ -209,14 +201,10 @@ class ResidentSite:
         if not 0 <= asked.rounds <= plan.rounds or len(asked.learned) != len(classes):
             raise InvalidMessageError(
                 f"model: expected one after 0 to {plan.rounds} rounds, of {len(classes)} classes, found one after "
-                f"{asked.rounds} rounds, of {len(asked.learned)} classes",
-                key="kept-model-of-other-run",
+                f"{asked.rounds} rounds, of {len(asked.learned)} classes"
             )
         if envelope.vectors.keys() != {"w", "stats"}:
-            raise InvalidMessageError(
-                f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}",
-                key="kept-model-vectors",
-            )
+            raise InvalidMessageError(f"model: expected the vectors w and stats, found {', '.join(envelope.vectors)}")
         ready.load(task, ready.down(envelope))
         notes = {"round": asked.rounds, "classes": classes, "learned": asked.learned}
         notes["exclusive"] = ready.worker.link is not None
@@ -239,9 +227,7 @@ class ResidentSite:
         """
         task = _checked(envelope.message(messages.Task))
         if not isinstance(task.asked, kind):
-            raise InvalidMessageError(
-                f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}", key="message-kind-differs"
-            )
+            raise InvalidMessageError(f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}")
         ready = self._ready_for(task)
         named = {key: value for key, value in envelope.content.items() if key not in ("durable", "fresh")}
         question = digest({"asked": named, "vectors": envelope.digest})
@@ -253,8 +239,7 @@ class ResidentSite:
         if odd := lacking(config, self._table):
             raise PolicyError(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
-                f"policy",
-                key="plan-class-not-allowed",
+                f"policy"
             )
         return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
 
@@ -262,12 +247,11 @@ class ResidentSite:
         """Return the prepared run, if the message is for it and its layout is the server's."""
         ready, asked = self._ready, (message.run, message.fingerprint)
         if ready is None or (ready.asked.run, ready.asked.fingerprint) != asked:
-            raise Unprepared("it has not prepared this run", key="run-not-prepared")
+            raise Unprepared("it has not prepared this run")
         if ready.layout.fingerprint != message.fingerprint:
             raise IncompatibleError(
                 f"the layout of the model: expected the server's, {message.fingerprint}, found "
-                f"{ready.layout.fingerprint}",
-                key="site-layout-differs",
+                f"{ready.layout.fingerprint}"
             )
         return ready
 
@@ -304,5 +288,5 @@ def _checked(message: Any) -> Any:
     try:
         messages.check_run(message.run)
     except ValueError as error:
-        raise InvalidMessageError(str(error), key=key_of(error, "run-id-invalid")) from error
+        raise InvalidMessageError(str(error)) from error
     return message

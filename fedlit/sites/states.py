@@ -60,8 +60,7 @@ class SiteStates:
             return ClientState.from_tensors(tensors, self.aggregators)
         except Exception as error:  # torch raises any error for a file that was changed
             raise MissingState(
-                f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}",
-                key="site-state-unreadable",
+                f"{file} cannot be read: {(str(error) or type(error).__name__).splitlines()[0]}"
             ) from error
 
     def commit(self, client: str, accepted: int | None, durable: Sequence[int], fresh: bool = False) -> None:
@@ -100,8 +99,7 @@ class SiteStates:
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise StateWriteError(
                 f"the state of client {client!r} cannot be written to {file.parent}: "
-                f"{getattr(reason, 'strerror', None) or reason}; free disk space there",
-                key="site-state-not-written",
+                f"{getattr(reason, 'strerror', None) or reason}; free disk space there"
             ) from error
 
     def _find(self, client: str, accepted: int | None, fresh: bool) -> Path | None:
@@ -117,8 +115,7 @@ class SiteStates:
         raise MissingState(
             f"the state of client {client!r} after round {accepted} is not in "
             f"{self._file(client, 'round', accepted).parent}, which has {', '.join(there) or 'no states'}; restore it "
-            "from a copy, or resume with --fresh_state, without what the client has kept so far",
-            key="client-state-not-at-site",
+            "from a copy, or resume with --fresh_state, without what the client has kept so far"
         )
 
     def _files(self, client: str) -> list[tuple[str, int, Path]]:
@@ -130,7 +127,7 @@ class SiteStates:
         check_run(self.run)
         folder = self.folder / self.run / folder_name(client)
         if not folder.resolve().is_relative_to(self.folder.resolve()):
-            raise MissingState(f"{folder} is not in {self.folder}", key="state-not-in-folder")
+            raise MissingState(f"{folder} is not in {self.folder}")
         return folder / f"{kind}-{number:06d}.pt"
 
 

@@ -56,23 +56,20 @@ class Lead:
         if not admin.exists():
             raise ConfigError(
                 f"--sites {folder}: expected loopback: and a number of sites, or a lead's folder with {ADMIN_FILE}, "
-                "found no such file",
-                key="lead-folder-missing",
+                "found no such file"
             )
         if not sites_file.exists():
             raise ConfigError(
-                f"--sites {folder}: write {sites_file} with the names of the sites, such as: sites: [north, south]",
-                key="lead-file-missing",
+                f"--sites {folder}: write {sites_file} with the names of the sites, such as: sites: [north, south]"
             )
         values = documents.load(sites_file)
         sites = values.get("sites") if isinstance(values, dict) and values.keys() == {"sites"} else None
         if not isinstance(sites, list) or not sites or not all(isinstance(name, str) for name in sites):
             raise ConfigError(
-                f"{sites_file}: expected sites: and a list of their names, such as: sites: [north, south]",
-                key="lead-file-without-sites",
+                f"{sites_file}: expected sites: and a list of their names, such as: sites: [north, south]"
             )
         if len(set(sites)) < len(sites):
-            raise ConfigError(f"{sites_file}: sites: a name appears twice; remove one", key="lead-file-site-twice")
+            raise ConfigError(f"{sites_file}: sites: a name appears twice; remove one")
         user = json.loads(admin.read_text())["admin"]
         return cls(folder.absolute(), str(user["username"]), tuple(sites), str(user.get("host", cls.server)))
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 from lightning.pytorch import LightningModule
 
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import PRECISIONS, launch, make_fabric
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
@@ -62,17 +62,12 @@ class ServerSettings:
         try:
             settings = made(cls, values, "")
         except Mistyped as error:
-            raise ConfigError(f"{file} at the server: {error}", key=error.key) from error
+            raise ConfigError(f"{file} at the server: {error}") from error
         if not Path(settings.home).is_dir():
-            raise ConfigError(
-                f"{file} at the server: home: expected an existing folder, found {settings.home!r}",
-                key="server-home-missing",
-            )
+            raise ConfigError(f"{file} at the server: home: expected an existing folder, found {settings.home!r}")
         if settings.job_days is not None and not settings.job_days > 0:
             raise ConfigError(
-                f"{file} at the server: job_days: expected a number of days above 0, or null, found "
-                f"{settings.job_days}",
-                key="job-days-not-positive",
+                f"{file} at the server: job_days: expected a number of days above 0, or null, found {settings.job_days}"
             )
         return settings
 
@@ -133,8 +128,7 @@ def to_json(experiment: Experiment, weights: str | None = None) -> str:
         return json.dumps({"data": described, "settings": settings}, indent=1, allow_nan=False)
     except ValueError as error:
         raise ConfigError(
-            f"--sites: the configuration holds NaN or infinity, which cannot be sent ({error}); use a finite number",
-            key="configuration-not-finite",
+            f"--sites: the configuration holds NaN or infinity, which cannot be sent ({error}); use a finite number"
         ) from error
 
 
@@ -150,37 +144,30 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
         try:
             content = strict_json(text.encode())
         except ValueError as error:
-            raise Mistyped(f"expected JSON that fedlit has written: {error}", key="submitted-not-json") from error
+            raise Mistyped(f"expected JSON that fedlit has written: {error}") from error
         submitted = made(Submitted, content, "")
         settings = {**submitted.settings, "run_dir": own.run_dir, "logger": own.logger}
         wanted = _wanted(settings)
         if odd := lacking([wanted.model, wanted.federation, wanted.phases, wanted.callbacks], table):
             raise Mistyped(
                 f"the server does not allow {', '.join(odd)}; its administrator may add "
-                f"{line_to_add([*own.allow, *odd])} to its file",
-                key="server-class-not-allowed",
+                f"{line_to_add([*own.allow, *odd])} to its file"
             )
         with ready(_made(submitted, settings, wanted, own, table, name)) as experiment:
             yield experiment
     except (Mistyped, RecursionError) as error:
-        raise ConfigError(
-            f"the configuration at the server: {str(error) or 'nested too deeply'}",
-            key=key_of(error, "submitted-configuration-invalid"),
-        ) from error
+        raise ConfigError(f"the configuration at the server: {str(error) or 'nested too deeply'}") from error
 
 
 def _wanted(settings: Mapping[str, Any]) -> Wanted:
     keys = [each.name for each in fields(Wanted) if each.name != "precision"]
     if missing := [key for key in keys if key not in settings]:
-        raise Mistyped(f"{missing[0]} is missing", key="submitted-key-missing")
+        raise Mistyped(f"{missing[0]} is missing")
     precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
     wanted = made(Wanted, {key: settings[key] for key in keys} | {"precision": precision}, "")
     check_name("experiment", wanted.experiment, OF_RUNS)
     if wanted.precision not in PRECISIONS:
-        raise Mistyped(
-            f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}",
-            key="submitted-precision",
-        )
+        raise Mistyped(f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}")
     return wanted
 
 
@@ -224,8 +211,7 @@ def _with_weights(model: Mapping[str, Any], own: ServerSettings) -> dict[str, An
     if asked is not None and asked not in own.weights:
         known = ", ".join(own.weights) or "none"
         raise Mistyped(
-            f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}",
-            key="server-weights-unknown",
+            f"model.weights: expected a name that the server's file lists ({known}), found {str(asked)[:60]!r}"
         )
     options |= {} if asked is None else {"weights": Path(own.weights[asked])}
     return {**model, "init_args": options}

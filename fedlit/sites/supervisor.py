@@ -111,26 +111,20 @@ class Supervisor:
                     self._abort(job)
                 raise
             if ending is not None and ending.kind == "failed":
-                raise TrainingError(ending.reason, key="job-failed")
+                raise TrainingError(ending.reason)
             if ending is not None and (ending.kind == "finished" or self._asked_to_stop):
                 return ending
             if self._asked_to_stop:
                 return Ending("stopped")
             self._wait_for_end(job)
             if not job.cut and self._status(job) == RunStatus.FINISHED_ABORTED.value:
-                raise TrainingError(
-                    "the job was aborted with NVFlare's own commands; to resume, use --ckpt_path last",
-                    key="job-aborted-by-command",
-                )
+                raise TrainingError("the job was aborted with NVFlare's own commands; to resume, use --ckpt_path last")
             self._run = job.report.get("run") or self._run
             progress = int(job.report.get("kept", 0))
             most_progress, fruitless = max(most_progress, progress), 0 if progress > most_progress else fruitless + 1
             if fruitless > ATTEMPTS:
                 reason = ending.reason if ending else "see the logs of the server and of the sites"
-                raise TrainingError(
-                    f"the job has ended {fruitless} times without a new checkpoint: {reason}",
-                    key="job-without-progress",
-                )
+                raise TrainingError(f"the job has ended {fruitless} times without a new checkpoint: {reason}")
             self._say("the run resumes from its last checkpoint, in a new job")
             job = self._job = None
 
@@ -150,8 +144,7 @@ class Supervisor:
                 if not self._hold(report["run"]):
                     raise ConfigError(
                         f"--sites {self._lead.folder}: another command is watching this run; wait until it ends, or "
-                        f"end it",
-                        key="run-watched-already",
+                        f"end it"
                     )
                 self._say(
                     "a job is running this run: watching it; it keeps the configuration with which it was submitted"
@@ -222,7 +215,7 @@ class Supervisor:
                 try:
                     job = self._link.ask(lambda session: session.submit_job(str(path), submit_token=token))
                 except api_spec.InvalidJobDefinition as error:
-                    raise ConfigError(f"the server does not accept the job: {error}", key="job-not-accepted") from error
+                    raise ConfigError(f"the server does not accept the job: {error}") from error
                 if job is not None:
                     return job
                 time.sleep(LOOK)

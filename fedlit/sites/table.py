@@ -53,14 +53,12 @@ def table_of(allow: Sequence[str] = ()) -> Table:
             cls = getattr(import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
             raise ConfigError(
-                f"allow: {path} cannot be imported: {error}; install the package, or remove the path",
-                key="allowed-class-not-imported",
+                f"allow: {path} cannot be imported: {error}; install the package, or remove the path"
             ) from error
         if not isinstance(cls, type) or not issubclass(cls, BASES):
             raise ConfigError(
                 f"allow: expected classes that derive from one of {', '.join(base.__name__ for base in BASES)}, "
-                f"found {path}",
-                key="allowed-class-of-other-base",
+                f"found {path}"
             )
         allowed |= dict.fromkeys((path, _path(cls)), cls)
     return Table(shipped_classes() | allowed, BASES)

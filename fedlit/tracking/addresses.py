@@ -94,15 +94,11 @@ def completed(key: str, address: str, environment: Mapping[str, str] = os.enviro
     if web and (environment.get(TOKEN) or (environment.get(USER) and environment.get(PASSWORD))):
         return shown
     if web and environment.get(USER):
-        raise ConfigError(
-            f"--{key}: {shown} needs {USER} and {PASSWORD}; {PASSWORD} is missing in the environment",
-            key="mlflow-password-missing",
-        )
+        raise ConfigError(f"--{key}: {shown} needs {USER} and {PASSWORD}; {PASSWORD} is missing in the environment")
     variables = f"set {USER} and {PASSWORD}, or {TOKEN}, or {URI}" if web else f"set {URI} to the whole address"
     raise ConfigError(
         f"--{key}: the credentials for {shown} are missing, as configurations are stored without them; {variables} in "
-        f"the environment, or pass the address again: --{key} ADDRESS",
-        key="credentials-missing",
+        f"the environment, or pass the address again: --{key} ADDRESS"
     )
 
 
@@ -124,8 +120,7 @@ def absolute(uri: str) -> str:
         raise ConfigError(
             f"{uri}: the name of the working directory {Path.cwd()} contains {odd[0]}, which has a special meaning "
             "in the address of a database; rename the directory, use a store in another one "
-            "(sqlite:////FOLDER/mlflow.db), or none (--logger false)",
-            key="database-folder-name",
+            "(sqlite:////FOLDER/mlflow.db), or none (--logger false)"
         )
     return f"sqlite:///{Path(path).absolute().as_posix()}"
 

@@ -194,17 +194,13 @@ class MetricsFile:
         text = line.decode(errors="replace").strip()
         return DataError(
             f"{self.path}, line {number}: expected {self.header.strip()!r}, found {text!r}; correct or remove the "
-            "line, or move the file away: later metrics are then written to a new file",
-            key="metrics-line-malformed",
+            "line, or move the file away: later metrics are then written to a new file"
         )
 
 
 def _quoted(key: str) -> str:
     if "\n" in key or "\r" in key or '"' in key:
-        raise DataError(
-            f"metric: expected a name without line breaks and double quotes, found {key!r}; rename it",
-            key="metric-name-invalid",
-        )
+        raise DataError(f"metric: expected a name without line breaks and double quotes, found {key!r}; rename it")
     return f'"{key}"' if "," in key else key
 
 

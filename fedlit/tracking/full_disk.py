@@ -35,7 +35,5 @@ def full_disk_explained(run: Path) -> Iterator[None]:
         usage = shutil.disk_usage(folder)
         free = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {folder}"
         raise TrainingError(
-            f"{place}: cannot be written: {reason.strerror} ({free}). Free disk space or raise the quota, then "
-            f"{onward}",
-            key="disk-full",
+            f"{place}: cannot be written: {reason.strerror} ({free}). Free disk space or raise the quota, then {onward}"
         ) from error

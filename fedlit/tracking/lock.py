@@ -70,21 +70,17 @@ class RunLock:
             holder = LockHolder.read(self.directory)
             raise ConfigError(
                 f"{self.directory}: another process is using this run: {holder or 'it has just started'}. Wait for it "
-                "to end or stop it, then repeat the command",
-                key="run-used-by-process",
+                "to end or stop it, then repeat the command"
             ) from None
         except OSError as error:
-            raise ConfigError(
-                f"{self.directory}: cannot write there: {error.strerror or error}", key="run-not-writable"
-            ) from error
+            raise ConfigError(f"{self.directory}: cannot write there: {error.strerror or error}") from error
         here, holder = LockHolder.here(), LockHolder.read(self.directory)
         if holder is not None and not holder.is_near(here):
             self._lock.release()
             raise ConfigError(
                 f"{self.directory}: this run is held by {holder}; this host, {here.host}, cannot check if it is still "
                 "running. Wait for it to end or stop it. If that process or host is dead, remove "
-                f"{self.directory / HOLDER} and repeat the command",
-                key="run-held-by-other-host",
+                f"{self.directory / HOLDER} and repeat the command"
             )
         (self.directory / HOLDER).write_text(json.dumps(asdict(here)) + "\n")
 

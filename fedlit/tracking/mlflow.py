@@ -74,27 +74,23 @@ class MLflowTracker(Tracker):
         if importlib.util.find_spec("mlflow") is None:
             raise ConfigError(
                 "logger: MLflow is not installed; install it with `pip install mlflow`, or run without it: "
-                "`--logger false`",
-                key="mlflow-missing",
+                "`--logger false`"
             )
         if tracking_uri == "":
             raise ConfigError(
-                "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value",
-                key="tracking-uri-empty",
+                "tracking_uri: expected sqlite:///FILE, another database URI, or http(s)://..., found an empty value"
             )
         if artifact_location and without_credentials(artifact_location) != artifact_location:
             raise ConfigError(
                 "artifact_location: expected an address without credentials, found "
                 f"{without_credentials(artifact_location)} with credentials, which MLflow would store in its database "
                 "and show to all users; pass them to the store's client, such as AWS_ACCESS_KEY_ID in the environment "
-                "or ~/.netrc",
-                key="artifact-location-with-credentials",
+                "or ~/.netrc"
             )
         if flush_seconds <= 0 or finish_seconds < 0:
             raise ConfigError(
                 f"logger: expected flush_seconds above 0 and finish_seconds of at least 0, found {flush_seconds} and "
-                f"{finish_seconds}",
-                key="logger-seconds-out-of-range",
+                f"{finish_seconds}"
             )
         self.tracking_uri = store_address(tracking_uri)
         self._by_default = self.tracking_uri == DATABASE and not tracking_uri

@@ -30,21 +30,16 @@ def remove_from_mlflow(directory: Path, tracking_uri: str | None = None) -> str:
         return ""
     uri, run_id = tracking_uri or noted[0], noted[1]
     if not prepare():
-        raise ConfigError(
-            f"{directory}: its MLflow run needs the package mlflow; install it, or delete the folder",
-            key="removal-needs-mlflow",
-        )
+        raise ConfigError(f"{directory}: its MLflow run needs the package mlflow; install it, or delete the folder")
     if missing := absent(uri):
-        raise ConfigError(
-            f"{directory}: MLflow at {without_credentials(uri)}: {missing}; {OTHERWISE}", key="removal-store-missing"
-        )
+        raise ConfigError(f"{directory}: MLflow at {without_credentials(uri)}: {missing}; {OTHERWISE}")
     try:
         return _delete(connect(uri), run_id)
     except Exception as error:
         if error_code(error) == "RESOURCE_DOES_NOT_EXIST":
             return "; MLflow no longer had it"
         reason = f"MLflow at {without_credentials(uri)}: {cause(error, uri)}"
-        raise ConfigError(f"{directory}: {reason}; {OTHERWISE}", key="removal-store-failed") from error
+        raise ConfigError(f"{directory}: {reason}; {OTHERWISE}") from error
 
 
 def _delete(client: Any, run_id: str) -> str:

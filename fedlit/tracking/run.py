@@ -76,8 +76,7 @@ class Result:
             raise CheckpointError(
                 f"{file} cannot be read as the result of a run: {type(error).__name__}: {error}. Remove it and resume "
                 f"the run, which tests its model again: fedlit fit --config {directory / 'config.yaml'} --ckpt_path "
-                f"{directory}",
-                key="result-file-damaged",
+                f"{directory}"
             ) from error
 
 
@@ -156,8 +155,7 @@ class Run:
         if self._started and not self._in_place:
             raise TrainingError(
                 f"{self.directory} was renamed or deleted while its run trained. If it was renamed, resume it under "
-                "its new name NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW",
-                key="run-directory-renamed",
+                "its new name NEW: fedlit fit --config NEW/config.yaml --ckpt_path NEW"
             )
 
     @property
@@ -230,8 +228,7 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
             pass
         except OSError as error:
             raise ConfigError(
-                f"--run_dir {root}: cannot create {path}: {error.strerror}; choose another folder",
-                key="run-dir-not-created",
+                f"--run_dir {root}: cannot create {path}: {error.strerror}; choose another folder"
             ) from error
         with suppress(FileNotFoundError):
             (path / RESERVED).unlink()  # the process that deletes it takes the directory
@@ -244,14 +241,10 @@ def check_writable(root: Path, experiment: str) -> None:
     folders = (root / experiment, root, *root.absolute().parents)
     existing = next((path for path in folders if os.path.lexists(path)), Path.cwd())
     if not existing.is_dir():
-        raise ConfigError(
-            f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder",
-            key="run-dir-is-a-file",
-        )
+        raise ConfigError(f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise ConfigError(
-            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions",
-            key="run-dir-not-writable",
+            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions"
         )
 
 
@@ -272,17 +265,14 @@ def find_run(root: Path, experiment: str, which: str, name: str | None = None) -
         newest = max(begun, key=begun.__getitem__)
         path = checkpoint.find(newest / "checkpoints", which)
         if path is None and which == "best":
-            raise CheckpointError(
-                f"{newest} has no best checkpoint yet; use --ckpt_path last", key="no-best-checkpoint"
-            )
+            raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
         return newest, path
     if (Path(which) / "manifest.json").exists():
         return run_of(Path(which)), Path(which)
     if last_checkpoint(Path(which)) is None:
         raise CheckpointError(
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
-            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there",
-            key="checkpoint-not-found",
+            "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
         )
     return Path(which), checkpoint.find(Path(which) / "checkpoints", "last")
 
@@ -335,19 +325,12 @@ def read_config(directory: Path) -> dict:
     try:
         settings = documents.parse(marked(file.read_text()))
     except FileNotFoundError:
-        raise CheckpointError(
-            f"{directory} has no config.yaml: not the directory of a fedlit run", key="run-without-config"
-        ) from None
+        raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise CheckpointError(
-            f"{file} cannot be read as YAML: {reason}; {RESTORE}", key="run-config-not-yaml"
-        ) from error
+        raise CheckpointError(f"{file} cannot be read as YAML: {reason}; {RESTORE}") from error
     if not isinstance(settings, dict):
-        raise CheckpointError(
-            f"{file}: expected the keys of a configuration, found {str(settings)[:80]!r}; {RESTORE}",
-            key="run-config-not-a-mapping",
-        )
+        raise CheckpointError(f"{file}: expected the keys of a configuration, found {str(settings)[:80]!r}; {RESTORE}")
     return settings
 
 
@@ -357,8 +340,7 @@ def check_same_config(directory: Path, config: str) -> None:
         rows = "\n".join(f"  {row}" for row in differences)
         raise CheckpointError(
             f"{directory} was started with another configuration:\n{rows}\nOnly rounds, workers, devices, callbacks "
-            f"and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}",
-            key="resumed-with-other-configuration",
+            f"and logger may change on resume; start a new run, or use --config {directory / 'config.yaml'}"
         )
 
 

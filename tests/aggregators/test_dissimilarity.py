@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
+from fedlit.core.errors import ConfigError
 from fedlit.data.in_memory import GivenClients
 
 federation = partial(federated, rounds=1, weights="uniform")
@@ -107,9 +108,9 @@ def test_between_measurements_nothing_is_sent():
 
 
 def test_what_cannot_be_measured_is_refused():
-    with refused("dissimilarity-with-kept-parts", "'site-0'"):
+    with refused(ConfigError, "'site-0'"):
         simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
-    with refused("dissimilarity-every-below-one", "every and batches", "found 0 and 1"):
+    with refused(ConfigError, "every and batches", "found 0 and 1"):
         GradientDissimilarity(every=0)
 
 

@@ -9,6 +9,7 @@ from torch import nn
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedProx, LocalSGDM
+from fedlit.core.errors import TrainingError
 from fedlit.objectives import BCE
 from fedlit.testing import check_aggregator
 
@@ -73,5 +74,5 @@ def test_what_is_no_term_is_refused():
         def extra_loss(self, ctx, batch):
             return 1.0
 
-    with refused("hook-result-invalid", "Vague.extra_loss", "float"):
+    with refused(TrainingError, "Vague.extra_loss", "float"):
         simulate(ToyNet(), ToyData(), federated([Vague()]))

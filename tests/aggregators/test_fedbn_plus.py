@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.testing import ToyNet
 
@@ -126,5 +127,5 @@ def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
 
 
 def test_fedbn_plus_refuses_a_model_without_normalisation():
-    with refused("no-normalisation-to-freeze", "Scorer"):
+    with refused(ConfigError, "Scorer"):
         FedBNPlus().configure_model(Scorer(hidden=0))

@@ -10,6 +10,7 @@ from torch import nn
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, Scaffold
+from fedlit.core.errors import ConfigError
 
 HEAD = ("head.weight", "head.bias")
 
@@ -134,5 +135,5 @@ def test_control_variates_act_on_the_part_that_steps():
 
 
 def test_a_head_that_leaves_no_step_for_the_body_is_refused():
-    with refused("fedrep-head-too-long", "FedRep.head", "window of 3, found 3"):
+    with refused(ConfigError, "FedRep.head", "window of 3, found 3"):
         federated([FedRep(3)], window=3)

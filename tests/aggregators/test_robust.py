@@ -26,6 +26,7 @@ from fedlit.aggregators import (
     SurgicalHeads,
     TrimmedMean,
 )
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask
 from fedlit.federation.assembly import assemble
@@ -244,7 +245,7 @@ class Untrained(ToyNet):
 )
 def test_too_small_a_cohort_is_refused_before_anybody_trains(aggregator, clients, cut):
     name = type(aggregator).__name__
-    with refused("nothing-or-everything-cut", f"{name}: ", f"{clients} clients", f"found {cut} cut"):
+    with refused(ConfigError, f"{name}: ", f"{clients} clients", f"found {cut} cut"):
         simulate(Untrained(), ToyData(clients), federation([aggregator]))
 
 
@@ -254,11 +255,11 @@ def test_too_few_replies_are_refused():
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     down = given.open_round(server, rnd, session)
-    with refused("nothing-or-everything-cut", "of 2", "found 0", "set federation.quorum"):
+    with refused(TrainingError, "of 2", "found 0", "set federation.quorum"):
         session.engine.run(rnd.cohort[:2], down, replace(rnd, cohort=rnd.cohort[:2]))
 
 
 def test_several_processes_of_fabric_are_refused():
     given = program(ToyNet(), [FedBN(), NormBound()], ToyData(3))
-    with refused("ranks-with-single-replies", "NormBound", "but 2"):
+    with refused(ConfigError, "NormBound", "but 2"):
         FabricEngine(given, SimpleNamespace(world_size=2))

@@ -85,7 +85,7 @@ def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fed
     assert fedlit_cli(f"fit {RUN} {logger} --logger.tags.page {address}")[0] == 0
     assert Remembering.addresses == [address]
     assert leaks(here) == []
-    fedlit_cli(f"fit {again}").refused("credentials-missing", "logger.address", "https://HOST/x")
+    fedlit_cli(f"fit {again}").refused("logger.address", "https://HOST/x")
     assert fedlit_cli(f"test {again}")[0] == 0  # no tracker there
     monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
     assert fedlit_cli(f"fit {again} --logger.tags null")[0] == 0
@@ -106,7 +106,7 @@ def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli)
 
 def test_an_artifact_location_with_a_password_is_refused(here, fedlit_cli):
     ended = fedlit_cli(f"fit {RUN} {WEB} http://127.0.0.1:9 --logger.artifact_location ftp://anna:geheim@HOST/x")
-    ended.refused("artifact-location-with-credentials", "artifact_location")
+    ended.refused("artifact_location")
     assert "geheim" not in ended.out + ended.err
     assert not (here / "runs").exists()
 

@@ -11,6 +11,7 @@ from refusals import refused
 from torch.utils.data import TensorDataset
 
 import fedlit
+from fedlit.core.errors import FedlitError
 from fedlit.models import ImageClassifier
 
 CLASSES = """
@@ -106,7 +107,7 @@ def test_a_value_error_in_python_is_named(options: dict, place: str, classes):
     part = TensorDataset(torch.rand(8, 1, 16, 16), torch.randint(2, (8, 1)).float())
     model = ImageClassifier(("Edema",), "small_cnn", objective=made.get("objective"))
     followers = [made["callbacks"]] if "callbacks" in made else None
-    with refused("custom-class-refuses", place, "own_classes.py, line", "broken"):
+    with refused(FedlitError, place, "own_classes.py, line", "broken"):
         fedlit.fit(model, {"north": (part, part, part)}, rounds=1, workers=1, callbacks=followers)
 
 

@@ -16,6 +16,7 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODA, CODASCA, CODAPlus, FedAvg
 from fedlit.core.batches import BatchStream
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.labels import check_batch
 from fedlit.core.objective import Objective
@@ -247,14 +248,14 @@ def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, object
     module.objective = objective()
     count = 14 - (kind == "a part of tensors")
     said = f"client 'site-1': expected training labels 0, 1 or NaN, found {value:g} for class {CLASSES[2]!r}"
-    with refused("check-labels", said, count):
+    with refused(ConfigError, said, count):
         session(module, data)
 
 
 @pytest.mark.parametrize("value", [-1.0, 2.0, 0.5, float("inf")])
 def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value):
     data = Relabelled({("site-1", 2): value}, Wrapped)
-    with refused("label-not-binary", "'site-1'", "0, 1 or NaN, found", f"{value:g}"):
+    with refused(ConfigError, "'site-1'", "0, 1 or NaN, found", f"{value:g}"):
         settled(net(), data)
 
 

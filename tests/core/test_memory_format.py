@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from toys import CLASSES, ToyNet
 
 from fedlit.aggregators import FedAvg, LocalSCGDAM, Scaffold
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.system.devices import with_channels_last
@@ -240,7 +241,7 @@ def test_auto_chooses_it_where_it_pays_and_works(module, precision, name):
 
 
 def test_a_module_that_cannot_is_told_what_to_set():
-    with refused("channels-last-unsupported", "Viewing"):
+    with refused(TrainingError, "Viewing"):
         trained(made(kind=Viewing), Pictures(), "channels_last")
     trained(made(kind=Viewing), Pictures())
 
@@ -272,7 +273,7 @@ def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
 
 
 def test_bad_values_are_refused_in_words():
-    with refused("argument-type", "memory_format", "'contiguous' or 'channels_last'", "'nhwc'"):
+    with refused(ConfigError, "memory_format", "'contiguous' or 'channels_last'", "'nhwc'"):
         Federation(memory_format="nhwc")
-    with refused("channels-last-without-convolutions", "Linear"):
+    with refused(ConfigError, "Linear"):
         session(Linear(), Pictures(), "channels_last")

@@ -13,6 +13,7 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Scaffold
 from fedlit.core.buffers import OwnBuffers
+from fedlit.core.errors import TrainingError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientState
 
@@ -122,5 +123,5 @@ def test_nothing_is_said_of_modules_without_state(tmp_path: Path):
 
 def test_sys_exit_in_a_worker_process_is_an_error(tmp_path: Path):
     exiting = stepping(lambda module, loss, batch: sys.exit(0))
-    with refused("sys-exit-in-module", "training client 'site-"):
+    with refused(TrainingError, "training client 'site-"):
         fit(seeded(exiting), tmp_path / "run", workers=2)

@@ -10,6 +10,7 @@ from filelock import FileLock
 from own_tables import write_pictures
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data import PhantomCXR
 from fedlit.data.pictures.cached import entries, note_use, remove, select
 from fedlit.data.pictures.decoding import decode_images
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
     files = write_pictures(tmp_path / "png", 20, 64)
     decode_images(files, 64, cache_dir=tmp_path / "cache")
     files[3].write_bytes(b"no image")
-    with refused("images-undecodable", "1 of 5"):
+    with refused(DataError, "1 of 5"):
         decode_images(files[:5], 32, cache_dir=tmp_path / "cache")
     store = ImageStore.from_array(np.zeros((1, 1, 16, 16), np.uint8), tmp_path / "cache")
     os.utime(store.path, (0, time.time() - 40 * 86400))
@@ -79,7 +80,7 @@ def test_what_names_stand_for(folder: Path):
     assert select(found, ["unfinished"]) == [found[1]]
     assert select(found, ["array"]) == [found[2]]
     assert select(found, ["all"], older=30) == [found[2]]
-    with refused("cache-entry-unknown", "imag3s", "'imag3s'"):
+    with refused(DataError, "imag3s", "'imag3s'"):
         select(found, ["imag3s"])
 
 
@@ -102,7 +103,7 @@ def test_the_command(folder: Path, fedlit_cli):
     assert "removed 1 of 3" in out
     assert fedlit_cli(f"data cache --cache_dir {folder} --remove unfinished")[0] == 0
     assert [entry.what for entry in entries(folder)] == ["decoded image files"]
-    fedlit_cli(f"data cache --cache_dir {folder} --remove imag3s").refused("cache-entry-unknown", "'imag3s'", code=2)
+    fedlit_cli(f"data cache --cache_dir {folder} --remove imag3s").refused("'imag3s'", code=2)
 
 
 def test_a_run_is_written_down(tmp_path: Path, monkeypatch, fedlit_cli):

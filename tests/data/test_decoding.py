@@ -13,7 +13,7 @@ from own_tables import opened, people, picture, write_pictures, write_table
 from PIL import Image
 from runs import execute
 
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
 from fedlit.data.pictures.decoders import decoded, duration
@@ -54,11 +54,11 @@ def check(store, rows) -> None:
 def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     damage(files[3]), damage(files[7])
-    with refusals.refused("images-undecodable", "2 of 12", files[3], files[7]):
+    with refusals.refused(DataError, "2 of 12", files[3], files[7]):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert list((tmp_path / "cache").glob("*.npy")) == []
     read.clear()
-    with refusals.refused("images-undecodable", "2 of 12"):
+    with refusals.refused(DataError, "2 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert read == ["003.png", "007.png"]
     for n in (3, 7):
@@ -120,7 +120,7 @@ def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
 def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     damage(files[3])
-    with refusals.refused("images-undecodable", "1 of 12"):
+    with refusals.refused(DataError, "1 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     (partial,) = (tmp_path / "cache").glob("*.partial")
     os.truncate(partial, 700)
@@ -142,7 +142,7 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
         kept = [n for n in range(12) if n not in (3, 7)]
         check(PartOfStore(store, kept), kept)
     assert len(read) == 12
-    with refusals.refused("images-undecodable", "2 of 12"):
+    with refusals.refused(DataError, "2 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert len(read) == 12
 
@@ -189,7 +189,7 @@ def test_organisations_list_what_their_sources_dropped(tmp_path):
 
 @pytest.mark.parametrize("depth", [8, 17])
 def test_other_depths_are_refused(tmp_path, depth):
-    with refusals.refused("depth-out-of-range", "depth", depth):
+    with refusals.refused(DataError, "depth", depth):
         table(tmp_path, depth=depth)
 
 
@@ -217,7 +217,7 @@ def test_damage_everywhere_is_no_damage(tmp_path, small_look):
     files = write_pictures(tmp_path / "png", 40)
     for file in files[10:]:
         damage(file)
-    with refusals.refused("sample-undecodable", "3 of 4"):
+    with refusals.refused(DataError, "3 of 4"):
         decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
 
 
@@ -242,11 +242,11 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     files = write_pictures(tmp_path / "png")
 
     def lacking(file, *rest):
-        raise ConfigError("pip install it", key="package-missing")
+        raise ConfigError("pip install it")
 
     with monkeypatch.context() as patch:
         patch.setattr(pixels, "read_image", lacking)
-        with refusals.refused("package-missing"):
+        with refusals.refused(ConfigError, "pip install it"):
             decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert decode(files, 16, cache_dir=tmp_path / "cache")[1] == {}
 

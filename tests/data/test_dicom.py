@@ -7,6 +7,7 @@ import pytest
 from dicom_files import write_dicom
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.own.image_paths import images_below
 from fedlit.data.pictures.dicom import read_dicom
 from fedlit.data.pictures.images import decode_images, read_image
@@ -76,7 +77,7 @@ def test_suffixes(tmp_path, name):
 def test_other_pictures_are_refused_by_name(tmp_path):
     palette = write_dicom(tmp_path / "palette.dcm", RAMP, "PALETTE COLOR")
     frames = write_dicom(tmp_path / "frames.dcm", RAMP, NumberOfFrames=2)
-    with refused("dicom-without-pixels"):
+    with refused(DataError, "expected a DICOM file with an image, found one without"):
         read_dicom(write_dicom(tmp_path / "header.dcm", RAMP, PixelData=None))
     text = tmp_path / "text.dcm"
     text.write_text("<html>404</html>")
@@ -93,7 +94,7 @@ def test_other_pictures_are_refused_by_name(tmp_path):
 def test_without_pydicom_it_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pydicom", None)
     (tmp_path / "x.dicom").write_bytes(b"any")
-    with refused("dicom-package-missing", "x.dicom", "pip install 'fedlit[dicom]'"):
+    with refused(ConfigError, "x.dicom", "pip install 'fedlit[dicom]'"):
         decode_images([tmp_path / "x.dicom"] * 2, 16, cache_dir=tmp_path / "cache")
     assert list((tmp_path / "cache").glob("*.npy")) == []
 
@@ -182,7 +183,7 @@ def test_a_decoder_that_is_absent_is_named(tmp_path, monkeypatch, syntax, name):
     decoder = pydicom.pixels.get_decoder(getattr(pydicom.uid, syntax))
     monkeypatch.setattr(decoder, "_available", {})
     monkeypatch.setattr(decoder, "_unavailable", {"gdcm": ("gdcm>=3.0.10",)})
-    with refused("dicom-decoder-missing", "x.dcm", name, "gdcm", "fedlit[dicom]"):
+    with refused(ConfigError, "x.dcm", name, "gdcm", "fedlit[dicom]"):
         decode_images([path], 16, cache_dir=tmp_path / "cache")
 
 

@@ -7,6 +7,7 @@ import pytest
 from dicom_files import write_dicom
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.pictures.dicom import read_dicom
 from fedlit.data.pictures.images import read_image
 
@@ -31,14 +32,14 @@ def test_half_a_window_is_none(tmp_path, window):
 
 @pytest.mark.parametrize("bits", [8, 10, 11])
 def test_values_above_the_stored_bits_are_refused(tmp_path, bits):
-    with refused("dicom-bits-above-stored", "BitsStored", bits, "3,968"):
+    with refused(DataError, "BitsStored", bits, "3,968"):
         read_dicom(write_dicom(tmp_path / "x.dcm", RAMP, BitsStored=bits))
 
 
 def test_bits_above_the_stored_ones_are_an_overlay_if_the_header_says_so(tmp_path):
     drawn = RAMP | (np.eye(32, dtype=np.uint16) << 12)
     file = write_dicom(tmp_path / "x.dcm", drawn, BitsStored=12)
-    with refused("dicom-bits-above-stored"):
+    with refused(DataError, "bits (BitsStored), found"):
         read_dicom(file)
     import pydicom
 
@@ -51,7 +52,7 @@ def test_bits_above_the_stored_ones_are_an_overlay_if_the_header_says_so(tmp_pat
 def test_stored_bits_end_at_the_high_bit(tmp_path):
     file = write_dicom(tmp_path / "x.dcm", RAMP << 4, BitsStored=12, HighBit=15)
     np.testing.assert_array_equal(grey(file), SHOWN)
-    with refused("dicom-bits-contradict", "HighBit"):
+    with refused(DataError, "HighBit"):
         read_dicom(write_dicom(tmp_path / "y.dcm", RAMP, BitsStored=12, HighBit=7))
 
 
@@ -77,7 +78,7 @@ def test_white_of_a_lookup_table_is_what_its_entries_need(tmp_path, declared, la
     ],
 )
 def test_objects_that_are_no_pictures_are_refused(tmp_path, header, found):
-    with refused("dicom-not-a-picture", found):
+    with refused(DataError, found):
         read_dicom(write_dicom(tmp_path / "x.dcm", RAMP, **header))
 
 
@@ -88,13 +89,13 @@ def test_a_portal_image_is_a_radiograph(tmp_path):
 
 def test_a_mask_of_single_bits_is_refused(tmp_path):
     header = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0}
-    with refused("dicom-not-a-picture", "single bits"):
+    with refused(DataError, "single bits"):
         read_dicom(write_dicom(tmp_path / "x.dcm", np.zeros((8, 8), np.uint8), **header))
 
 
 @pytest.mark.parametrize("content", [b"", None])
 def test_no_pixels_are_named(tmp_path, content):
-    with refused("dicom-without-pixels", "without pixels"):
+    with refused(DataError, "without pixels"):
         read_dicom(write_dicom(tmp_path / "x.dcm", RAMP, PixelData=content))
 
 
@@ -104,7 +105,7 @@ def test_a_number_that_is_none_is_named(tmp_path, keyword, text):
     numbers = {"WindowCenter": "9999", "WindowWidth": "9999", "RescaleSlope": "9999", "RescaleIntercept": "9999"}
     file = write_dicom(tmp_path / "x.dcm", RAMP, BitsStored=12, **(numbers | {keyword: "1111"}))
     file.write_bytes(file.read_bytes().replace(b"1111", text.encode(), 1))
-    with refused("dicom-number-invalid", keyword, text.strip()):
+    with refused(DataError, keyword, text.strip()):
         read_dicom(file)
 
 
@@ -123,7 +124,7 @@ def test_a_file_without_preamble_is_read(tmp_path, name, implicit):
 
 def test_a_text_with_the_suffix_of_dicom_is_named(tmp_path):
     (tmp_path / "x.dcm").write_text("No image was exported." * 20)
-    with refused("dicom-not-recognised", "DICOM"):
+    with refused(DataError, "DICOM"):
         read_image(tmp_path / "x.dcm", 32)
 
 
@@ -137,6 +138,6 @@ def test_the_cure_of_a_missing_decoder_is_the_package_that_has_it(tmp_path):
     data.save_as(tmp_path / "x.dcm")
     if pydicom.pixels.get_decoder(pydicom.uid.HTJ2KLossless).is_available:
         pytest.skip("pylibjpeg-openjpeg is installed")
-    with refused("dicom-decoder-missing", "pip install pylibjpeg pylibjpeg-openjpeg") as caught:
+    with refused(ConfigError, "pip install pylibjpeg pylibjpeg-openjpeg") as caught:
         read_dicom(tmp_path / "x.dcm")
     assert "fedlit[dicom]" not in str(caught.value)

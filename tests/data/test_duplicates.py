@@ -10,6 +10,7 @@ import torch
 from own_tables import opened, people, write_table
 from PIL import Image, ImageOps
 
+from fedlit.core.errors import DataError
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.pictures import duplicates
@@ -171,7 +172,7 @@ def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path):
     copy = jpeg(drawn(5)).resize((70, 70))
     sources = {"A": table(tmp_path / "a", twenty(0)), "B": table(tmp_path / "b", twenty(50, **{"copy.png": copy}))}
     data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
-    with refusals.refused("duplicate-images", "'A'", "'B'", "'5.png and copy.png'") as refused:
+    with refusals.refused(DataError, "'A'", "'B'", "'5.png and copy.png'") as refused:
         data.setup()
     (file,) = (tmp_path / "cache").glob("pairs-*.png")
     assert str(file) in str(refused.value)

@@ -12,6 +12,7 @@ from refusals import refused
 from runs import execute
 from torchvision.transforms import v2
 
+from fedlit.core.errors import DataError
 from fedlit.data.pictures import opening
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
@@ -107,10 +108,10 @@ def test_a_full_disk_is_seen_before_writing(tmp_path):
 
 
 def test_only_uint8_pictures_are_stores(tmp_path):
-    with refused("stored-images-invalid", "float64 [2, 1, 4, 4]"):
+    with refused(DataError, "float64 [2, 1, 4, 4]"):
         ImageStore.from_array(np.zeros((2, 1, 4, 4)), tmp_path)
     np.save(tmp_path / "flat.npy", np.zeros(3))
-    with refused("cache-file-invalid", "flat.npy", "float64 [3]"):
+    with refused(DataError, "flat.npy", "float64 [3]"):
         ImageStore(tmp_path / "flat.npy")
 
 
@@ -162,7 +163,7 @@ def test_deep_pictures_are_scaled_by_the_depth_of_the_data_set_not_by_their_brig
             found = read_image(tmp_path / "deep.png", 32, depth=depth)[0]
             np.testing.assert_allclose(found, deep.astype(float) * 255 / (2**depth - 1), atol=0.51)
         else:
-            with refused("pixels-above-depth", "of 12", "below 4,096", "65,535"):
+            with refused(DataError, "of 12", "below 4,096", "65,535"):
                 read_image(tmp_path / "deep.png", 32, depth=depth)
 
 
@@ -207,7 +208,7 @@ def test_the_orientation_of_exif_is_applied(tmp_path, orientation, suffix):
 def test_more_than_one_page_or_frame_is_refused(tmp_path, suffix):
     file = tmp_path / f"x.{suffix}"
     picture(0).save(file, save_all=True, append_images=[picture(1), picture(2)])
-    with refused("image-of-several-pages", "found 3"):
+    with refused(DataError, "found 3"):
         read_image(file, 16)
     assert "3 pages or frames" in inspect_image(str(file)).problem
     picture(0).save(file)
@@ -226,7 +227,7 @@ def test_missing_files_are_named_with_their_count(tmp_path):
 
 def test_floating_point_files_are_refused(tmp_path):
     Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "x.tiff")
-    with refused("images-undecodable", "x.tiff"):
+    with refused(DataError, "x.tiff"):
         decode_images([tmp_path / "x.tiff"], 8, cache_dir=tmp_path / "cache")
 
 
@@ -264,14 +265,14 @@ def test_grey_is_repeated_and_colour_becomes_grey(tmp_path):
     )
     colour = np.repeat(pictures(), 3, axis=1)
     torch.testing.assert_close(data_set(tmp_path, colour, mean=0.0, std=1.0).batch([0])[0], grey, atol=1e-3, rtol=0)
-    with refused("channels-mismatch", "1 or 3", "found 2"):
+    with refused(DataError, "1 or 3", "found 2"):
         data_set(tmp_path, colour, in_chans=2)
 
 
 def test_normalisation_is_checked(tmp_path):
-    with refused("channel-values-count", "mean", "or 1", "found 3"):
+    with refused(DataError, "mean", "or 1", "found 3"):
         data_set(tmp_path, pictures(), mean=[0.1, 0.2, 0.3])
-    with refused("std-not-positive"):
+    with refused(DataError, "std"):
         data_set(tmp_path, pictures(), std=0.0)
 
 

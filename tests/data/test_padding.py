@@ -8,6 +8,7 @@ from own_tables import opened, people, write_table
 from PIL import Image
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.pictures.pixels import read_image
@@ -60,9 +61,9 @@ def test_a_square_picture_is_the_same_either_way_and_a_store_knows_which_it_has(
 def test_organisations_resize_all_alike_or_say_why_not(wide):
     alike = Organisations({"a": table(wide)}, resize="pad", image_size=SIZE)
     assert alike.sources["a"].resize == "pad"
-    with refused("resize-twice", "'a'"):
+    with refused(DataError, "'a'"):
         Organisations({"a": table(wide, resize="pad")}, image_size=SIZE)
-    with refused("resize-without-files", "'b' (PhantomCXR"):
+    with refused(DataError, "'b' (PhantomCXR"):
         Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
 
 

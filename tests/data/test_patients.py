@@ -9,6 +9,7 @@ from hospital_source import make_records, ready
 from own_tables import data_check, opened, people, picture, write_table
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.patients import keys, united
 from fedlit.data.records import check_records
@@ -100,11 +101,11 @@ def test_nobody_is_no_patient_and_no_hospital(tmp_path, column, word):
     columns = people(site=["north", "south"] * 20)
     columns[column][5] = columns[column][9] = word
     data = ImageTable(write_table(tmp_path, columns), image="file", patient="patient", site="site", labels=["Edema"])
-    with refused("xray-cell-unexpected", "line 7", "column", column, word):
+    with refused(DataError, "line 7", "column", column, word):
         data.read()
     found = make_records(tmp_path)
     setattr(found, f"{column}s", np.array([word, *["x"] * 239]))
-    with refused(f"records-{column}-missing", "1 of 240"):
+    with refused(DataError, column, "1 of 240"):
         check_records(found)
 
 
@@ -135,5 +136,5 @@ def test_an_image_of_nobody_is_refused(blank, tmp_path):
     found = make_records(tmp_path)
     found.patients = found.patients.astype(object)
     found.patients[3] = blank
-    with refused("records-patient-missing", "1 of 240"):
+    with refused(DataError, "1 of 240"):
         check_records(found)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data import IID, ByOrganisation
 from fedlit.data.federated import POOLED
 from fedlit.data.schemes import DeclaredClasses, HideClasses, by_sharing
@@ -51,7 +52,7 @@ def test_every_class_is_labelled_by_all_or_by_one(federation, drawn):
     clients, classes = clients_and_classes(*federation[:2])
     seed, shared = federation[2], drawn.draw(st.integers(0, len(classes)))
     if shared == 0 and len(classes) < len(clients):
-        with refused("scheme-client-without-classes", len(classes), len(clients)):
+        with refused(DataError, len(classes), len(clients)):
             HideClasses(shared).classes_of(clients, classes, seed)
         return
     found = HideClasses(shared).classes_of(clients, classes, seed)
@@ -113,17 +114,17 @@ def test_all_other_classes_are_unique_by_default_or_when_so_many_are_asked_for()
 
 
 def test_classes_that_are_neither_shared_nor_unique_need_three_clients_and_numbers_fit():
-    with refused("scheme-classes-uncovered", "HideClasses(shared=1, unique=1): 1 of 3"):
+    with refused(DataError, "HideClasses(shared=1, unique=1): 1 of 3"):
         HideClasses(1, 1).classes_of(["a", "b"], NAMES, 0)
-    with refused("scheme-more-than-classes", "HideClasses(shared=2, unique=2", "most 3"):
+    with refused(DataError, "HideClasses(shared=2, unique=2", "most 3"):
         HideClasses(2, 2).classes_of(["a", "b"], NAMES, 0)
     for numbers, name in (((2, -1), "unique"), ((-1,), "shared")):
-        with refused("hidden-classes-negative", name, "found -1"):
+        with refused(DataError, name, "found -1"):
             HideClasses(*numbers)
 
 
 def test_classes_are_too_few_for_the_clients(tmp_path):
-    with refused("scheme-client-without-classes", "3 classes", "for 4", "client-0"):
+    with refused(DataError, "3 classes", "for 4", "client-0"):
         ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
     assert set(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == {
         "shared",
@@ -181,7 +182,7 @@ def test_a_scheme_changes_no_partition_and_no_split(tmp_path):
 def test_a_scheme_hides_what_the_source_labels_and_adds_nothing(tmp_path):
     data = ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass"]}), None))
     assert data.schemes == {"North": ("Mass",), "South": ("Mass", "Edema"), "West": NAMES}
-    with refused("scheme-class-not-labelled", "client 'North' declares 'Edema'"):
+    with refused(DataError, "client 'North' declares 'Edema'"):
         ready(data_with(tmp_path, DeclaredClasses({"North": ["Mass", "Edema"]}), None))
 
 
@@ -221,10 +222,10 @@ def test_pooled_data_is_one_client_with_the_images_and_labels_that_all_had(tmp_p
 @pytest.mark.parametrize(
     ("own", "mistake"),
     [
-        ({"Nord": ["Mass"]}, ("scheme-client-unknown", "'Nord'", "'North', 'South', 'West'")),
-        ({"North": ["mass"]}, ("class-unknown", "client 'North'", "'mass'")),
-        ({"North": ["Mass", "Mass"]}, ("classes-repeated", "client 'North'", "['Mass', 'Mass']")),
-        ({"North": []}, ("classes-repeated", "client 'North'")),
+        ({"Nord": ["Mass"]}, (DataError, "'Nord'", "'North', 'South', 'West'")),
+        ({"North": ["mass"]}, (DataError, "client 'North'", "'mass'")),
+        ({"North": ["Mass", "Mass"]}, (DataError, "client 'North'", "['Mass', 'Mass']")),
+        ({"North": []}, (DataError, "client 'North'")),
     ],
 )
 def test_declared_classes_are_checked(tmp_path, own, mistake):
@@ -236,7 +237,7 @@ def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):
     def south_is_blank(records):
         return everyone_labels(changed("labels", (records.sites == "South", 2), np.nan)(records))
 
-    with refused("client-class-without-labels", "'South'", "'Edema'", "its 80"):
+    with refused(DataError, "'South'", "'Edema'", "its 80"):
         ready(data_with(tmp_path, change=south_is_blank))
     data = ready(data_with(tmp_path, DeclaredClasses({"South": ["Mass", "Effusion"]}), south_is_blank))
     assert data.schemes["South"] == ("Effusion", "Mass")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from random_records import FRACTIONS, random_records, seeds, values_per
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
 
@@ -66,7 +67,7 @@ def test_a_patient_in_train_and_test_is_refused():
     p4 = np.flatnonzero(records.patients == "p4")
     splits[p4[0]] = "test"
     assert len(p4) > 1
-    with refused("patient-in-several-splits", "'p4' in test (1 images)", f"train_val ({len(p4) - 1} images)"):
+    with refused(DataError, "'p4' in test (1 images)", f"train_val ({len(p4) - 1} images)"):
         split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
 
 
@@ -74,5 +75,5 @@ def test_an_unknown_official_split_is_refused():
     records = random_records(0, patients=50)
     splits = official(records).astype("<U9")
     splits[2] = "validate"
-    with refused("official-split-unknown", "'000002.png'", "'validate'"):
+    with refused(DataError, "'000002.png'", "'validate'"):
         split_by_patient(replace(records, splits=splits), FRACTIONS, 0)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.tables import numbers, read_table, refuse_repeats
 
 GOOD = "name,Mass,Edema\na.png,1,0\nb.png,,-1\n\nc.png,0.0,1.0\n"
@@ -60,13 +61,13 @@ def test_numbers_in_text_columns_stay_as_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        ("", ("label-file-empty", "labels.csv", "'name', 'Mass', 'Edema'")),
-        ("name,Mass,Edema\n\n", ("label-file-without-rows", "labels.csv")),
-        ("name,Mas,Edema\na,1,1\n", ("label-file-column-missing", "'Mass'", "'name', 'Mas', 'Edema'")),
-        (GOOD.replace("c.png", ""), ("label-file-cell-empty", "labels.csv, line 5", "column 'name'", "1 such lines")),
-        (GOOD.replace("c.png", " "), ("label-file-cell-empty", "labels.csv, line 5", "column 'name'")),
-        (GOOD.replace("c.png", "c,png"), ("label-file-not-parsed", "labels.csv")),
-        (GOOD.replace("c.png", '"c.png'), ("label-file-not-parsed", "labels.csv")),
+        ("", (DataError, "labels.csv", "'name', 'Mass', 'Edema'")),
+        ("name,Mass,Edema\n\n", (DataError, "labels.csv")),
+        ("name,Mas,Edema\na,1,1\n", (DataError, "'Mass'", "'name', 'Mas', 'Edema'")),
+        (GOOD.replace("c.png", ""), (DataError, "labels.csv, line 5", "column 'name'", "1 such lines")),
+        (GOOD.replace("c.png", " "), (DataError, "labels.csv, line 5", "column 'name'")),
+        (GOOD.replace("c.png", "c,png"), (DataError, "labels.csv")),
+        (GOOD.replace("c.png", '"c.png'), (DataError, "labels.csv")),
     ],
 )
 def test_a_damaged_table_is_refused(tmp_path, text, mistake):
@@ -83,31 +84,31 @@ def test_a_row_cut_short_is_refused_with_its_line(tmp_path, packed, end):
     assert len(read_table(path, ["name"]).rows) == 3
     text = text.replace("a.png,1,0", '"a\nb.png",1,').replace("c.png,0.0,1.0", "c.png,0.0").replace(f"0.0{end}", "0.0")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
-    with refused("label-file-cell-count", "labels.csv", "line 5", "expected 3", "found 2"):
+    with refused(DataError, "labels.csv", "line 5", "expected 3", "found 2"):
         read_table(path, ["name"])
 
 
 def test_another_encoding_is_refused_with_the_file(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_bytes("name\nFrançois.png\n".encode("latin-1"))
-    with refused("label-file-not-utf-8", "labels.csv"):
+    with refused(DataError, "labels.csv"):
         read_table(path, ("name",))
 
 
 def test_a_file_that_is_not_there(tmp_path):
-    with refused("label-file-missing", "labels.csv"):
+    with refused(MissingFileError, "labels.csv"):
         read_table(tmp_path / "labels.csv", ("name",))
 
 
 @pytest.mark.parametrize("cell", ["2", "0.5", "yes", " "])
 def test_other_values_are_refused_with_their_line(tmp_path, cell):
     read = table(tmp_path, GOOD.replace("c.png,0.0", f"c.png,{cell}"))
-    with refused("label-file-cell-invalid", "labels.csv, line 5: column 'Mass'", f"found '{cell}"):
+    with refused(DataError, "labels.csv, line 5: column 'Mass'", f"found '{cell}"):
         numbers(read, ("Edema", "Mass"), (1, 0, -1))
 
 
 def test_repeated_values_are_refused_with_both_lines(tmp_path):
     read = table(tmp_path, GOOD.replace("c.png", "a.png"))
-    with refused("label-file-row-twice", "labels.csv", "image 'a.png'", "line", "2, 5"):
+    with refused(DataError, "labels.csv", "image 'a.png'", "line", "2, 5"):
         refuse_repeats(read, "name")
     refuse_repeats(table(tmp_path, GOOD), "name")

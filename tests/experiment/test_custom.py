@@ -6,7 +6,7 @@ import torch
 from refusals import refused
 
 from fedlit.aggregators import FedAvg
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ByOrganisation, Partition
 from fedlit.experiment.custom import custom_code, named_errors
 
@@ -36,17 +36,17 @@ class Impossible(FedAvg):
 
 def test_the_nearest_line_of_the_package_is_named():
     line = f"line {Helper.read.__code__.co_firstlineno + 1}): expected a scanner, found none"
-    with refused("custom-class-refuses", "Rule.assign (", f"test_custom.py, {line}"), named_errors():
+    with refused(DataError, "Rule.assign (", f"test_custom.py, {line}"), named_errors():
         Rule(Helper().read).assign(None, 0)
 
 
 def test_an_error_of_another_package_counts_as_that_of_the_method_that_called_it():
-    with refused("custom-class-refuses", "Rule.assign (", "test_custom.py, line ", "Unable to parse"), named_errors():
+    with refused(DataError, "Rule.assign (", "test_custom.py, line ", "Unable to parse"), named_errors():
         Rule(lambda: pd.to_numeric(pd.Series(["x"]))).assign(None, 0)
 
 
 def test_a_refusal_of_a_configuration_remains_one():
-    with refused("custom-class-refuses", "Impossible.before", "expected one class"), named_errors():
+    with refused(ConfigError, "Impossible.before", "expected one class"), named_errors():
         Impossible().before()
 
 

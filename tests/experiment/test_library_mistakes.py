@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset, Subset
 from toys import ToyData
 
 from fedlit.aggregators import Scaffold
+from fedlit.core.errors import ConfigError, TrainingError
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -36,37 +37,37 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("given", "mistake"),
     [
-        (lambda: fit(Net), ("argument-type", "model", "LightningModule", "the class Net", "write Net")),
-        (lambda: fit(torch.nn.Linear(2, 2)), ("argument-type", "model", "LightningModule", "a Linear")),
-        (lambda: fit(Untrainable()), ("check-steps", "found no training_step", "define it")),
-        (lambda: fit(Tied()), ("check-behaviour", "Tied", "tail.weight", "share memory")),
-        (lambda: fit(net(), {}), ("clients-empty", "{'north'")),
-        (lambda: fit(net(), [part(), part()]), ("argument-type", "clients", "[a TensorDataset, a TensorDataset]")),
-        (lambda: fit(net(), {"north": part(), "North ": part()}), ("client-names-clash", "'north' and 'North '")),
-        (lambda: fit(net(), {".north": part(), "north": part()}), ("client-names-clash", "'.north' and 'north'")),
-        (lambda: fit(net(), {1: part()}), ("client-name-not-text", "clients", "found 1", "'1'")),
-        (lambda: fit(net(), {"north": 3}), ("client-data-not-a-data-set", "client 'north', training", "int")),
-        (lambda: fit(net(), {"north": part().tensors}), ("client-data-not-a-data-set", "north", "TensorDataset")),
-        (lambda: fit(net(), {"north": DataLoader(part())}), ("client-data-not-a-data-set", "DataLoader")),
-        (lambda: fit(net(), {"north": Stream()}), ("client-data-not-a-data-set", "Stream")),
-        (lambda: fit(net(), {"north": {"train": part()}}), ("client-data-not-a-data-set", "dict", "are a tuple")),
-        (lambda: fit(net(), {"north": [part(), part()]}), ("client-data-not-a-data-set", "list")),
-        (lambda: fit(net(), {"north": (part(),) * 4}), ("client-data-tuple", "client 'north'", "of 4")),
-        (lambda: fit(net(), {"north": (None, part())}), ("client-data-tuple", "client 'north'")),
-        (lambda: fit(net(), {"north": (part(), Subset(part(), []))}), ("client-data-empty", "'north', validation")),
-        (lambda: fit(net(), {"north": part(1)}), ("batchnorm-client-too-small", "'north'")),
-        (lambda: fit(aggregators=Scaffold()), ("argument-type", "aggregators", "write [Scaffold")),
-        (lambda: fit(aggregators=[Scaffold]), ("argument-type", "[the class Scaffold]", "write Scaffold")),
-        (lambda: fit(aggregators=["Scaffold"]), ("argument-type", "aggregators", "['Scaffold']")),
-        (lambda: fit(rounds="3"), ("argument-type", "rounds", "a whole number", "'3'")),
-        (lambda: fit(rounds=0), ("federation-number-below-one", "rounds", "found 0")),
-        (lambda: fit(optimizer_state="drop"), ("argument-type", "optimizer_state", "'reset' or 'keep'", "'drop'")),
-        (lambda: fit(seed=True), ("argument-type", "seed", "a whole number", "True")),
-        (lambda: fit(schedule={"window": 1}), ("argument-type", "schedule", "Schedule", "a dict")),
-        (lambda: fit(logger="csv"), ("argument-type", "logger")),
-        (lambda: fit(name="a/b"), ("name-invalid", "name")),
-        (lambda: fit(precision="16"), ("precision-unsupported",)),
-        (lambda: fit(net(), ToyData()), ("option-given-twice", "batch_size: ToyData")),
+        (lambda: fit(Net), (ConfigError, "model", "LightningModule", "the class Net", "write Net")),
+        (lambda: fit(torch.nn.Linear(2, 2)), (ConfigError, "model", "LightningModule", "a Linear")),
+        (lambda: fit(Untrainable()), (ConfigError, "found no training_step", "define it")),
+        (lambda: fit(Tied()), (ConfigError, "Tied", "tail.weight", "share memory")),
+        (lambda: fit(net(), {}), (ConfigError, "{'north'")),
+        (lambda: fit(net(), [part(), part()]), (ConfigError, "clients", "[a TensorDataset, a TensorDataset]")),
+        (lambda: fit(net(), {"north": part(), "North ": part()}), (ConfigError, "'north' and 'North '")),
+        (lambda: fit(net(), {".north": part(), "north": part()}), (ConfigError, "'.north' and 'north'")),
+        (lambda: fit(net(), {1: part()}), (ConfigError, "clients", "found 1", "'1'")),
+        (lambda: fit(net(), {"north": 3}), (ConfigError, "client 'north', training", "int")),
+        (lambda: fit(net(), {"north": part().tensors}), (ConfigError, "north", "TensorDataset")),
+        (lambda: fit(net(), {"north": DataLoader(part())}), (ConfigError, "DataLoader")),
+        (lambda: fit(net(), {"north": Stream()}), (ConfigError, "Stream")),
+        (lambda: fit(net(), {"north": {"train": part()}}), (ConfigError, "dict", "are a tuple")),
+        (lambda: fit(net(), {"north": [part(), part()]}), (ConfigError, "list")),
+        (lambda: fit(net(), {"north": (part(),) * 4}), (ConfigError, "client 'north'", "of 4")),
+        (lambda: fit(net(), {"north": (None, part())}), (ConfigError, "client 'north'")),
+        (lambda: fit(net(), {"north": (part(), Subset(part(), []))}), (ConfigError, "'north', validation")),
+        (lambda: fit(net(), {"north": part(1)}), (ConfigError, "'north'")),
+        (lambda: fit(aggregators=Scaffold()), (ConfigError, "aggregators", "write [Scaffold")),
+        (lambda: fit(aggregators=[Scaffold]), (ConfigError, "[the class Scaffold]", "write Scaffold")),
+        (lambda: fit(aggregators=["Scaffold"]), (ConfigError, "aggregators", "['Scaffold']")),
+        (lambda: fit(rounds="3"), (ConfigError, "rounds", "a whole number", "'3'")),
+        (lambda: fit(rounds=0), (ConfigError, "rounds", "found 0")),
+        (lambda: fit(optimizer_state="drop"), (ConfigError, "optimizer_state", "'reset' or 'keep'", "'drop'")),
+        (lambda: fit(seed=True), (ConfigError, "seed", "a whole number", "True")),
+        (lambda: fit(schedule={"window": 1}), (ConfigError, "schedule", "Schedule", "a dict")),
+        (lambda: fit(logger="csv"), (ConfigError, "logger")),
+        (lambda: fit(name="a/b"), (ConfigError, "name")),
+        (lambda: fit(precision="16"), (ConfigError,)),
+        (lambda: fit(net(), ToyData()), (ConfigError, "batch_size: ToyData")),
     ],
     ids=[
         "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "hidden name", "number as name",
@@ -83,10 +84,10 @@ def test_mistakes_are_told_in_words(given, mistake):
 
 def test_predictions_of_something_else():
     fitted = fit()
-    with refused("client-data-not-a-data-set", "predict", "Tensor"):
+    with refused(ConfigError, "predict", "Tensor"):
         fitted.predict(torch.zeros(2, 1, 8, 8))
     fitted.model.forward = lambda images: {"logits": images}
-    with refused("predict-not-a-tensor", "Net.forward", "dict"):
+    with refused(TrainingError, "Net.forward", "dict"):
         fitted.predict(part())
 
 
@@ -100,7 +101,7 @@ def test_a_model_that_cannot_predict_says_what_it_lacks():
         validation_step = LightningModule.validation_step
 
     fitted = fit(Silent())
-    with refused("model-without-predict", "Silent"):
+    with refused(TrainingError, "Silent"):
         fitted.predict(part())
 
 

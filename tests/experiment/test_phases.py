@@ -17,7 +17,7 @@ from toys import CLASSES, ToyData
 from fedlit import fit
 from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.seeds import derive_seed
 from fedlit.experiment.phases import Phase, started
 from fedlit.federation.callbacks import Callback
@@ -242,7 +242,7 @@ def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
 
         def on_round_end(self, state):
             if state.run.directory.name == "second" and state.done == 2 and not self.healed:
-                raise TrainingError("the disk is gone", key="made-up")
+                raise TrainingError("the disk is gone")
 
     def train(**options) -> Kept:
         torch.manual_seed(0)
@@ -251,7 +251,7 @@ def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
         return Kept(fit(model, ToyData(2), run_dir=tmp_path / "runs", ckpt_path="last", **options).directory)
 
     failing = Fails()
-    with refused("made-up"):
+    with refused(TrainingError, "the disk is gone"):
         train(callbacks=[failing])
     run = Kept(tmp_path / "runs/default/run")
     assert Result.read(phase_of(run, "first").path).rounds == 3
@@ -442,7 +442,7 @@ def test_a_run_of_other_phases_is_not_resumed(whole, tmp_path):
 def test_a_phase_of_another_model_is_refused(whole):
     """As after a folder was copied from elsewhere."""
     model, phases = ImageClassifier(CLASSES[:1], "small_cnn"), [Phase("pretrain", keep="all")]
-    with refused("phase-of-other-model", "phases/pretrain", "head.weight"):
+    with refused(CheckpointError, "phases/pretrain", "head.weight"):
         started(model, phases, whole[0].path)
 
 
@@ -485,7 +485,7 @@ class TestTakenOver:
         assert (phase.monitor, phase.optimizer_state) == ("auto", "keep")
 
     def test_settings_that_do_not_fit_name_the_phase(self):
-        with refused("patience-below-eval-every", "phases, 'warm-up': federation.patience"):
+        with refused(ConfigError, "phases, 'warm-up': federation.patience"):
             Phase("warm-up", patience=1).federation(Federation(eval_every=2))
 
     @pytest.mark.slow

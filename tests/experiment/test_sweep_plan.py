@@ -8,6 +8,8 @@ import yaml
 from refusals import refused
 from sweeps import BASE, GRID, write
 
+from fedlit.core.errors import ConfigError
+from fedlit.core.system.documents import DocumentError
 from fedlit.experiment.sweep import load_sweep, plan
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -89,10 +91,10 @@ def test_a_mistake_is_told_before_anything_starts(change: dict, said: str, fedli
 
 
 def test_no_file_and_no_yaml(folder: Path):
-    with refused("sweep-file-unreadable", "absent.yaml"):
+    with refused(ConfigError, "absent.yaml"):
         load_sweep(folder / "absent.yaml")
     (folder / "list.yaml").write_text("[1]")
-    with refused("yaml-not-a-mapping", "list.yaml", "a list"):
+    with refused(DocumentError, "list.yaml", "a list"):
         load_sweep(folder / "list.yaml")
 
 
@@ -100,7 +102,7 @@ def test_no_file_and_no_yaml(folder: Path):
 def test_a_key_without_a_value_counts_as_left_out(key: str, folder: Path):
     without = load_sweep(write(folder, {name: value for name, value in GRID.items() if name != key}))
     assert load_sweep(write(folder, GRID | {key: None})) == without
-    with refused("sweep-file-invalid", "gird", "grid"):
+    with refused(ConfigError, "gird", "grid"):
         load_sweep(write(folder, GRID | {"gird": None}))
 
 
@@ -124,8 +126,8 @@ def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path)
 
 def test_an_own_case_is_not_named_as_a_baseline(folder: Path):
     sweep = GRID | {"cases": {"pooled": {}}, "baselines": ["pooled"]}
-    with refused("sweep-case-named-baseline", "'pooled'"):
+    with refused(ConfigError, "'pooled'"):
         load_sweep(write(folder, sweep))
-    with refused("sweep-file-invalid", "baselines"):
+    with refused(ConfigError, "baselines"):
         load_sweep(write(folder, GRID | {"baselines": ["alone"]}))
     assert plan(load_sweep(write(folder, GRID | {"cases": {"individual": {}}})))[0].case == "individual"

@@ -11,6 +11,7 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Scaffold
 from fedlit.core.checkpoints import checkpoint
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback, Record
@@ -176,7 +177,7 @@ def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
 
 
 def test_a_callback_of_every_run_is_rejected(tmp_path):
-    with refused("callback-built-in", "Record"):
+    with refused(ConfigError, "Record"):
         fit(tmp_path, Record())
 
 
@@ -251,7 +252,7 @@ def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, chang
     fit(tmp_path / "whole", **options)
     fit(tmp_path / "refused", **options | {"rounds": 2})
     resume = last(tmp_path / "refused")
-    with refused("callback-changes-training", f"Changing.{hook}: ", f"state.{found};"):
+    with refused(ConfigError, f"Changing.{hook}: ", f"state.{found};"):
         fit(tmp_path / "refused", Diary(), changing(), resume=resume, **options)
     fit(tmp_path / "refused", resume=last(tmp_path / "refused"), **options)
     assert torch.equal(weights(tmp_path / "refused"), weights(tmp_path / "whole"))
@@ -261,6 +262,6 @@ def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, chang
 def test_what_json_cannot_hold_is_refused_before_the_first_round(kept, tmp_path):
     diary, odd = Diary(), Patient()
     odd.state_dict = lambda: kept
-    with refused("callback-state-invalid", "Patient"):
+    with refused(ConfigError, "Patient"):
         fit(tmp_path, odd, diary)
     assert [line[0] for line in diary.lines] == ["fit start", "exception"]

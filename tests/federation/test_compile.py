@@ -10,6 +10,7 @@ from refusals import refused
 from torch import Tensor, nn
 
 from fedlit.core import local_model
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import introduction
@@ -77,7 +78,7 @@ def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch)
     from torch._inductor import config
 
     monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    with refused("check-compiler", "federation.compile", "install g++"):
+    with refused(ConfigError, "federation.compile", "install g++"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
     assert not Compiler().problem(SimpleNamespace(type="cuda"))

@@ -46,11 +46,11 @@ def test_the_optimizer_of_the_module_is_examined_on_its_flat_model():
     assert "freezes the parameter net.weight" in examination.problem(FlatModel(seeded(frozen)))
 
 
-def test_an_error_with_its_own_key_reaches_another_process():
+def test_an_error_reaches_another_process():
     with pytest.raises(ConfigError) as raised:
         examine(seeded(WRONG["steps"]), OF_MODULES)
     received = pickle.loads(pickle.dumps(raised.value))
-    assert (str(received), received.key) == (str(raised.value), "training-step-arguments")
+    assert (str(received), type(received)) == (str(raised.value), ConfigError)
 
 
 def test_an_ordinary_module_passes_them_all_and_stays_as_it_is():
@@ -136,6 +136,6 @@ def test_examples_that_follow_the_default_generators_train_to_the_same_with_two_
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", ["its reads", "a generator of its own"])
 def test_a_data_set_with_a_state_of_its_own_is_refused(what, tmp_path: Path):
-    with refused("check-examples", "client 'site-0'"):
+    with refused(ConfigError, "client 'site-0'"):
         fit(seeded(having()), tmp_path / "run", data=Reread(what))
     assert not (tmp_path / "run").exists()

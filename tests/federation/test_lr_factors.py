@@ -19,6 +19,7 @@ from fedlit.aggregators import (
     Scaffold,
     SurgicalHeads,
 )
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
@@ -101,13 +102,13 @@ def test_a_factor_of_a_client_that_does_not_take_part_now_is_accepted_and_one_of
     module, data = ToyNet(), ToyData(clients=3)
     done = simulate(module, data, federation([], clients=["site-1", "site-2"], lr_factors=FACTORS), "32-true")
     assert {name: client.lr_factor for name, client in done.session.clients.items()} == {"site-1": 1.0, "site-2": 3.0}
-    with refused("lr-factors-client-unknown", "site-0, site-1", "'site-7'"):
+    with refused(ConfigError, "site-0, site-1", "'site-7'"):
         simulate(module, data, federation([], lr_factors={"site-7": 2.0}))
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, float("inf"), float("nan")])
 def test_a_factor_is_above_zero(factor):
-    with refused("lr-factor-not-positive", "'site-0'"):
+    with refused(ConfigError, "'site-0'"):
         Federation(lr_factors={"site-0": factor})
 
 

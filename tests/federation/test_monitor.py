@@ -7,6 +7,7 @@ import yaml
 from refusals import refused
 
 from fedlit.core.checkpoints import checkpoint
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import group_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -67,11 +68,11 @@ def test_what_is_said_counts_and_else_the_name(given, mode):
 
 
 REFUSED = {
-    "own/score": ("monitor-mode-unknown", "'own/score'"),
-    "drift/client_drift": ("monitor-mode-unknown",),
-    "val/los": ("monitor-mode-unknown", "val/loss"),
-    "test/federation/auroc_macro": ("monitor-of-test-set", "'val/auroc_macro'"),
-    "total/loss": ("monitor-after-last-round",),
+    "own/score": (ConfigError, "'own/score'"),
+    "drift/client_drift": (ConfigError,),
+    "val/los": (ConfigError, "val/loss"),
+    "test/federation/auroc_macro": (ConfigError, "'val/auroc_macro'"),
+    "total/loss": (ConfigError,),
 }
 
 
@@ -84,7 +85,7 @@ def test_a_metric_of_no_direction_and_the_test_set_are_refused(metric, words):
 @pytest.mark.parametrize("metric", ["val/auroc", "client/nobody/loss", "loss", "vall/loss"])
 def test_a_metric_that_nothing_logs_is_refused_before_the_first_round(metric):
     available = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
-    with refused("monitor-unknown", metric):
+    with refused(ConfigError, metric):
         Monitor.resolve(Federation(monitor=metric), available)
 
 
@@ -95,7 +96,7 @@ def test_a_metric_of_a_round_is_awaited(metric):
 
 def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
     federation = Federation(monitor="own/loss")
-    with refused("monitor-unknown"):
+    with refused(ConfigError, "federation.monitor"):
         Monitor.resolve(federation, {"val/loss": 1.0})
     assert Monitor.resolve(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
 

@@ -7,6 +7,7 @@ from refusals import refused
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.data import PhantomCXR
 from fedlit.federation.assembly import assemble
@@ -33,9 +34,9 @@ def test_clients_without_positives_of_a_class_are_allowed_and_reported(images, t
 
 
 def test_two_algorithms_that_decide_on_one_part_are_refused():
-    with refused("aggregators-govern-twice", "SurgicalHeads", "PersonalHeads", "keep one"):
+    with refused(ConfigError, "SurgicalHeads", "PersonalHeads", "keep one"):
         Federation([SurgicalHeads(), PersonalHeads()])
-    with refused("aggregators-govern-twice", "FedBN", "FedBNPlus", "keep one"):
+    with refused(ConfigError, "FedBN", "FedBNPlus", "keep one"):
         Federation([FedBN(), SurgicalHeads(), FedBNPlus()])
     assert Federation([PersonalHeads(), FedBN()]).aggregators
 

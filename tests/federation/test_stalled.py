@@ -28,7 +28,7 @@ def test_all_clients_have_to_stand_still():
     watch = StalledTraining(NAMES, over=False)
     watch.after(played(), reports(ZERO, ""), "Mine")
     watch.after(played(), reports(ZERO, ZERO), "Mine")
-    with refused("training-stalled", "round 1: Mine", ZERO):
+    with refused(TrainingError, "round 1: Mine", ZERO):
         StalledTraining(NAMES, over=False).after(played(), reports(ZERO, ZERO), "Mine")
 
 
@@ -60,7 +60,7 @@ def test_a_client_that_learns_nothing_is_legal(tmp_path):
 
 
 def test_the_first_checkpoint_stays_where_nothing_moves(tmp_path):
-    with refused("training-stalled", "Strange"):
+    with refused(TrainingError, "Strange"):
         fit(seeded(stepping(lambda module, loss, batch: loss * 0)), tmp_path / "run")
     assert [path.name for path in (tmp_path / "run/checkpoints").iterdir()] == ["round-000000"]
 

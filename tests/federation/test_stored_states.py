@@ -14,6 +14,7 @@ from runs import Kept, Place, assert_same_run, assert_same_tensors, wait_until
 from fedlit.aggregators import FedBN, Scaffold
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState, in_bytes
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState
 from fedlit.federation.assembly import assemble
@@ -131,7 +132,7 @@ def test_killed_at_any_moment_and_resumed(tmp_path):
 def test_a_disk_that_is_too_small_is_refused_before_training(tmp_path, monkeypatch):
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**6, 10**6 - 500, 500))
-    with refused("no-room-for-client-states", "5 clients", "of 0", "the 4"):
+    with refused(ConfigError, "5 clients", "of 0", "the 4"):
         fit(tmp_path, "1kB")
     assert not (tmp_path / "toy/one/states").exists()
     assert not (tmp_path / "toy/one/checkpoints").exists()
@@ -145,7 +146,7 @@ def test_a_disk_that_fills_up_in_the_middle_is_told(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("fedlit.core.checkpoints.stored_states.write_tensors", full)
-    with refused("client-state-not-written"):
+    with refused(TrainingError, "Free disk space, or raise federation.state_memory, and"):
         folder.keep(state(1))
     assert not list(tmp_path.iterdir())
 
@@ -181,5 +182,5 @@ def test_memory_as_people_write_it(value, expected):
 
 @pytest.mark.parametrize("value", ["much", "-1", "4 XB", ""])
 def test_memory_that_is_none_is_refused(value):
-    with refused("state-memory-unreadable"):
+    with refused(ConfigError, "federation.state_memory"):
         Federation(state_memory=value)

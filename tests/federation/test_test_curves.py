@@ -4,6 +4,7 @@ import pytest
 from refusals import refused
 from runs import Kept
 
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 
@@ -48,6 +49,6 @@ def test_the_last_point_is_the_score_of_the_model_that_is_tested_then(runs):
 
 
 def test_no_choice_may_depend_on_them():
-    with refused("monitor-of-test-set", "'test_curve/federation/auroc_macro'", "'val/auroc_macro'"):
+    with refused(ConfigError, "'test_curve/federation/auroc_macro'", "'val/auroc_macro'"):
         Federation(monitor="test_curve/federation/auroc_macro", monitor_mode="max")
     assert Phase("warm-up").federation(Federation(test_curves=True)).test_curves

@@ -10,7 +10,7 @@ from simulation import federated, simulate
 from toys import ToyData, ToyNet, composed
 
 from fedlit.aggregators import Aggregator
-from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.core.messages import Mask, Payload
 from fedlit.testing import check_aggregator
 
@@ -158,7 +158,7 @@ PARTS = ("server_state", "client_state", "broadcast", "on_before_send", "on_clie
 
 @pytest.mark.parametrize("hook", PARTS)
 def test_of_a_composition_the_part_is_named(hook):
-    with refusals.refused("hook-result-invalid", "Mine", hook):
+    with refusals.refused(FedlitError, "Mine", hook):
         run(composed(wrong(hook, None)))
 
 

@@ -107,7 +107,7 @@ CHOICES = {
 def test_every_choice_names_what_it_allows(where: str):
     (init, allowed), (name, _, key) = CHOICES[where], where.partition(".")
     for wrong in (allowed[0].upper(), allowed[0][:-1], 1, [allowed[0]]):
-        with refusals.refused("argument-type", f"{where}: ", " or ".join(map(repr, allowed))):
+        with refusals.refused(ConfigError, f"{where}: ", " or ".join(map(repr, allowed))):
             check_arguments(init, {key: wrong}, f"{name}.")
 
 
@@ -146,7 +146,7 @@ def test_a_subclass_of_ones_own_keeps_its_own_constructor():
     class Plain(FedProx):
         pass
 
-    with refusals.refused("argument-type", "Plain.mu", "a number", "'1'"):
+    with refusals.refused(ConfigError, "Plain.mu", "a number", "'1'"):
         Plain("1")
 
 
@@ -167,7 +167,7 @@ def test_a_function_is_checked_by_the_same_words():
     def takes(sizes: tuple[float, ...], of: dict[str, int] | None = None) -> None: ...
 
     check_arguments(takes, {"sizes": [1, 2.5], "of": None})
-    with refusals.refused("argument-type", "sizes", "found 3"):
+    with refusals.refused(ConfigError, "sizes", "found 3"):
         check_arguments(takes, {"sizes": 3})
 
 

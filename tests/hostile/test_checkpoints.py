@@ -221,7 +221,7 @@ def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Pat
     shutil.copytree(trained, folder)
     for name in ("round-000002", "round-000004"):
         flipped("server.pt")(folder / name)
-    with refused("checkpoint-file-damaged"):
+    with refused(CheckpointError, "is damaged, or of another checkpoint"):
         resume(tmp_path)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from fedlit.aggregators import MOON, FedAvg
+from fedlit.core.errors import ConfigError, DataError, TrainingError
 from fedlit.core.objective import Objective
 from fedlit.models import ImageClassifier
 from fedlit.models.steps import Classifier
@@ -127,67 +128,67 @@ def test_the_index_of_a_class_in_any_form_becomes_columns(label):
 
 
 REFUSED = {
-    "pictures": (lambda x, y, i: (picture(x), y), "examples-do-not-fit", ("PIL.Image.Image", "part 0")),
-    "pictures in a dict": (lambda x, y, i: {"image": picture(x), "label": y}, "examples-do-not-fit", ("'image'",)),
-    "no example": (lambda x, y, i: None if i == 0 else (x, y), "examples-do-not-fit", ("example 0", "None")),
-    "no label": (lambda x, y, i: (x, None), "examples-do-not-fit", ("example 0", "None", "part 1")),
-    "no example later": (lambda x, y, i: None if i == 5 else (x, y), "examples-do-not-fit", ("example 5", "None")),
-    "another size": (lambda x, y, i: (x[:, i == 5 :], y), "examples-do-not-fit", ("[1, 7, 8]", "[1, 8, 8]")),
+    "pictures": (lambda x, y, i: (picture(x), y), ConfigError, ("PIL.Image.Image", "part 0")),
+    "pictures in a dict": (lambda x, y, i: {"image": picture(x), "label": y}, ConfigError, ("'image'",)),
+    "no example": (lambda x, y, i: None if i == 0 else (x, y), ConfigError, ("example 0", "None")),
+    "no label": (lambda x, y, i: (x, None), ConfigError, ("example 0", "None", "part 1")),
+    "no example later": (lambda x, y, i: None if i == 5 else (x, y), DataError, ("example 5", "None")),
+    "another size": (lambda x, y, i: (x[:, i == 5 :], y), DataError, ("[1, 7, 8]", "[1, 8, 8]")),
     "another key": (
-        lambda x, y, i: {"image": x, "label": y} | ({} if i == 5 else {"note": 1}), "examples-do-not-fit", ("'note'",)
+        lambda x, y, i: {"image": x, "label": y} | ({} if i == 5 else {"note": 1}), DataError, ("'note'",)
     ),
-    "other keys": (lambda x, y, i: {"img": x, "labels": y}, "images-not-numbers", ("'img', 'labels'",)),
-    "images alone": (lambda x, y, i: x, "label-columns-differ", ("[4, 1, 8, 8]",)),
-    "bytes": (lambda x, y, i: ((x * 255).byte(), y), "images-not-numbers", ("torch.uint8", "v2.ToDtype")),
-    "double": (lambda x, y, i: (x.double(), y), "data-of-other-precision", ("torch.float64", "float()")),
-    "a class as a float": (lambda x, y, i: (x, y[0]), "label-columns-differ", ("[4] of torch.float32",)),
-    "nan": (lambda x, y, i: (x * NAN if i == 5 else x, y), "input-not-finite", ("example 5", "nan", "part 0", "step")),
-    "inf": (lambda x, y, i: {"image": x / (i != 5), "label": y}, "input-not-finite", ("example 5", "inf", "'image'")),
+    "other keys": (lambda x, y, i: {"img": x, "labels": y}, DataError, ("'img', 'labels'",)),
+    "images alone": (lambda x, y, i: x, DataError, ("[4, 1, 8, 8]",)),
+    "bytes": (lambda x, y, i: ((x * 255).byte(), y), DataError, ("torch.uint8", "v2.ToDtype")),
+    "double": (lambda x, y, i: (x.double(), y), DataError, ("torch.float64", "float()")),
+    "a class as a float": (lambda x, y, i: (x, y[0]), DataError, ("[4] of torch.float32",)),
+    "nan": (lambda x, y, i: (x * NAN if i == 5 else x, y), DataError, ("example 5", "nan", "part 0", "step")),
+    "inf": (lambda x, y, i: {"image": x / (i != 5), "label": y}, DataError, ("example 5", "inf", "'image'")),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_cannot_train_is_an_error_with_client_and_finding(what):
-    change, key, names = REFUSED[what]
-    with refused(key, "client 'south'", *names):
+    change, kind, names = REFUSED[what]
+    with refused(kind, "client 'south'", *names):
         fit(Linear(), clients(change, of="south", splits=(0,)))
 
 
 def test_errors_of_examples_come_from_worker_processes_too():
-    change, key, names = REFUSED["nan"]
-    with refused(key, "client 'south'", *names):
+    change, kind, names = REFUSED["nan"]
+    with refused(kind, "client 'south'", *names):
         fit(Linear(), clients(change, of="south", splits=(0,)), workers=2)
 
 
 @pytest.mark.parametrize("objective", [None, AUCSaddle()], ids=["first round", "measuring round"])
 @pytest.mark.parametrize("split", [0, 1])
 def test_an_input_that_is_not_finite_is_named_where_it_is_met(objective, split):
-    with refused("input-not-finite", ("training client 'north'", "'val' of client 'north'")[split], "example 5"):
+    with refused(DataError, ("training client 'north'", "'val' of client 'north'")[split], "example 5"):
         fit(Linear(objective), clients(REFUSED["nan"][0], of="north", splits=(split,)))
 
 
 def test_training_that_diverges_on_sound_images_keeps_its_advice():
-    with refused("loss-not-finite", "client 'north', round 1", "lower the learning rate"):
+    with refused(TrainingError, "client 'north', round 1", "lower the learning rate"):
         diverging = Linear()
         diverging.optimizer = functools.partial(torch.optim.SGD, lr=1e38)
         fit(diverging, clients(lambda x, y, i: (1e3 * x, y)), rounds=3)
 
 
 def test_pictures_for_the_final_test_are_found_before_training():
-    with refused("examples-do-not-fit", "'test' of client 'north'", "PIL.Image.Image"):
+    with refused(ConfigError, "'test' of client 'north'", "PIL.Image.Image"):
         fit(Linear(), clients(REFUSED["pictures"][0], of="north", splits=(2,)))
 
 
 @pytest.mark.parametrize("value", [-1, 255])
 def test_labels_of_an_evaluation_are_checked_as_well(value):
     wrong = clients(lambda x, y, i: (x, torch.where(y == 0, value, y)), of="south", splits=(1,))
-    with refused("scored-label-not-binary", "'val' of client 'south'", "0, 1 or NaN", value):
+    with refused(DataError, "'val' of client 'south'", "0, 1 or NaN", value):
         fit(Linear(), wrong)
 
 
 def test_images_without_channels_are_named():
     torch.manual_seed(0)
-    with refused("images-without-channels", "client 'south'", "[B, 1, H, W]", "[4, 8, 8]"):
+    with refused(DataError, "client 'south'", "[B, 1, H, W]", "[4, 8, 8]"):
         fit(ImageClassifier(("Edema", "Mass"), "small_cnn"), clients(lambda x, y, i: (x[0], y), "south", (0,)))
 
 
@@ -248,7 +249,7 @@ def test_an_objective_that_learns_from_images_without_labels_keeps_its_value():
 
 
 def test_a_loss_that_takes_unknown_labels_for_numbers_is_advised():
-    with refused("loss-not-finite", "client 'south'", "unknown labels (NaN) out of the loss"):
+    with refused(TrainingError, "client 'south'", "unknown labels (NaN) out of the loss"):
         fit(net(), clients(lambda x, y, i: (x, y * (NAN if i == 5 else 1)), of="south", splits=(0,)))
 
 
@@ -271,7 +272,7 @@ def test_a_client_that_would_teach_nothing_is_refused(model, wrap):
     if not wrap:
         images = data["south"][0].dataset.tensors[0]
         data["south"] = (TensorDataset(images, torch.full((12, 2), NAN)), *data["south"][1:])
-    with refused("check-known-labels", "client 'south'", "12 examples", "50%", "federation.clients"):
+    with refused(ConfigError, "client 'south'", "12 examples", "50%", "federation.clients"):
         fit(model(), data)
 
 

@@ -13,7 +13,7 @@ from scripted import fit
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import DataError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.examples import fetch
 from fedlit.core.labels import SAMPLE, all_labels
 from fedlit.data.flamby.heart import LabelledRows
@@ -102,7 +102,7 @@ def go(model, data, workers=1):
 @pytest.mark.parametrize(("value", "dtype"), [(-1, torch.float32), (255, torch.uint8)])
 def test_they_are_refused_in_the_same_words_by_any_number_of_workers(value, dtype, workers):
     said = f"client 'south': expected training labels 0, 1 or NaN, found {value} for class 'Mass'"
-    with refused("label-not-binary", said):
+    with refused(ConfigError, said):
         go(Linear(), clients(value, dtype=dtype), workers)
 
 
@@ -110,7 +110,7 @@ def test_they_are_refused_in_the_same_words_by_any_number_of_workers(value, dtyp
     "model", [Linear(AUCSaddle()), Linear(torch.nn.BCEWithLogitsLoss()), Own(BCE())], ids=["saddle", "torch's", "own"]
 )
 def test_they_are_refused_for_every_loss_of_labels(model):
-    with refused("label-not-binary", "'south'", "'Mass'"):
+    with refused(ConfigError, "'south'", "'Mass'"):
         go(model, clients(-1))
 
 
@@ -118,7 +118,7 @@ def test_they_are_refused_in_data_sets_that_are_joined():
     def joined(labels):
         return ConcatDataset([TensorDataset(torch.ones(len(labels), 1, 8, 8), labels)])
 
-    with refused("label-not-binary", "'Mass'"):
+    with refused(ConfigError, "'Mass'"):
         go(Linear(), clients(0.5, joined))
 
 
@@ -134,7 +134,7 @@ def test_an_index_that_is_no_class_is_named(index, workers):
     fitted = go(Linear(classes=classes), {"north": Fetched(labels)})
     assert fitted.model.classes == classes
     labels[5] = index
-    with refused("label-outside-classes", "to 2", index):
+    with refused(DataError, "to 2", index):
         go(Linear(classes=classes), {"north": Fetched(labels)}, workers)
 
 
@@ -198,7 +198,7 @@ def test_a_mapped_attribute_is_not_refused():
 
 def test_a_wrong_label_in_the_attribute_and_in_the_examples_is_refused_before_training():
     wrong = torch.where(TRUE == 1, 255, TRUE)
-    with refused("check-labels", "'south'", "255", "'Mass'"):
+    with refused(ConfigError, "'south'", "255", "'Mass'"):
         go(Linear(), {"north": Stored(TRUE, TRUE), "south": Stored(wrong, wrong)})
 
 

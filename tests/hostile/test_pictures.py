@@ -16,6 +16,7 @@ import refusals
 from PIL import Image
 from support.hostile import check_printed, spread
 
+from fedlit.core.errors import DataError
 from fedlit.data.pictures.images import decode_images, read_image
 from fedlit.predictions.scoring import score_files
 
@@ -173,5 +174,5 @@ def test_other_kinds_of_pictures_are_read(kind: str, nih: Path):
 @pytest.mark.parametrize(("made", "words"), [(os.mkfifo, "a named pipe"), (Path.touch, "an empty file")])
 def test_a_dicom_file_that_is_no_file_is_refused(made, words: str, nih: Path):
     made(nih / "9.dcm")
-    with refusals.refused("not-an-image-file", words):
+    with refusals.refused(DataError, words):
         read_image(nih / "9.dcm", 8)

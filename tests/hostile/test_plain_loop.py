@@ -15,6 +15,7 @@ from strangers import by_hand, fit, having, plain_federation, seeded, settings, 
 from torch import Tensor, nn
 
 from fedlit.aggregators import FedProx, Scaffold
+from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
 from fedlit.federation.examinations import Behaviour, Trial
@@ -86,7 +87,7 @@ NAMED = {
 
 @pytest.mark.parametrize("what", NAMED)
 def test_the_refusal_names_what_differs(what: str, tmp_path: Path):
-    with refused("check-behaviour", "'site-0'", *NAMED[what]):
+    with refused(ConfigError, "'site-0'", *NAMED[what]):
         fit(seeded(TABLE[what]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -7,7 +7,7 @@ import pytest
 from refusals import refused
 from scripted import fit
 
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.federation.callbacks import Callback
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -45,7 +45,7 @@ ACTS = {
 
 @pytest.mark.parametrize("what", ACTS)
 def test_a_run_whose_directory_is_gone_is_stopped_in_words(what):
-    with refused("run-directory-renamed", "runs/default/mine"):
+    with refused(TrainingError, "runs/default/mine"):
         fit(rounds=4, name="mine", callbacks=[Gone(ACTS[what])])
     left = [path for path in RUNS.rglob("*") if path.is_file() and "moved" not in path.parts]
     assert left == []
@@ -86,11 +86,11 @@ def test_no_run_of_the_name_is_a_new_one(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize("empty", ["", " "])
 def test_an_empty_checkpoint_starts_no_new_run(empty):
     fit(rounds=1, name="mine")
-    with refused("ckpt-path-empty"):
+    with refused(ConfigError, "ckpt_path"):
         fit(rounds=2, ckpt_path=empty)
     assert [run.name for run in RUNS.iterdir()] == ["mine"]
 
 
 def test_a_run_is_not_called_as_the_folder_of_the_sites():
-    with refused("name-taken", "name"):
+    with refused(ConfigError, "name"):
         fit(name="sites")

@@ -16,7 +16,7 @@ from torch.optim import lr_scheduler as of_torch
 import fedlit
 from fedlit.aggregators import Ditto, FedNova, Scaffold
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.module import step_of
 from fedlit.schedules import ConstantSchedule, CosineSchedule, Stage, StageSchedule
 
@@ -167,7 +167,7 @@ REFUSED = {
         returning(each_two_steps, interval="step", frequency=2), STEPS, "counts steps by a frequency other than 1",
     ),
 }  # fmt: skip
-LAMBDA = "scheduler-rate-invalid", "LambdaLR"
+LAMBDA = TrainingError, "LambdaLR"
 IN_TRAINING = {
     "an infinite rate": (lambda o: of_torch.LambdaLR(o, lambda n: 1.0 if n < 2 else float("inf")), (*LAMBDA, "inf")),
     "a rate that is not a number": (
@@ -175,7 +175,7 @@ IN_TRAINING = {
         (*LAMBDA, "nan"),
     ),
     "a negative rate": (lambda o: of_torch.LambdaLR(o, lambda n: 1 - n), (*LAMBDA, "-0.1")),
-    "its end": (lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False), ("scheduler-ended", "OneCycleLR")),
+    "its end": (lambda o: of_torch.OneCycleLR(o, 1.0, 2, cycle_momentum=False), (TrainingError, "OneCycleLR")),
 }
 
 
@@ -191,7 +191,7 @@ def test_a_rate_that_no_step_can_take_ends_the_run(what: str, tmp_path: Path):
 def test_who_computes_with_the_rate_of_a_round_needs_one(algorithm, tmp_path: Path):
     one_group = having(configure_optimizers=in_two_lists)
     fit(seeded(one_group), tmp_path / "one", aggregators=[algorithm], **EPOCH | {"rounds": 2})
-    with refused("rate-changed-in-round", "SGD", "0.1 to 0.05"):
+    with refused(TrainingError, "SGD", "0.1 to 0.05"):
         fit(seeded(one_group), tmp_path / "two", aggregators=[algorithm], schedule=ConstantSchedule(2, "epochs"))
 
 
@@ -204,7 +204,7 @@ def test_it_is_refused_in_words(what: str, tmp_path: Path):
     assert words in str(caught.value)
     assert not (tmp_path / "run").exists()
     if what == "a plateau":
-        with refused("scheduler-not-followed"):
+        with refused(ConfigError, "or return only the optimizer and set federation.schedule,"):
             fedlit.fit(seeded(make), Digits(), rounds=2, run_dir=tmp_path / "run", logger=False)
 
 
@@ -213,10 +213,10 @@ def test_a_resume_with_another_scheduler_is_refused(tmp_path: Path):
     given = {"run_dir": tmp_path / "run", "logger": False, "workers": 1}
     fedlit.fit(seeded(HALVING), Digits(), rounds=1, **given)
     other = seeded(returning(lambda o: of_torch.StepLR(o, 1, 0.5)))
-    with refused("run-fingerprint-differs", "with ExponentialLR", "with StepLR"):
+    with refused(CheckpointError, "with ExponentialLR", "with StepLR"):
         fedlit.fit(other, Digits(), rounds=2, ckpt_path="last", **given)
     quarter = seeded(returning(lambda o: of_torch.ExponentialLR(o, 0.25)))
-    with refused("run-fingerprint-differs"):
+    with refused(CheckpointError, "pass the former, or start a new run"):
         fedlit.fit(quarter, Digits(), rounds=2, ckpt_path="last", **given)
     fedlit.fit(seeded(HALVING), Digits(), rounds=2, ckpt_path="last", **given)
 

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fedlit
 from fedlit.aggregators import CODASCA, FedNova, LocalSCGDAM, Scaffold
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.training_hooks import CALLED
 from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
 from fedlit.schedules import ConstantSchedule
@@ -192,35 +193,27 @@ def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: ty
 
 
 REFUSED = {
-    "setup": (hooked(setup=lambda m, stage: None), {}, ("check-hooks-of-the-trainer", "the layers")),
-    "fit start": (
-        hooked(on_fit_start=lambda m: None),
-        {},
-        ("check-hooks-of-the-trainer", "overrides on_fit_start", "__init__"),
-    ),
+    "setup": (hooked(setup=lambda m, stage: None), {}, (ConfigError, "the layers")),
+    "fit start": (hooked(on_fit_start=lambda m: None), {}, (ConfigError, "overrides on_fit_start", "__init__")),
     "zero grad": (
         hooked(on_before_zero_grad=lambda m, o: None),
         {},
-        ("check-hooks-of-the-trainer", "overrides on_before_zero_grad", "on_after_backward"),
+        (ConfigError, "overrides on_before_zero_grad", "on_after_backward"),
     ),
-    "the rest of an epoch": (hooked(on_train_batch_start=lambda m, b, i: -1), {}, ("epoch-skipped-by-hook",)),
-    "a rate": (
-        hooked(on_train_batch_start=faster),
-        {"aggregators": [FedNova()]},
-        ("rate-changed-in-round", "SGD", "0.1 to 0.5"),
-    ),
+    "the rest of an epoch": (hooked(on_train_batch_start=lambda m, b, i: -1), {}, (TrainingError,)),
+    "a rate": (hooked(on_train_batch_start=faster), {"aggregators": [FedNova()]}, (TrainingError, "SGD", "0.1 to 0.5")),
     "a counter that the step reads": (
         hooked(
             on_train_batch_start=lambda m, batch, i: setattr(m, "n", getattr(m, "n", 0) + 1),
             training_step=lambda m, batch, i: Unvalidated.training_step(m, batch, i) / m.n,
         ),
         {},
-        ("check-behaviour", "Strange.n"),
+        (ConfigError, "Strange.n"),
     ),
     "two batches a step": (
         hooked(on_train_batch_end=averaged),
         {"aggregators": [LocalSCGDAM()]},
-        ("check-hooks-of-steps", "LocalSCGDAM", "Strange.on_train_batch_end"),
+        (ConfigError, "LocalSCGDAM", "Strange.on_train_batch_end"),
     ),
 }
 

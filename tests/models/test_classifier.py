@@ -12,6 +12,7 @@ from toys import CLASSES, ToyData
 
 from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
+from fedlit.core.errors import CheckpointError, ConfigError, DataError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.federation.assembly import assemble
@@ -46,16 +47,16 @@ def test_body_starts_from_a_local_weights_file(tmp_path, in_chans):
 
 def test_weights_of_another_backbone_are_refused(tmp_path):
     torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "other.pth")
-    with refused("weights-incomplete", "other.pth", "densenet121"):
+    with refused(ConfigError, "other.pth", "densenet121"):
         ImageClassifier(CLASSES, weights=tmp_path / "other.pth")
-    with refused("weights-file-missing"):
+    with refused(ConfigError, "model.weights"):
         ImageClassifier(CLASSES, weights=tmp_path / "none.pth")
 
 
 def test_unknown_backbones_and_missing_classes_are_refused():
-    with refused("backbone-unknown", "'densenet122'", "densenet121"):
+    with refused(ConfigError, "'densenet122'", "densenet121"):
         ImageClassifier(CLASSES, backbone="densenet122")
-    with refused("model-classes-empty"):
+    with refused(ConfigError, "model.classes is empty"):
         ImageClassifier(())
 
 
@@ -170,11 +171,11 @@ class TestWeightsOfARun:
         ],
     )
     def test_another_body_is_refused(self, run, options, names):
-        with refused("weights-of-other-body", *names):
+        with refused(ConfigError, *names):
             ImageClassifier(CLASSES, **{"backbone": "resnet10t", "weights": run} | options)
 
     def test_a_folder_without_a_checkpoint_is_refused(self, tmp_path):
-        with refused("run-directory-missing"):
+        with refused(CheckpointError, "expected the directory of a run (runs/<experiment>/<run>)"):
             ImageClassifier(CLASSES, backbone="resnet10t", weights=tmp_path)
 
 
@@ -189,5 +190,5 @@ class TestLabels:
 
     def test_another_shape_is_refused_in_words(self):
         model = ImageClassifier(("a", "b", "c"), "small_cnn")
-        with refused("label-columns-differ", "[B, 3]", "[4, 2]"):
+        with refused(DataError, "[B, 3]", "[4, 2]"):
             model.training_step((torch.rand(4, 1, 28, 28), torch.zeros(4, 2)), 0)

@@ -9,6 +9,7 @@ from refusals import refused
 from torch import nn
 from toys import CLASSES
 
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
 from fedlit.models.layers import group_normalised, small_stem
@@ -106,5 +107,5 @@ class TestSmallStem:
 
 @pytest.mark.parametrize("name", ["lcnet_035", "convnext_atto", "vit_tiny_patch16_224"])
 def test_a_backbone_without_such_a_stem_is_refused(name):
-    with refused("stem-unsupported", name):
+    with refused(ConfigError, name):
         ImageClassifier(CLASSES, backbone=name, stem="small")

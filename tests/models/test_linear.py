@@ -3,6 +3,7 @@
 import torch
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.models import LogisticRegression
 
 
@@ -38,11 +39,11 @@ def test_a_start_gives_torchs_weights_and_leaves_the_generator_alone():
 
 
 def test_mistakes_name_the_key():
-    with refused("features-below-one", "found 0"):
+    with refused(ConfigError, "found 0"):
         LogisticRegression(0, ("a",))
-    with refused("model-classes-empty"):
+    with refused(ConfigError, "model.classes is empty"):
         LogisticRegression(3)
-    with refused("features-differ", "expected [3]", "found [5]"):
+    with refused(TrainingError, "expected [3]", "found [5]"):
         LogisticRegression(3, ("a",))(torch.randn(2, 5))
-    with refused("features-differ", "expected [3]", "[1, 8, 8]"):
+    with refused(TrainingError, "expected [3]", "[1, 8, 8]"):
         LogisticRegression(3, ("a",))(torch.randn(2, 1, 8, 8))

@@ -9,6 +9,7 @@ from torch import nn
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import CODAPlus
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
 from fedlit.models.resnet20 import Block
@@ -134,7 +135,7 @@ def test_group_norm_and_weights_of_a_file(backbone, tmp_path):
 
 @EVERY
 def test_what_it_has_not_is_refused(backbone):
-    with refused("backbone-without-pretrained", backbone):
+    with refused(ConfigError, backbone):
         ImageClassifier(CLASSES, backbone, pretrained=True)
-    with refused("stem-unsupported", backbone):
+    with refused(ConfigError, backbone):
         ImageClassifier(CLASSES, backbone, stem="small")

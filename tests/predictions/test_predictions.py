@@ -19,6 +19,7 @@ from toys import CLASSES, TOYS
 
 import fedlit
 from fedlit.cli.main import main
+from fedlit.core.errors import DataError
 from fedlit.data import ByPatient, DeclaredClasses, FederatedDataModule
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
@@ -353,17 +354,17 @@ class TestFile:
         assert file.read_bytes() == before
 
     def test_what_is_no_such_file_is_refused(self, folder):
-        with refused("predictions-file-suffix", "one.txt"):
+        with refused(DataError, "one.txt"):
             write(some(), folder / "one.txt")
         (folder / "text.parquet").write_text("image,score\n")
-        with refused("predictions-file-damaged", "text.parquet"):
+        with refused(DataError, "text.parquet"):
             read(folder / "text.parquet")
         pd.DataFrame({"image": ["a"]}).to_parquet(folder / "other.parquet")
-        with refused("predictions-column-missing", "other.parquet", "classes"):
+        with refused(DataError, "other.parquet", "classes"):
             read(folder / "other.parquet")
         table = parquet.read_table(write(some(), folder / "less.parquet"))
         parquet.write_table(table.drop_columns(["label/Nodule/Mass"]), folder / "less.parquet")
-        with refused("predictions-column-missing", "label/Nodule/Mass"):
+        with refused(DataError, "label/Nodule/Mass"):
             read(folder / "less.parquet")
 
 

@@ -22,6 +22,7 @@ from safetensors.torch import save_file
 from toys import ToyNet
 
 from fedlit.cli.main import main
+from fedlit.core.errors import ConfigError
 from fedlit.data import ByOrganisation, FederatedDataModule, Partition, Records
 from fedlit.data.pictures.images import decode_images
 from fedlit.predictions.serving import ImageScorer, _instantiated, save_mlflow_model
@@ -296,11 +297,11 @@ class TestPredictOfAFolder:
 
     def test_a_model_that_somebody_else_wrote_is_refused(self, tmp_path, run_id, fedlit_cli):
         save_file({"w": torch.zeros(1)}, tmp_path / "other.safetensors")
-        fedlit_cli(f"predict --model {tmp_path}/other.safetensors images").refused("model-file-without-notes", tmp_path)
-        fedlit_cli(f"predict --model runs:/{run_id}/best images").refused("model-not-of-fedlit", run_id)
+        fedlit_cli(f"predict --model {tmp_path}/other.safetensors images").refused(tmp_path)
+        fedlit_cli(f"predict --model runs:/{run_id}/best images").refused(run_id)
 
     def test_a_class_is_still_a_class(self, fedlit_cli):
-        fedlit_cli("predict --model ImageClassifier").refused("ckpt-path-not-given", "--ckpt_path")
+        fedlit_cli("predict --model ImageClassifier").refused("--ckpt_path")
 
 
 class TestWhatIsNotLogged:
@@ -398,5 +399,5 @@ def test_classes_that_exclude_each_other_are_served_as_they_are_predicted(monkey
 def test_a_model_of_no_images_is_refused(tmp_path):
     notes = {"fedlit": "0", "model": "m", "config": "{}", "classes": "[]", "learned": "[]"}
     save_file({"w": torch.zeros(1)}, tmp_path / "m.safetensors", notes)
-    with refusals.refused("model-not-servable"):
+    with refusals.refused(ConfigError, "expected a model with classes of images that fedlit"):
         ImageScorer(tmp_path / "m.safetensors")

@@ -14,6 +14,7 @@ from reproduced import derived, printed
 from small_chexpert import HEADER, line
 from small_nih import write_ten_labels
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.document import find
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.surgical.heterogeneity import _bars
@@ -131,8 +132,8 @@ def test_it_runs_nothing_and_says_what_differs_and_what_is_absent(label_files, t
 @pytest.mark.parametrize(
     ("name", "mistake"),
     [
-        ("surgical-fig4a", ("organisation-folders-missing", "CheXpert")),
-        ("fdam-table6", ("ratio-folders-missing", "CheXpert, NIH, PadChest, MIMIC-CXR-JPG, VinDr-CXR")),
+        ("surgical-fig4a", (ConfigError, "CheXpert")),
+        ("fdam-table6", (ConfigError, "CheXpert, NIH, PadChest, MIMIC-CXR-JPG, VinDr-CXR")),
     ],
 )
 def test_a_folder_without_any_of_them_is_refused(name, mistake, tmp_path):

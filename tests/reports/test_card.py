@@ -130,9 +130,9 @@ def test_what_has_no_card_is_refused(tmp_path: Path, fedlit_cli: Cli):
     unfinished = write_run(tmp_path / "unfinished", None, config(), finished=False)
     untrained = write_run(tmp_path / "untrained", None, config())
     (tmp_path / "empty").mkdir()
-    fedlit_cli(f"card {unfinished}").refused("card-run-unfinished")
-    fedlit_cli(f"card {untrained}").refused("card-without-checkpoint")
-    fedlit_cli(f"card {tmp_path / 'empty'}").refused("compare-not-a-run-directory")
+    fedlit_cli(f"card {unfinished}").refused("resume it with --ckpt_path")
+    fedlit_cli(f"card {untrained}").refused("expected checkpoints of the tested model, found none")
+    fedlit_cli(f"card {tmp_path / 'empty'}").refused("expected a run directory (runs/EXPERIMENT/RUN), a folder of")
     assert yaml.safe_load((untrained / "config.yaml").read_text())["seed"] == 0
 
 

@@ -7,6 +7,7 @@ import torch
 from past_runs import CLASSES, predictions
 from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.alignment import share
 
 
@@ -55,36 +56,36 @@ def test_image_ids_of_different_sites_may_be_equal() -> None:
     sites = np.repeat(["A", "B"], 10)
     both = [replace(found, images=ids, sites=sites)] * 2
     assert len(share(["a", "b"], both).labels) == 20
-    with refused("image-name-twice"):
+    with refused(ConfigError, "twice, so images cannot be paired between runs"):
         share(["a", "b"], [replace(each, sites=found.sites) for each in both])
 
 
 def test_runs_with_nothing_in_common_are_refused() -> None:
     one, other = predictions(1.0, 0, 20), predictions(1.0, 1, 20)
-    with refused("no-shared-image", "'i0000'", "'x0'"):
+    with refused(ConfigError, "'i0000'", "'x0'"):
         share(["a", "b"], [one, replace(other, images=np.array([f"x{n}" for n in range(20)]))])
-    with refused("no-shared-image", "'north/0'"):
+    with refused(ConfigError, "'north/0'"):
         share(["a", "b"], [one, replace(other, images=np.array([f"north/{n}" for n in range(20)]))])
     parts = [one.take(rows) for rows in (range(20), range(8), range(8, 20))]
-    with refused("no-shared-image"):
+    with refused(ConfigError, "no image"):
         share(["a", "b", "c"], parts)
     parts = [one.take(rows) for rows in ([0, 1], [1, 2], [2, 0])]
-    with refused("no-shared-image"):
+    with refused(ConfigError, "no image"):
         share(["a", "b", "c"], parts)
-    with refused("no-shared-label-of-images"):
+    with refused(ConfigError, "all images that the runs share by id have other labels or"):
         share(["a", "b"], [one, replace(other, patients=np.array([f"x{n}" for n in range(20)]))])
-    with refused("no-shared-class", "a has", "b has Fracture"):
+    with refused(ConfigError, "a has", "b has Fracture"):
         share(["a", "b"], [one, predictions(1.0, 1, 20, ("Fracture",))])
     known = [(np.arange(20) < 10), (np.arange(20) >= 10)]
     apart = [replace(one, labels=torch.where(torch.tensor(rows)[:, None], one.labels, torch.nan)) for rows in known]
-    with refused("no-shared-label"):
+    with refused(ConfigError, "no image has a label and a score of the same class in all"):
         share(["a", "b"], apart)
 
 
 def test_scores_that_are_not_finite_are_refused() -> None:
     infinite = predictions(1.0, 0, 20)
     infinite.scores[0, 0] = torch.inf
-    with refused("scores-not-finite", "b"):
+    with refused(ConfigError, "b"):
         share(["a", "b"], [predictions(1.0, 0, 20), infinite])
 
 

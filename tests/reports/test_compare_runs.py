@@ -13,6 +13,7 @@ from past_runs import CLASSES, config, predictions, write_run
 from refusals import Cli, refused
 
 from fedlit.core.checkpoints.manifest import Best, Manifest
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import totals
 from fedlit.predictions.table import write
 from fedlit.reports.compare.caveats import caveats
@@ -98,20 +99,20 @@ def test_a_repeated_run_counts_once_and_it_is_said(tmp_path: Path) -> None:
 def test_an_unfinished_run_is_refused_by_name_and_left_out_of_a_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "x" / "done", None, config())
     half = write_run(tmp_path / "x" / "half", None, config(("FedProx",)), finished=False)
-    with refused("run-not-finished", half):
+    with refused(ConfigError, half):
         loaded(half)
     runs, notes = load_runs([str(tmp_path / "x")], None, {}, NOWHERE, tmp_path)
     assert [run.name for run in runs] == ["done"]
     assert notes == [f"{half} is left out, as it has not finished; --ckpt_path {half} resumes it."]
-    with refused("no-finished-run", "half"):
+    with refused(ConfigError, "half"):
         compare_runs([], notes)
 
 
 def test_what_is_no_run_is_told(tmp_path: Path) -> None:
     (tmp_path / "sweep.txt").touch()
-    with refused("compare-run-is-a-file", tmp_path):
+    with refused(ConfigError, tmp_path):
         loaded(tmp_path / "sweep.txt")
-    with refused("compare-without-runs"):
+    with refused(ConfigError, "name runs (run directories, a folder of them, ids of MLflow"):
         loaded()
 
 
@@ -121,19 +122,19 @@ def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
     methods = grouped(loaded(tmp_path))
     assert baseline_method(methods, None).name == "FedAvg"
     assert baseline_method(methods, "Scaffold").name == "Scaffold"
-    with refused("baseline-unknown", "'Scafold'"):
+    with refused(ConfigError, "'Scafold'"):
         baseline_method(methods, "Scafold")
-    with refused("baseline-unknown", "'Mine'", "choose one of: FedAvg", "Scaffold"):
+    with refused(ConfigError, "'Mine'", "choose one of: FedAvg", "Scaffold"):
         baseline_method(methods, "Mine")
 
 
 def test_an_unknown_metric_or_set_is_answered_with_near_ones(tmp_path: Path) -> None:
     runs = loaded(write_run(tmp_path / "a", predictions(1.0), config()))
-    with refused("compare-metric-unknown", "'val/auroc_makro'", "val/auroc_macro"):
+    with refused(ConfigError, "'val/auroc_makro'", "val/auroc_macro"):
         compare_runs(runs, metric="val/auroc_makro")
-    with refused("compare-metric-unknown", "'val/nosuch'"):
+    with refused(ConfigError, "'val/nosuch'"):
         compare_runs(runs, metric="val/nosuch")
-    with refused("compare-set-unknown", "'federations'"):
+    with refused(ConfigError, "'federations'"):
         compare_runs(runs, test_set="federations")
 
 
@@ -145,7 +146,7 @@ def test_a_run_without_predictions_stays_in_the_curves(tmp_path: Path) -> None:
     assert [scored.method.name for scored in found.statistics.scored] == ["Scaffold"]
     (note,) = found.notes
     assert note.startswith(f"{without} (FedAvg) has no predictions of 'federation': compare its run directory")
-    with refused("baseline-without-predictions", "'FedAvg'"):
+    with refused(ConfigError, "'FedAvg'"):
         compare_runs(loaded(without, with_them), baseline="FedAvg", draws=100)
     assert compare_runs(loaded(without)).statistics is None
     best = without / "checkpoints" / "round-000002"
@@ -175,7 +176,7 @@ def test_steps_are_those_that_the_run_itself_has_added_up(tmp_path: Path) -> Non
 def test_a_dead_server_is_told_within_seconds() -> None:
     pytest.importorskip("mlflow")
     began = time.monotonic()
-    with refused("mlflow-unreachable", NOWHERE, "connection refused"):
+    with refused(ConfigError, NOWHERE, "connection refused"):
         load_runs([], "any", {}, NOWHERE, Path("unused"))
     assert time.monotonic() - began < 20
 
@@ -183,9 +184,9 @@ def test_a_dead_server_is_told_within_seconds() -> None:
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mlflow")
     monkeypatch.chdir(tmp_path)
-    with refused("compare-store-missing", "mlflow.db"):
+    with refused(ConfigError, "mlflow.db"):
         load_runs([], "any", {}, "sqlite:///mlflow.db", tmp_path)
-    with refused("compare-store-missing", tmp_path, "/mlflow.db"):
+    with refused(ConfigError, tmp_path, "/mlflow.db"):
         load_runs([], "any", {}, f"sqlite:///{tmp_path}/mlflow.db", tmp_path)
     assert not list(tmp_path.iterdir())
 
@@ -247,13 +248,13 @@ def test_runs_of_mlflow_are_named_by_id_and_by_tags(store: tuple[str, dict[str, 
     uri, ids = store
     assert [run.name for run in loaded(ids["s"], f"runs:/{ids['a-1']}", uri=uri, folder=tmp_path)] == ["s", "a-1"]
     assert [run.name for run in load_runs([], None, {"kind": "FedAvg"}, uri, tmp_path)[0]] == ["a-0", "a-1"]
-    with refused("mlflow-without-runs", "'kind'", "'None'"):
+    with refused(ConfigError, "'kind'", "'None'"):
         load_runs([], "written", {"kind": "None"}, uri, tmp_path)
-    with refused("mlflow-experiment-unknown", "'writen'"):
+    with refused(ConfigError, "'writen'"):
         load_runs([], "writen", {}, uri, tmp_path)
-    with refused("mlflow-run-unknown"):
+    with refused(ConfigError, "0123"):
         loaded("0123", uri=uri, folder=tmp_path)
-    with refused("mlflow-run-not-finished", "'running'", "RUNNING"):
+    with refused(ConfigError, "'running'", "RUNNING"):
         loaded(ids["running"], uri=uri, folder=tmp_path)
 
 
@@ -333,12 +334,12 @@ def test_the_command_takes_a_file(run: Path, tmp_path: Path, fedlit_cli: Cli):
 @pytest.mark.parametrize(
     ("content", "mistake"),
     [
-        ("picture,score/Mass\na,0.1\n", ("external-column-missing", "column image")),
-        ("image,Mass\na,0.1\n", ("external-column-missing", "score/CLASS", "only image, Mass")),
-        ("image,score/Mass\n", ("external-column-missing", "no rows")),
-        ("", ("external-not-csv",)),
-        ("image,score/Mass\na,high\n", ("external-number-invalid", "score/Mass, line 2", "'high'")),
-        ("image,score/Mass,label/Mass\na,0.1,0\nb,0.2,2\n", ("external-label-invalid", "label/Mass, line 3")),
+        ("picture,score/Mass\na,0.1\n", (ConfigError, "column image")),
+        ("image,Mass\na,0.1\n", (ConfigError, "score/CLASS", "only image, Mass")),
+        ("image,score/Mass\n", (ConfigError, "no rows")),
+        ("", (ConfigError,)),
+        ("image,score/Mass\na,high\n", (ConfigError, "score/Mass, line 2", "'high'")),
+        ("image,score/Mass,label/Mass\na,0.1,0\nb,0.2,2\n", (ConfigError, "label/Mass, line 3")),
     ],
 )
 def test_what_is_missing_is_named_with_file_and_column(content: str, mistake: tuple[str, ...], tmp_path: Path):
@@ -350,5 +351,5 @@ def test_what_is_missing_is_named_with_file_and_column(content: str, mistake: tu
 def test_other_images_are_refused_by_name(run: Path, tmp_path: Path):
     lines = ["image," + ",".join(f"score/{name}" for name in CLASSES), "x1,0.1,0.2,0.3", "x2,0.3,0.1,0.2"]
     (tmp_path / "extern.csv").write_text("\n".join(lines))
-    with refused("no-shared-image", "extern"):
+    with refused(ConfigError, "extern"):
         compare_runs(*load_runs([str(run), str(tmp_path / "extern.csv")], None, {}, "", tmp_path))

@@ -9,6 +9,7 @@ from refusals import refused
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
+from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
 from fedlit.metrics.paired import holm, paired
@@ -275,10 +276,10 @@ def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:
 
 @pytest.mark.parametrize("options", [{"level": 1.0}, {"level": 0.0}, {"draws": 10}])
 def test_levels_and_draws_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
-    with refused("draws-or-level-out-of-range"):
+    with refused(ConfigError, "compare"):
         compared({("FedAvg", 0): predictions(1.0)}, **options)
 
 
 def test_one_patient_cannot_be_resampled() -> None:
-    with refused("shared-images-of-one-patient"):
+    with refused(ConfigError, "the runs share test images of a single patient, expected at"):
         compared({("FedAvg", 0): predictions(1.0, images=20, per_patient=20)})

@@ -11,6 +11,7 @@ import yaml
 from refusals import refused
 from reproduced import derived, printed
 
+from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.experiment import grid
 from fedlit.models import ImageClassifier, pretrained
@@ -96,9 +97,9 @@ def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     made.parts = lambda: [part]
     model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
     assert (model["pretrained"], model["weights"]) == (False, str(file))
-    with refused("reproduction-weights-unused", "fdam-fig1.yaml at laptop"):
+    with refused(ConfigError, "fdam-fig1.yaml at laptop"):
         figure(weights=file)
-    with refused("reproduction-weights-missing"):
+    with refused(ConfigError, "no such file"):
         figure(weights=tmp_path / "none.pth")
 
 
@@ -182,7 +183,7 @@ def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_be
 
 
 def test_seconds_that_are_none_are_refused(figure):
-    with refused("seconds-per-step-not-positive", "found 0"):
+    with refused(ConfigError, "found 0"):
         figure(seconds_per_step=0.0)
 
 
@@ -248,7 +249,7 @@ def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
     assert sources.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
     for name in ("a", "b"):
         holder(tmp_path / name, "cifar-10-batches-py/data_batch_1")
-    with refused("root-ambiguous", f"--root {tmp_path}", "CIFAR10", tmp_path / "a", tmp_path / "b"):
+    with refused(ConfigError, f"--root {tmp_path}", "CIFAR10", tmp_path / "a", tmp_path / "b"):
         sources.found_below(tmp_path, ".", CIFAR, "root")
 
 

@@ -12,6 +12,7 @@ from scipy import stats
 from scipy.special import expit
 from sklearn.metrics import roc_auc_score
 
+from fedlit.core.errors import ConfigError
 from fedlit.metrics.thresholds import choose_threshold
 from fedlit.predictions.table import Predictions
 from fedlit.reports.evaluation.evaluation import Evaluation
@@ -128,7 +129,7 @@ def test_a_group_without_positives_in_one_draw_has_no_value_and_is_named(tmp_pat
 def test_other_images_with_the_same_seed_of_the_data_are_refused_in_plain_text(tmp_path: Path):
     run_of(tmp_path / "a", TESTED[0], 0, draw=0)
     run_of(tmp_path / "b", replace(TESTED[0], images=np.char.add("x", TESTED[0].images)), 1, draw=0)
-    with refused("predictions-of-other-images", "'0'", "same seeds of the data"):
+    with refused(ConfigError, "'0'", "same seeds of the data"):
         evaluated(tmp_path)
 
 

@@ -8,6 +8,7 @@ import yaml
 from refusals import refused
 from reproduced import table_of_runs
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -77,7 +78,7 @@ def test_a_rate_that_diverges_is_no_choice(tmp_path, tried):
     left = tried[(tried["method"] != "CoDA") | (tried["rate"] != BEST["CoDA"])]
     (part,) = Reproduction("localscgdam-table1", root=tmp_path).following(left)
     assert {case.labels["rate"] for case in part.cases.values() if case.labels["method"] == "CoDA"} == {RATES[0]}
-    with refused("no-rate-trains", "CoDA", "CIFAR10"):
+    with refused(ConfigError, "CoDA", "CIFAR10"):
         Reproduction("localscgdam-table1", root=tmp_path).following(tried[tried["method"] != "CoDA"])
 
 

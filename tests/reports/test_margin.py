@@ -10,6 +10,7 @@ from past_runs import compared, config, predictions, write_run
 from refusals import Cli, refused
 from scipy import stats
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.margin import POWER, check_margin, margin_tests, needed
 
 WELCH = {3: np.pi, 5: 6 * (np.pi - 2), 10: 16.5367}
@@ -65,7 +66,7 @@ def test_one_seed_gives_no_conclusion():
 
 @pytest.mark.parametrize("margin", [0.0, -0.01, 1.0, float("nan")])
 def test_a_margin_is_above_0(margin: float):
-    with refused("margin-out-of-range", "--margin"):
+    with refused(ConfigError, "--margin"):
         check_margin(margin)
 
 
@@ -113,10 +114,8 @@ def test_the_test_set_noise_of_a_training_is_no_larger_than_that_of_few_training
     assert macro.run_variance / 3 == pytest.approx(macro.images_variance, rel=0.3)
 
 
-@pytest.mark.parametrize(
-    ("options", "key"), [("--margin 0", "margin-out-of-range"), ("--power", "margin-of-one-method")]
-)
-def test_the_command_refuses_bad_margins_and_single_methods(options: str, key: str, tmp_path: Path, fedlit_cli: Cli):
+@pytest.mark.parametrize("options", ["--margin 0", "--power"])
+def test_the_command_refuses_bad_margins_and_single_methods(options: str, tmp_path: Path, fedlit_cli: Cli):
     run = write_run(tmp_path / "FedAvg-0", predictions(1.0), config())
-    fedlit_cli(f"compare {run} {options} --draws 100 --output {tmp_path / 'out'}").refused(key, "--margin")
+    fedlit_cli(f"compare {run} {options} --draws 100 --output {tmp_path / 'out'}").refused("--margin")
     assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ import yaml
 from refusals import refused
 from reproduced import derived
 
+from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions import seeds
 from fedlit.reports.reproductions.document import HOME
 from fedlit.reports.reproductions.figures import draw_steps, draw_windows
@@ -91,39 +92,39 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
-        ({"report": SEEDS | {"row": "{methd}"}}, ("document-label-unknown", "report.row", "'methd'")),
-        ({"report": SEEDS | {"row": "{}"}}, ("document-label-unknown", "report.row", "{}")),
-        ({"report": SEEDS | {"row": "{method"}}, ("document-label-unknown", "report.row", "{method")),
-        ({"report": SEEDS | {"column": "{method:d}"}}, ("document-label-unknown", "report.column", "{method:d}")),
-        ({"report": SEEDS | {"row": 3}}, ("argument-type", "report.row", "found 3")),
-        ({"report": SEEDS | {"picture": "window"}}, ("argument-type", "report.picture", "'windows'", "'window'")),
-        ({"report": SEEDS | {"picture": "steps"}}, ("report-label-missing", "report", "'column'")),
-        ({"report": SEEDS | {"within": 0.01}}, ("report-label-missing", "report", "'window'")),
-        ({"report": SEEDS | {"against": {"method": "c"}}}, ("report-against-unknown", "against.method", "(a, b)")),
-        ({"report": SEEDS | {"against": {"methd": "a"}}}, ("report-against-unknown", "report.against.methd")),
-        ({"report": {"kind": "ranks_of_doe.Counts"}}, ("report-kind-not-imported", "report", "ranks_of_doe.Counts")),
-        ({"report": {"kind": "stops.Count"}}, ("report-kind-not-imported", "report", "SystemExit: 3")),
-        ({"report": {"kind": "fails.Count"}}, ("report-kind-not-imported", "report", "ZeroDivisionError")),
-        ({"report": {"kind": "a..b"}}, ("report-kind-not-imported", "report", "a..b")),
-        ({"report": {"kind": "ranks_of_doe.dataclass"}}, ("report-kind-not-a-dataclass", "report")),
-        ({"report": {"kind": "rows"}}, ("report-kind-not-a-dataclass", "report", "seeds, classes", "'rows'")),
-        ({"report": {"kind": "ranks_of_doe.Count"}}, ("document-key-missing", "report", "no unit")),
-        ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, ("argument-type", "report.unit", "found 3")),
-        ({"report": {"kind": "ranks_of_doe.Count", "units": "x"}}, ("document-field-unknown", "report.units", "unit")),
-        ({"tables": ["Table 2"]}, ("report-table-unknown", "tables", "Table 1", "'Table 2'")),
-        ({"paper": "roe"}, ("paper-unknown", "roe.json", "fdam", "'roe'")),
-        ({"tables": "Table 1"}, ("argument-type", "tables", "found 'Table 1'")),
-        ({"paper": ""}, ("report-tables-without-paper", "tables")),
-        ({"seeds": 3}, ("argument-type", "seeds")),
-        ({"scales": {}}, ("document-scales", "scales", "laptop or paper")),
-        ({"scales": {"laptop": {}, "papr": {}}}, ("document-scales", "scales", "laptop, papr")),
-        ({"scales": {"laptop": {}, "linked": {}}}, ("linked-scale-without-paper", "scales.linked")),
-        ({"scales": {"laptop": 3}}, ("document-not-a-mapping", "scales.laptop", "found 3")),
-        ({"rates": "0.1"}, ("document-not-a-mapping", "rates", "'0.1'")),
-        ({"values": {"method": ["a"]}}, ("argument-type", "values['method']")),
-        ({"values": {"method": {"a": "FedAvg"}}}, ("argument-type", "values['method']['a']")),
-        ({"settings": ["seed"]}, ("argument-type", "settings")),
-        ({"valus": {}}, ("document-key-unknown", "valus", "did you mean values?")),
+        ({"report": SEEDS | {"row": "{methd}"}}, (ConfigError, "report.row", "'methd'")),
+        ({"report": SEEDS | {"row": "{}"}}, (ConfigError, "report.row", "{}")),
+        ({"report": SEEDS | {"row": "{method"}}, (ConfigError, "report.row", "{method")),
+        ({"report": SEEDS | {"column": "{method:d}"}}, (ConfigError, "report.column", "{method:d}")),
+        ({"report": SEEDS | {"row": 3}}, (ConfigError, "report.row", "found 3")),
+        ({"report": SEEDS | {"picture": "window"}}, (ConfigError, "report.picture", "'windows'", "'window'")),
+        ({"report": SEEDS | {"picture": "steps"}}, (ConfigError, "report", "'column'")),
+        ({"report": SEEDS | {"within": 0.01}}, (ConfigError, "report", "'window'")),
+        ({"report": SEEDS | {"against": {"method": "c"}}}, (ConfigError, "against.method", "(a, b)")),
+        ({"report": SEEDS | {"against": {"methd": "a"}}}, (ConfigError, "report.against.methd")),
+        ({"report": {"kind": "ranks_of_doe.Counts"}}, (ConfigError, "report", "ranks_of_doe.Counts")),
+        ({"report": {"kind": "stops.Count"}}, (ConfigError, "report", "SystemExit: 3")),
+        ({"report": {"kind": "fails.Count"}}, (ConfigError, "report", "ZeroDivisionError")),
+        ({"report": {"kind": "a..b"}}, (ConfigError, "report", "a..b")),
+        ({"report": {"kind": "ranks_of_doe.dataclass"}}, (ConfigError, "report")),
+        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, classes", "'rows'")),
+        ({"report": {"kind": "ranks_of_doe.Count"}}, (ConfigError, "report", "no unit")),
+        ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
+        ({"report": {"kind": "ranks_of_doe.Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
+        ({"tables": ["Table 2"]}, (ConfigError, "tables", "Table 1", "'Table 2'")),
+        ({"paper": "roe"}, (ConfigError, "roe.json", "fdam", "'roe'")),
+        ({"tables": "Table 1"}, (ConfigError, "tables", "found 'Table 1'")),
+        ({"paper": ""}, (ConfigError, "tables")),
+        ({"seeds": 3}, (ConfigError, "seeds")),
+        ({"scales": {}}, (ConfigError, "scales", "laptop or paper")),
+        ({"scales": {"laptop": {}, "papr": {}}}, (ConfigError, "scales", "laptop, papr")),
+        ({"scales": {"laptop": {}, "linked": {}}}, (ConfigError, "scales.linked")),
+        ({"scales": {"laptop": 3}}, (ConfigError, "scales.laptop", "found 3")),
+        ({"rates": "0.1"}, (ConfigError, "rates", "'0.1'")),
+        ({"values": {"method": ["a"]}}, (ConfigError, "values['method']")),
+        ({"values": {"method": {"a": "FedAvg"}}}, (ConfigError, "values['method']['a']")),
+        ({"settings": ["seed"]}, (ConfigError, "settings")),
+        ({"valus": {}}, (ConfigError, "valus", "did you mean values?")),
     ],
 )
 def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tuple, document: dict):
@@ -134,18 +135,18 @@ def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tupl
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
-        ({"config": "smal.yaml"}, ("document-file-missing", "smal.yaml")),
-        ({"config": "."}, ("document-file-missing",)),
-        ({"configs": 1}, ("document-field-unknown", "parts.doe-table1.configs", "config")),
-        ({"settings": "seed"}, ("document-not-a-mapping", "settings")),
-        ({"experiment": 3}, ("argument-type", "experiment", "found 3")),
-        ({"cases": {"{methd}": {"labels": {"method": ["a"]}}}}, ("document-label-unknown", "{methd}", "'methd'")),
-        ({"cases": {"{": {"labels": {"method": ["a"]}}}}, ("document-label-unknown", "'{'")),
-        ({"cases": {"x": {"labels": ["a"]}}}, ("argument-type", "labels")),
-        ({"cases": {"x": {"labels": {"method": ["c"]}}}}, ("case-value-missing", "cases.x.labels.method", "'c'")),
-        ({"cases": {"x": {"labels": {"method": [["a"]]}}}}, ("case-value-invalid", "labels.method")),
-        ({"cases": {"x": {"labels": {"method": ["a", "b"]}}}}, ("case-name-twice", "cases.x")),
-        ({"cases": {"x": {"labels": {"method": "a"}, "leave_out": ["c"]}}}, ("leave-out-unknown", "leave_out", "'c'")),
+        ({"config": "smal.yaml"}, (ConfigError, "smal.yaml")),
+        ({"config": "."}, (ConfigError,)),
+        ({"configs": 1}, (ConfigError, "parts.doe-table1.configs", "config")),
+        ({"settings": "seed"}, (ConfigError, "settings")),
+        ({"experiment": 3}, (ConfigError, "experiment", "found 3")),
+        ({"cases": {"{methd}": {"labels": {"method": ["a"]}}}}, (ConfigError, "{methd}", "'methd'")),
+        ({"cases": {"{": {"labels": {"method": ["a"]}}}}, (ConfigError, "'{'")),
+        ({"cases": {"x": {"labels": ["a"]}}}, (ConfigError, "labels")),
+        ({"cases": {"x": {"labels": {"method": ["c"]}}}}, (ConfigError, "cases.x.labels.method", "'c'")),
+        ({"cases": {"x": {"labels": {"method": [["a"]]}}}}, (ConfigError, "labels.method")),
+        ({"cases": {"x": {"labels": {"method": ["a", "b"]}}}}, (ConfigError, "cases.x")),
+        ({"cases": {"x": {"labels": {"method": "a"}, "leave_out": ["c"]}}}, (ConfigError, "leave_out", "'c'")),
     ],
 )
 def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: dict):
@@ -164,7 +165,7 @@ def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: 
 def test_published_cells_are_text_in_every_column(table: dict | list, document: dict):
     changed = PAPER["tables"]["Table 1"] | table if isinstance(table, dict) else table
     Path("doe.json").write_text(json.dumps(PAPER | {"tables": {"Table 1": changed}}))
-    with refused("paper-file-invalid", "doe.json"):
+    with refused(ConfigError, "doe.json"):
         Reproduction(written(document))
 
 
@@ -177,25 +178,25 @@ def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("base", "key"),
+    ("base", "kind"),
     [
-        ("itself.yaml", "document-base-circular"), ("other.yaml", "document-base-circular"),
-        ("3", "document-base-not-a-path"), ("[itself.yaml]", "document-base-not-a-path"),
-        ("none.yaml", "document-unreadable"), ("folder.yaml", "document-unreadable"),
+        ("itself.yaml", ConfigError), ("other.yaml", ConfigError),
+        ("3", ConfigError), ("[itself.yaml]", ConfigError),
+        ("none.yaml", ConfigError), ("folder.yaml", ConfigError),
     ],
 )  # fmt: skip
-def test_a_base_is_another_document(base: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_base_is_another_document(base: str, kind: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     Path("folder.yaml").mkdir()
     Path("itself.yaml").write_text(f"base: {base}\n")
     Path("other.yaml").write_text("base: ./itself.yaml\n")
-    with refused(key, "itself.yaml"):
+    with refused(kind, "itself.yaml"):
         Reproduction("itself.yaml")
 
 
 def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(document: dict):
     document["scales"] = {"paper": document["scales"]["laptop"]}
-    with refused("scale-unknown", "expected paper", "found laptop"):
+    with refused(ConfigError, "expected paper", "found laptop"):
         Reproduction(written(document))
 
 
@@ -203,7 +204,7 @@ def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(seeds, "measured", lambda run: {"test/federation/auroc_macro": 0.5})
     report = SeedsReport("{method}", {}, "", "", column="all", metrics="test/federation/auroc_makro")
     runs = pd.DataFrame([{"method": "a", "seed": 0, "directory": tmp_path}])
-    with refused("report-metric-missing", "metrics", "test/federation/auroc_macro"):
+    with refused(ConfigError, "metrics", "test/federation/auroc_macro"):
         report.make(runs, None)
 
 

@@ -10,6 +10,7 @@ from evaluated import drawn, evaluated, run_of, where
 from refusals import refused
 from scipy.special import expit
 
+from fedlit.core.errors import ConfigError
 from fedlit.predictions.scoring import write_scores
 from fedlit.predictions.table import Predictions, write
 from fedlit.reports.compare.comparison import Comparison, compare_runs
@@ -64,7 +65,7 @@ def test_the_scores_of_a_folder_are_compared_with_a_run(tmp_path: Path):
     assert list(pd.read_csv(tmp_path / "scores.csv")) == ["image", "score/Effusion", "score/Nodule"]
     (change,) = compared(run, tmp_path / "scores.csv").statistics.against
     assert change.macro.p_images == change.macro.p_images
-    with refused("evaluate-without-labels", tmp_path / "scores.csv", "label/CLASS"):
+    with refused(ConfigError, tmp_path / "scores.csv", "label/CLASS"):
         evaluated(tmp_path / "scores.csv")
 
 
@@ -80,7 +81,7 @@ def test_files_are_evaluated_as_their_runs_are(suffix: str, tmp_path: Path):
         ours.estimates.select_dtypes("number"), theirs.estimates.select_dtypes("number"), atol=1e-3
     )
     assert set(ours.gaps["by"]) == {"sex"}
-    with refused("threshold-of-a-file", files[0], "--threshold"):
+    with refused(ConfigError, files[0], "--threshold"):
         evaluated(*files, points=[{}])
 
 

@@ -10,6 +10,7 @@ from refusals import refused
 from reproduced import table_of_runs
 from scipy import stats
 
+from fedlit.core.errors import ConfigError
 from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
@@ -279,7 +280,7 @@ def test_columns_are_test_auroc_after_rounds_and_not_of_the_best_model(sites):
 def test_runs_of_two_parts_are_never_one_row(sites):
     """They were pooled as six seeds of one."""
     reproduced, runs = sites
-    with refused("report-row-twice", "seed 0", "'Hidden layer, K = 2, PartialLoss', '4 rounds'"):
+    with refused(ConfigError, "seed 0", "'Hidden layer, K = 2, PartialLoss', '4 rounds'"):
         reproduced.report(pd.concat([runs, runs]))
     both = pd.concat([runs, runs.assign(title="Whole network")])
     rows = [len(reproduced.report(each).tables["table"]) for each in (runs, both)]
@@ -289,7 +290,7 @@ def test_runs_of_two_parts_are_never_one_row(sites):
 def test_a_round_that_was_not_measured_is_an_error(sites):
     reproduced, runs = sites
     (runs["directory"][0] / "metrics.csv").write_text(f"step,key,value\n4,{AUROC},0.6\n")
-    with refused("report-metric-missing", "report.rounds", "no 8", "4"):
+    with refused(ConfigError, "report.rounds", "no 8", "4"):
         reproduced.report(runs)
 
 

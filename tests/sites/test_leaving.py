@@ -235,9 +235,7 @@ def test_an_algorithm_that_does_not_say_what_becomes_of_it_is_refused(run, tmp_p
 def test_clients_at_other_sites_than_before_are_refused(fit, tmp_path):
     """Two sites in the place of three have other clients each: what those kept is at another one."""
     fit("--federation.rounds 1")
-    fit("--federation.rounds 2 --ckpt_path last", 2, code=1).refused(
-        "client-at-other-site", "'site-2'", "'site-3'", "'site-1'"
-    )
+    fit("--federation.rounds 2 --ckpt_path last", 2, code=1).refused("'site-2'", "'site-3'", "'site-1'")
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
     assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
 

@@ -69,7 +69,7 @@ def test_repeated_until_it_goes_well(same_as_here, sites, fault):
 def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fit, sites, fault):
     sites.between = failing("site-2", 1, 99, FAULTS[fault][0])
     fit(OPTIONS, code=1).refused(
-        "sites-failed", "round 2: site 'site-2', client 'site-1' (train)", FAULTS[fault][1], "on_site_error: skip"
+        "round 2: site 'site-2', client 'site-1' (train)", FAULTS[fault][1], "on_site_error: skip"
     )
 
 
@@ -104,7 +104,7 @@ def test_skip_is_the_simulation_of_that_cohort(fit, sites, monkeypatch, tmp_path
 )
 def test_a_failure_that_may_not_be_skipped_ends_the_run(fit, sites, times, settings, names):
     sites.between = failing("site-2", 1, times, with_nan)
-    fit(f"{OPTIONS} --federation.{settings}", code=1).refused("sites-failed", *names)
+    fit(f"{OPTIONS} --federation.{settings}", code=1).refused(*names)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_failure_that_may_not_be_skipped_ends_the_run(fit, sites, times, setti
 )
 def test_a_site_that_does_not_fit_is_refused(fit, sites, tmp_path, fields, named):
     sites.between = lying("hello", said(**fields))
-    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", named)
+    fit("--federation.rounds 1", 2, code=1).refused(named)
     assert not (tmp_path / "default" / "one").exists()
 
 
@@ -172,7 +172,7 @@ def test_a_site_tells_when_its_certificate_ends(tmp_path):
 
 def test_another_version_is_refused_at_the_site_too(fit, monkeypatch):
     monkeypatch.setattr(site, "__version__", "9.9")
-    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", "fedlit 9.9", fedlit.__version__)
+    fit("--federation.rounds 1", 2, code=1).refused("fedlit 9.9", fedlit.__version__)
 
 
 def test_another_layout_is_told_with_what_differs(fit, monkeypatch):
@@ -185,7 +185,7 @@ def test_another_layout_is_told_with_what_differs(fit, monkeypatch):
         return made
 
     monkeypatch.setattr(site.recipe, "read", other)
-    fit("--federation.rounds 1", 2, code=1).refused("sites-failed", "number of weights 483", "447")
+    fit("--federation.rounds 1", 2, code=1).refused("number of weights 483", "447")
 
 
 def test_a_full_disk_at_a_site_is_told(fit, monkeypatch, tmp_path):
@@ -194,9 +194,7 @@ def test_a_full_disk_at_a_site_is_told(fit, monkeypatch, tmp_path):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr(states, "write_tensors", full)
-    fit("--federation.rounds 1", 2, code=1).refused(
-        "sites-failed", "site 'site-1', client 'site-0' (train)", "No space left on device"
-    )
+    fit("--federation.rounds 1", 2, code=1).refused("site 'site-1', client 'site-0' (train)", "No space left on device")
     assert not [p for p in tmp_path.rglob("*.pt") if "sites" in p.parts]
 
 
@@ -216,7 +214,7 @@ def test_a_site_that_cannot_start_says_why(fit, sites, monkeypatch, changes, nam
         return start(name)
 
     monkeypatch.setattr(sites, "start", changed)
-    fit("--federation.rounds 1", 2, code=1).refused("sites-not-ready", *names)
+    fit("--federation.rounds 1", 2, code=1).refused(*names)
 
 
 @pytest.mark.slow

@@ -82,9 +82,7 @@ def test_a_folder_is_written_once(made, fedlit_cli, role):
     folder = made(role)
     (folder / "participant.yaml").write_text("mine")
     (folder / "STEPS.txt").unlink()
-    fedlit_cli(f"site init {folder} --project chest {ROLES[role]}").refused(
-        "init-folder-exists", folder, "/participant.yaml"
-    )
+    fedlit_cli(f"site init {folder} --project chest {ROLES[role]}").refused(folder, "/participant.yaml")
     assert (folder / "participant.yaml").read_text() == "mine"
     assert not (folder / "STEPS.txt").exists()
 
@@ -92,19 +90,16 @@ def test_a_folder_is_written_once(made, fedlit_cli, role):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("F --name 'no rth' --org a", ("init-option-invalid", "--name", "letters, digits, - and _")),
-        ("F --name north --org a-b", ("init-option-invalid", "--org", "letters, digits and _", "'a-b'")),
-        ("F --name north --org a --project '../x'", ("init-option-invalid", "--project")),
-        ("F --name lead --org a --role lead --sites north", ("init-option-invalid", "--name", "an email address")),
-        ("F --name fl_x.org --org a --role server", ("init-option-invalid", "--name")),
-        ("F --name a@b.org --org a --role lead", ("init-sites-missing",)),
-        ("F --name north --org a --port 8002", ("init-option-of-other-role", "--port", "server", "site")),
-        ("F --name fl --org a --role server --port 0", ("init-port-out-of-range", "found 0")),
-        (
-            "F --name fl --org a --role server --data '{class_path: NIHChestXray14}'",
-            ("init-option-of-other-role", "--data", "site"),
-        ),
-        ("'F F' --name north --org a", ("init-folder-name",)),
+        ("F --name 'no rth' --org a", ("--name", "letters, digits, - and _")),
+        ("F --name north --org a-b", ("--org", "letters, digits and _", "'a-b'")),
+        ("F --name north --org a --project '../x'", ("--project",)),
+        ("F --name lead --org a --role lead --sites north", ("--name", "an email address")),
+        ("F --name fl_x.org --org a --role server", ("--name",)),
+        ("F --name a@b.org --org a --role lead", ("the names of the sites that take part",)),
+        ("F --name north --org a --port 8002", ("--port", "server", "site")),
+        ("F --name fl --org a --role server --port 0", ("found 0",)),
+        ("F --name fl --org a --role server --data '{class_path: NIHChestXray14}'", ("--data", "site")),
+        ("'F F' --name north --org a", ("a path without spaces",)),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_written(fedlit_cli, tmp_path, monkeypatch, words, said):
@@ -145,4 +140,4 @@ def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, ran):
 
 
 def test_a_folder_of_nobody_is_told(fedlit_cli, tmp_path):
-    fedlit_cli(f"site check {tmp_path}").refused("kit-folder-missing")
+    fedlit_cli(f"site check {tmp_path}").refused("expected the folder of a site, with local/fedlit-site.yaml,")

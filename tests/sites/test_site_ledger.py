@@ -89,6 +89,6 @@ def test_a_line_that_is_being_written_is_not_counted_and_stays(fedlit_cli, file,
 
 def test_what_is_no_site_is_refused_in_words(fedlit_cli, file, tmp_path):
     assert "no message was answered yet, and nothing has left" in fedlit_cli(f"site ledger {file}")[1]
-    fedlit_cli(f"site ledger {tmp_path}").refused("site-folder-missing", "a folder")
+    fedlit_cli(f"site ledger {tmp_path}").refused("a folder")
     file.write_text("name: north\n")
     assert "state: expected the path of the site's folder of states" in fedlit_cli(f"site ledger {file}")[2]

@@ -12,6 +12,7 @@ import yaml
 from certificates import Authority, packed
 from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientState
 from fedlit.data import HeldAtSites
 from fedlit.sites import serving
@@ -21,7 +22,7 @@ from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.retention import forget, holds_states
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import ResidentSite
-from fedlit.sites.states import SiteStates
+from fedlit.sites.states import MissingState, SiteStates
 from fedlit.sites.submitted import ServerSettings
 
 OLD, NEW = "a" * 32, "b" * 32
@@ -57,7 +58,7 @@ def test_states_of_runs_that_have_written_none_for_some_time_are_removed(folder)
     assert forget(folder, 30, 1000 * DAY, holds_states) == [OLD]
     assert {path.name for path in folder.iterdir()} == others
     assert new.read("North", 1) is not None
-    with refused("client-state-not-at-site"):
+    with refused(MissingState, "restore it from a copy, or resume with --fresh_state,"):
         old.read("North", 1)
 
 
@@ -110,7 +111,7 @@ def test_a_site_that_starts_removes_them_where_its_file_says_so(folder, capsys, 
 
 
 def test_no_days_are_refused(folder):
-    with refused("state-days-not-positive", "found 0"):
+    with refused(ConfigError, "found 0"):
         SiteSettings("north", HeldAtSites(["Edema"]), str(folder), state_days=0)
 
 
@@ -157,5 +158,5 @@ def test_a_job_at_the_server_removes_copies_of_old_jobs_that_have_ended(tmp_path
 
 def test_no_days_are_refused_at_the_server(tmp_path):
     (tmp_path / "fedlit-server.yaml").write_text("job_days: 0")
-    with refused("job-days-not-positive", "found 0"):
+    with refused(ConfigError, "found 0"):
         ServerSettings.read(tmp_path / "fedlit-server.yaml")

@@ -123,7 +123,7 @@ def test_states_at_sites_are_not_looked_for_here(fit):
 
 def test_a_message_a_step_is_refused_with_the_reason(fit, tmp_path):
     options = f"--config {written(tmp_path)} --federation.aggregators='[NPA]' --federation.schedule.window 1"
-    fit(options, 2, code=1).refused("one-step-rounds-across-sites")
+    fit(options, 2, code=1).refused("federation.schedule")
     assert not (tmp_path / "default" / "one").exists()
 
 
@@ -137,12 +137,12 @@ def test_short_rounds_are_told_in_numbers(fit):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--sites loopback:4", ("more-sites-than-clients", "found 4", "for 3")),
-        ("--sites project/", ("lead-folder-missing", "project", "startup/fed_admin.json")),
-        ("--sites loopback:0", ("sites-invalid", "'loopback:0'")),
-        ("--fresh_state site-1", ("fresh-state-without-sites",)),
-        ("--sites loopback:2 --fresh_state other", ("fresh-state-site-unknown", "site-1, site-2", "other")),
-        ("--sites loopback:2 --seed 0,1", ("sites-with-several-seeds", "found 2")),
+        ("--sites loopback:4", ("found 4", "for 3")),
+        ("--sites project/", ("project", "startup/fed_admin.json")),
+        ("--sites loopback:0", ("'loopback:0'",)),
+        ("--fresh_state site-1", ("only with --sites",)),
+        ("--sites loopback:2 --fresh_state other", ("site-1, site-2", "other")),
+        ("--sites loopback:2 --seed 0,1", ("found 2",)),
     ],
 )
 def test_mistakes_on_the_command_line(fit, words, said):

@@ -13,6 +13,7 @@ from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.sites import link, supervisor
 from fedlit.sites.hosting import Ending
 from fedlit.sites.submission import Lead, Submission, write_job
@@ -129,8 +130,8 @@ def test_a_job_that_dies_is_submitted_again_for_the_same_run(supervised):
 @pytest.mark.parametrize(
     ("script", "mistake"),
     [
-        ([told(ended=Ending("failed", "a loss is not finite"))], ("job-failed", "a loss is not finite")),
-        ([told(), "FINISHED:ABORTED"], ("job-aborted-by-command",)),
+        ([told(ended=Ending("failed", "a loss is not finite"))], (TrainingError, "a loss is not finite")),
+        ([told(), "FINISHED:ABORTED"], (TrainingError,)),
     ],
 )
 def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised, script, mistake):
@@ -166,7 +167,7 @@ def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(sup
     packed(tmp_path, authority, authority.pair("lead", since=-2 * DAY, until=-DAY), 8002)
     server, said = Server([FINISHED]), []
     server.lost = 1
-    with refused("certificate-expired", "client.crt"):
+    with refused(ConfigError, "client.crt"):
         supervised(server, said=said)
     assert said == []
 
@@ -177,7 +178,7 @@ def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(supervised,
         packed(tmp_path, other, other.pair("lead"), port)
         server, said = Server([FINISHED]), []
         server.lost = 1
-        with refused("server-certificate-unverified"):
+        with refused(ConfigError, "certificate"):
             supervised(server, said=said)
     assert said == []
 
@@ -266,7 +267,7 @@ def test_a_job_of_another_run_is_left_alone(supervised, job, answer):
 def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
     server = Server()
     server.listed, server.script = [running()], [told(means=True, run="abc")]
-    with FileLock(tmp_path / ".fedlit-abc.lock"), refused("run-watched-already"):
+    with FileLock(tmp_path / ".fedlit-abc.lock"), refused(ConfigError, "another command is watching this run"):
         supervised(server, "default")
     assert server.submitted == []
     assert server.aborted == 0
@@ -318,7 +319,7 @@ def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
 
 def test_what_dies_without_progress_is_given_up(supervised):
     server = Server(*[[told(kept=2), DIED] for _ in range(ATTEMPTS + 5)])
-    with refused("job-without-progress", ATTEMPTS + 1):
+    with refused(TrainingError, ATTEMPTS + 1):
         supervised(server)
     assert one_run(server)
 
@@ -356,17 +357,17 @@ def test_addresses_at_the_end_are_those_by_which_the_server_is_reached(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("sites", "key"),
+    ("sites", "kind"),
     [
-        ({"sites": []}, "lead-file-without-sites"),
-        ({"sites": "north"}, "lead-file-without-sites"),
-        ({"site": ["north"]}, "lead-file-without-sites"),
-        (["north"], "lead-file-without-sites"),
-        ({"sites": ["north", "north"]}, "lead-file-site-twice"),
+        ({"sites": []}, ConfigError),
+        ({"sites": "north"}, ConfigError),
+        ({"site": ["north"]}, ConfigError),
+        (["north"], ConfigError),
+        ({"sites": ["north", "north"]}, ConfigError),
     ],
 )
-def test_a_lead_that_names_no_sites(tmp_path, sites, key):
-    with refused(key):
+def test_a_lead_that_names_no_sites(tmp_path, sites, kind):
+    with refused(kind):
         Lead.read(lead(tmp_path, sites))
 
 

@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 from toys import ToyData
 
+from fedlit.core.errors import ConfigError
 from fedlit.sites.data import RemoteData
 from fedlit.sites.messages import ClientInfo, SiteInfo
 from fedlit.sites.own_data import OwnData
@@ -19,7 +20,7 @@ def site(name: str, client: str, counts: dict, scores: bool = False) -> SiteInfo
 
 
 def test_clients_of_one_name_are_refused_with_what_gives_them_another():
-    with refused("client-at-two-sites", "'north' and 'south'", "'client-01'"):
+    with refused(ConfigError, "'north' and 'south'", "'client-01'"):
         RemoteData([site("north", "client-01", {}), site("south", "client-01", {})])
 
 
@@ -53,5 +54,5 @@ def test_labels_that_are_none_are_refused_at_the_site_and_not_sent():
     data = ToyData(clients=1)
     data.setup()
     data.clients["site-0"].train.tensors[1][3, 0] = -1
-    with refused("check-labels", "client 'site-0'", "NaN", "1 of 12"):
+    with refused(ConfigError, "client 'site-0'", "NaN", "1 of 12"):
         OwnData(SimpleNamespace(data=data, policy=None)).module  # noqa: B018

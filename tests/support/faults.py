@@ -35,8 +35,8 @@ MUTANTS = (
            "                ...", "hostile/test_schedulers.py"),
     Mutant("counts in an optimizer's groups are lost", "core/optimizer.py", "changed = group.keys() - RATES",
            "changed = ()", "hostile/test_optimizers.py"),
-    Mutant("a worker's error loses its key", "federation/engines/pool.py", "answer.kind(answer.reason, key=answer.key)",
-           "answer.kind(answer.reason)", "federation/engines/test_failing_clients.py"),
+    Mutant("a worker's error loses its class", "federation/engines/pool.py", "raise answer.kind(answer.reason)",
+           "raise RuntimeError(answer.reason)", "federation/engines/test_failing_clients.py"),
     Mutant("a scheduler is not followed", "core/configured_optimizer.py", "return steps if self.interval",
            "return 0 if self.interval", "hostile/test_schedulers.py"),
     Mutant("a scheduler stands still within a round", "core/rounds.py", "local.optimizer.follow(*local.fabric.counts)",
@@ -446,7 +446,4 @@ MUTANTS = (
            "experiment/test_tuning.py"),
     Mutant("a failed try runs after every suggestion", "experiment/tuning.py", "tried = [run.name for run in flat]",
            "tried = []", "experiment/test_tuning.py"),
-    Mutant("any key of a site's error is shown", "sites/messages.py",
-           "key if isinstance(key, str) and len(key) <= LONGEST_KEY and KEY.fullmatch(key)", "key if True",
-           "sites/attacks/test_lying_sites.py"),
 )  # fmt: skip

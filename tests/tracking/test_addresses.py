@@ -4,6 +4,7 @@ import pytest
 import yaml
 from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.tracking.addresses import completed, hidden, lacks_credentials, marked, without_credentials
 
 SECRET = [
@@ -84,10 +85,10 @@ def test_a_resumed_run_takes_them_from_the_environment():
 @pytest.mark.parametrize(
     ("address", "environment", "mistake"),
     [
-        (HERE, {}, ("credentials-missing", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")),
-        (HERE, {"MLFLOW_TRACKING_USERNAME": "a"}, ("mlflow-password-missing", "MLFLOW_TRACKING_PASSWORD is")),
-        (HERE, {"MLFLOW_TRACKING_URI": "http://a:b@OTHER"}, ("credentials-missing", "--logger.tracking_uri ADDRESS")),
-        ("mysql://***@HOST/db", {"MLFLOW_TRACKING_TOKEN": "t"}, ("credentials-missing", "set MLFLOW_TRACKING_URI to")),
+        (HERE, {}, (ConfigError, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")),
+        (HERE, {"MLFLOW_TRACKING_USERNAME": "a"}, (ConfigError, "MLFLOW_TRACKING_PASSWORD is")),
+        (HERE, {"MLFLOW_TRACKING_URI": "http://a:b@OTHER"}, (ConfigError, "--logger.tracking_uri ADDRESS")),
+        ("mysql://***@HOST/db", {"MLFLOW_TRACKING_TOKEN": "t"}, (ConfigError, "set MLFLOW_TRACKING_URI to")),
     ],
     ids=["nothing", "half", "another-server", "a-database"],
 )

@@ -9,6 +9,7 @@ import pytest
 import refusals
 from runs import execute, wait_until
 
+from fedlit.core.errors import ConfigError
 from fedlit.tracking.lock import HOLDER, LOCK, LockHolder, RunLock, is_held, refuse_held
 
 
@@ -18,7 +19,7 @@ def test_the_second_process_gets_an_error_that_names_the_first(tmp_path: Path):
     first.acquire()
     holder = json.loads((tmp_path / HOLDER).read_text())
     assert (holder["pid"], holder["host"]) == (os.getpid(), socket.gethostname())
-    with refusals.refused("run-used-by-process", os.getpid(), "on host", socket.gethostname()):
+    with refusals.refused(ConfigError, os.getpid(), "on host", socket.gethostname()):
         RunLock(tmp_path).acquire()
     assert is_held(tmp_path)
     first.release()
@@ -45,7 +46,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path):
     started = execute(code, tmp_path, tmp_path)
     process = started.process
     assert wait_until(lambda: started.output == "held\n", started)
-    with refusals.refused("run-used-by-process", process.pid):
+    with refusals.refused(ConfigError, process.pid):
         refuse_held(tmp_path)
     process.kill()
     process.join()
@@ -59,7 +60,7 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path: Path):
 def test_a_lock_of_another_host_counts_until_its_file_is_deleted(tmp_path: Path):
     note = tmp_path / HOLDER
     note.write_text(json.dumps({"pid": 7, "host": "node-3", "started": "2026-01-02 03:04:05"}))
-    with refusals.refused("run-held-by-other-host", note) as refused:
+    with refusals.refused(ConfigError, note) as refused:
         RunLock(tmp_path).acquire()
     assert "2026-01-02 03:04:05" in str(refused.value)
     assert is_held(tmp_path)
@@ -78,7 +79,7 @@ def test_an_incomplete_file_is_not_a_lock(tmp_path: Path, left: str):
 
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path):
     (tmp_path / "file").touch()
-    with refusals.refused("run-not-writable", "file"):
+    with refusals.refused(ConfigError, "file"):
         RunLock(tmp_path / "file").acquire()
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.tracking.base import MetricsFile
 
 
@@ -48,7 +49,7 @@ def test_a_comma_in_a_key_survives_and_pandas_reads_it(path):
 @pytest.mark.parametrize("key", ["two\nlines", "carriage\rreturn", 'a "quote"'])
 def test_a_key_that_would_break_the_file_is_refused_and_nothing_is_written(path, key):
     file = MetricsFile(path)
-    with refused("metric-name-invalid"):
+    with refused(DataError, "metric"):
         file.append({"fine": 1.0, key: 1.0}, 0)
     assert list(file.rows()) == []
 
@@ -149,13 +150,13 @@ def test_a_line_that_is_no_row_is_named(path, line):
     MetricsFile(path).append({"a": 1.0}, 0)
     with path.open("a") as file:
         file.write(line + "\n")
-    with refused("metrics-line-malformed", "metrics.csv, line 3", "'step,key,value'") as error:
+    with refused(DataError, "metrics.csv, line 3", "'step,key,value'") as error:
         list(MetricsFile(path).rows())
     assert repr(line) in str(error.value)
-    with refused("metrics-line-malformed", "metrics.csv, line 3"):
+    with refused(DataError, "metrics.csv, line 3"):
         list(MetricsFile(path).since(len("step,key,value\n")))
     before = path.read_bytes()
-    with refused("metrics-line-malformed", "line 3"):
+    with refused(DataError, "line 3"):
         MetricsFile(path).truncate(0)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["metrics.csv"]
@@ -164,5 +165,5 @@ def test_a_line_that_is_no_row_is_named(path, line):
 def test_another_file_is_not_taken_for_metrics(path):
     path.parent.mkdir()
     path.write_text("Image Index,Finding Labels\n")
-    with refused("metrics-line-malformed", "line 1"):
+    with refused(DataError, "line 1"):
         list(MetricsFile(path).rows())

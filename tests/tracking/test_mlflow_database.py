@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.tracking import store as mlflow_store
 from fedlit.tracking.base import RunInfo
 from fedlit.tracking.mlflow import MLflowTracker
@@ -81,7 +82,7 @@ def test_a_working_directory_of_any_name_holds_its_own_store(tmp_path: Path, mon
 def test_a_name_that_means_another_file_in_an_address_is_refused(tmp_path: Path, monkeypatch, name: str) -> None:
     (here := tmp_path / name).mkdir()
     monkeypatch.chdir(here)
-    with refused("database-folder-name"):
+    with refused(ConfigError, "rename the directory, use a store in another one"):
         MLflowTracker()
     MLflowTracker("http://127.0.0.1:9")
     MLflowTracker(f"sqlite:///{tmp_path}/mlflow.db")

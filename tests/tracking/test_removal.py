@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 from tracked_sessions import Session, client_of, history, runs_of
 
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.past_runs import remove_run
 from fedlit.reports.compare.mlflow_runs import MLflowRuns
 from fedlit.tracking.base import RunGroup
@@ -40,7 +41,7 @@ def test_a_run_is_kept_if_its_store_is_not_there(uri, tmp_path, monkeypatch):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
-    with refused("removal-store-missing", "mlflow.db", "--tracking_uri"):
+    with refused(ConfigError, "mlflow.db", "--tracking_uri"):
         remove_run(session.directory)
     assert session.directory.exists()
     assert "no longer" not in remove_run(session.directory, f"sqlite:///{tmp_path}/mlflow.db")

@@ -89,8 +89,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         if (args.margin is not None or args.power) and not (numbers and numbers.against):
             raise ConfigError(
                 "--margin, --power: expected at least two methods with predictions, found fewer; add runs of another "
-                "method",
-                key="margin-of-one-method",
+                "method"
             )
         if args.margin is not None:
             comparison = replace(comparison, margins=margin_tests(numbers, args.margin))

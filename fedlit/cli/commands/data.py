@@ -10,7 +10,7 @@ from jsonargparse import Namespace
 from rich.filesize import decimal
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.core.errors import ConfigError, key_of
+from fedlit.core.errors import ConfigError
 from fedlit.core.system.imports import uncollected
 from fedlit.experiment.helptexts import CACHE, CHECK
 from fedlit.experiment.mistakes import Sources, explain
@@ -149,7 +149,7 @@ def _of_table(path: Path, args: Namespace) -> Any:
     try:
         proposal = propose(path, None if args.root is None else Path(args.root).expanduser(), args.set)
     except (OSError, ValueError) as error:
-        raise ConfigError(str(error), key=key_of(error, "proposal-failed")) from error
+        raise ConfigError(str(error)) from error
     print(proposal.document(path.name.partition(".")[0]) + "\n", flush=True)
     return _open(ImageTable, proposal.arguments, args.set)
 
@@ -160,13 +160,11 @@ def _open(kind: type[Reader], arguments: dict[str, Any], overrides: dict[str, An
         try:
             return kind(**arguments)
         except ValueError as error:
-            raise ConfigError(str(error), key=key_of(error, "reader-arguments-invalid")) from error
+            raise ConfigError(str(error)) from error
     parser = Parser(exit_on_error=False)
     parser.add_class_arguments(kind)
     try:
         plain = {**arguments, **overrides, "root": str(arguments["root"])}
         return kind(**parser.instantiate(parser.parse_object(plain)).as_dict())
     except (ArgumentError, ValueError) as error:
-        raise ConfigError(
-            f"--set: {explain(error, Sources(()), parser.get_defaults().as_dict())}", key=key_of(error, "set-invalid")
-        ) from error
+        raise ConfigError(f"--set: {explain(error, Sources(()), parser.get_defaults().as_dict())}") from error

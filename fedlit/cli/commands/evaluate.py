@@ -72,13 +72,8 @@ def execute(args: Namespace, parser: Parser) -> int:
 
     for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
         if args[name] is not None and not 0 < args[name] < 1:
-            raise ConfigError(
-                f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it",
-                key="evaluate-share-out-of-range",
-            )
-    check_number(
-        "--draws", args.draws, "[100, inf)", key="evaluate-draws-below-100", advice=f"; the default is {DRAWS}"
-    )
+            raise ConfigError(f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it")
+    check_number("--draws", args.draws, "[100, inf)", advice=f"; the default is {DRAWS}")
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = EvaluationOptions(
         by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),

@@ -46,10 +46,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Train once per seed; return the exit code."""
     seeds = seeds_of(args)
     if len(seeds) > 1 and args.sites:
-        raise ConfigError(
-            f"--sites: expected one seed, found {len(seeds)}; start one command for each seed",
-            key="sites-with-several-seeds",
-        )
+        raise ConfigError(f"--sites: expected one seed, found {len(seeds)}; start one command for each seed")
     if len(seeds) > 1:
         if not args.fast_dev_run:
             return run_seeds(args, parser, seeds)
@@ -71,8 +68,7 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
     if "LOCAL_WORLD_SIZE" in os.environ or os.environ.get("LT_CLI_USED", "0") != "0":
         raise ConfigError(
             f"seed: expected one under torchrun or fabric run, found {', '.join(map(str, seeds))}; start this "
-            "command without a launcher, and set --fabric.devices",
-            key="launcher-with-several-seeds",
+            "command without a launcher, and set --fabric.devices"
         )
     runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
@@ -99,13 +95,11 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         if (error.name or "").partition(".")[0] != "nvflare":
             raise
         raise ConfigError(
-            f"--sites {args.sites}: NVFlare is not installed here; pip install 'fedlit[sites]'",
-            key="sites-without-nvflare",
+            f"--sites {args.sites}: NVFlare is not installed here; pip install 'fedlit[sites]'"
         ) from error
     if args.ckpt_path not in (None, "last", "best"):
         raise ConfigError(
-            f"--ckpt_path: expected last, best or nothing, as the server keeps the runs, found {args.ckpt_path!r}",
-            key="sites-ckpt-path-unknown",
+            f"--ckpt_path: expected last, best or nothing, as the server keeps the runs, found {args.ckpt_path!r}"
         )
     weights = args.get("model.init_args.weights")  # a name, for which the server's own file has the path
     if weights is not None:

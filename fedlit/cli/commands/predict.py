@@ -79,8 +79,7 @@ def execute(args: Namespace, parser: Parser) -> int:
                     raise ConfigError(
                         f"predict: expected classes and a predict_step that returns a tensor [B, C], found a "
                         f"{type(session.module).__name__} without; add them, or see `fedlit list` for models that have "
-                        "them",
-                        key="predict-without-predict-step",
+                        "them"
                     )
                 if session.fabric.is_global_zero:
                     file = write(table, folder / f"{slug(name)}_{args.part}.{args.format}")
@@ -92,8 +91,7 @@ def _score_folder(args: Namespace) -> int:
     """Score the images of a folder; return 1 if some cannot be read, whose rows stay empty."""
     if args.output.is_dir():
         raise ConfigError(
-            f"--output: expected a file such as {args.output / 'scores.csv'}, found the folder {args.output}",
-            key="predictions-output-is-a-folder",
+            f"--output: expected a file such as {args.output / 'scores.csv'}, found the folder {args.output}"
         )
     files = image_files(args.folder)
     scorer = load_scorer(args.model, store_address(args.tracking_uri), args.accelerator, args.trust)

@@ -87,15 +87,11 @@ def _state(path: Path) -> Path:
     if not file.is_file():
         raise ConfigError(
             f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that file, found "
-            f"{'a folder without it' if path.is_dir() else 'no such folder or file'}; check the path",
-            key="site-folder-missing",
+            f"{'a folder without it' if path.is_dir() else 'no such folder or file'}; check the path"
         )
     settings = documents.load(file)
     if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
-        raise ConfigError(
-            f"{file}: state: expected the path of the site's folder of states, found none",
-            key="site-state-folder-missing",
-        )
+        raise ConfigError(f"{file}: state: expected the path of the site's folder of states, found none")
     return Path(settings["state"])
 
 
@@ -111,11 +107,10 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         raise ConfigError(
             f"{path}: expected the folder of a site, with local/fedlit-site.yaml, or that of a lead, with "
             f"startup/fed_admin.json, found {found}; `fedlit site init` writes one, and its STEPS.txt explains how to "
-            "get a certificate",
-            key="kit-folder-missing",
+            "get a certificate"
         )
     if config is not None and not config.is_file():
-        raise ConfigError(f"--config: expected a file, found none at {config}", key="config-file-missing")
+        raise ConfigError(f"--config: expected a file, found none at {config}")
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
     from fedlit.sites.policy import PolicyError
@@ -127,7 +122,7 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
     try:
         yield from check(settings, config)
     except PolicyError as error:
-        raise ConfigError(str(error), key=error.key) from error
+        raise ConfigError(str(error)) from error
     unseen = "; the server was not checked: there is no certificate in startup/ yet" if path.is_dir() else ""
     yield f"ready to join{kit.unless if kit else unseen}"
 

@@ -34,6 +34,5 @@ class Cadence:
         if number.isdecimal() and int(number) > 0:
             return cls(seconds=float(number)) if text.endswith("s") else cls(rounds=int(number))
         raise ConfigError(
-            f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}",
-            key="checkpoint-every-unreadable",
+            f"federation.checkpoint_every: expected rounds such as 5, seconds such as 60s, or auto; found {value!r}"
         )

@@ -227,10 +227,7 @@ def tensors(path: Path) -> State:
         run = path
         path = find(run / "checkpoints", "best") or find(run / "checkpoints", "last")
         if path is None:
-            raise CheckpointError(
-                f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint",
-                key="run-directory-missing",
-            )
+            raise CheckpointError(f"{run}: expected the directory of a run (runs/<experiment>/<run>) or a checkpoint")
     with _reading(path):
         manifest = Manifest.read(path)
         flat, shapes = read_tensors(path / SERVER, manifest, SERVER_NAMES), manifest.layout["tensors"]
@@ -253,8 +250,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
         for name, vector, size in (("w", server.w, layout.size), ("stats", server.stats, layout.stats_size)):
             if vector.shape != (size,):
                 raise CorruptCheckpointError(
-                    f"{path / SERVER}: expected {size} numbers in {name!r}, found {[*vector.shape]}",
-                    key="checkpoint-vector-size",
+                    f"{path / SERVER}: expected {size} numbers in {name!r}, found {[*vector.shape]}"
                 )
         return Contents(
             manifest.round, server, {name: state for name, _, state in held}, manifest.best, manifest.clients,
@@ -268,11 +264,10 @@ def _checked_manifest(path: Path, layout: Layout, aggregators: list[str]) -> Man
     there, here = manifest.layout, describe(layout)
     if manifest.aggregators != aggregators:
         raise CheckpointError(
-            f"{path}: expected aggregators {aggregators}, found {manifest.aggregators}; use the run's config.yaml",
-            key="checkpoint-of-other-aggregators",
+            f"{path}: expected aggregators {aggregators}, found {manifest.aggregators}; use the run's config.yaml"
         )
     if there != here:
-        raise CheckpointError(f"{path} is of another model: {difference(there, here)}", key="checkpoint-of-other-model")
+        raise CheckpointError(f"{path} is of another model: {difference(there, here)}")
     return manifest
 
 
@@ -282,13 +277,11 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except CorruptCheckpointError as error:
-        raise CheckpointError(f"{error}; {_instead(path)}", key=error.key) from error
+        raise CheckpointError(f"{error}; {_instead(path)}") from error
     except (OSError, EOFError, KeyError, TypeError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
         if isinstance(error, CheckpointError):
             raise
-        raise CheckpointError(
-            f"{path} cannot be read as a fedlit checkpoint: {error}; {_instead(path)}", key="checkpoint-unreadable"
-        ) from error
+        raise CheckpointError(f"{path} cannot be read as a fedlit checkpoint: {error}; {_instead(path)}") from error
 
 
 def _instead(path: Path) -> str:

@@ -88,20 +88,15 @@ class Manifest:
         try:
             content = json.loads(path.read_bytes())
             if content.get("digest") != _hash_of(content):
-                raise CorruptCheckpointError(
-                    f"{path} is damaged: its content does not match its hash", key="checkpoint-manifest-damaged"
-                )
+                raise CorruptCheckpointError(f"{path} is damaged: its content does not match its hash")
             manifest = cls(**content | {"best": Best(**content["best"])})
         except (OSError, AttributeError, KeyError, TypeError, RecursionError, ValueError) as error:
             if isinstance(error, CorruptCheckpointError):
                 raise
-            raise CorruptCheckpointError(
-                f"{path} cannot be read: {error}", key="checkpoint-manifest-unreadable"
-            ) from error
+            raise CorruptCheckpointError(f"{path} cannot be read: {error}") from error
         if folder.name.startswith("round-") and folder.name != name_of(manifest.round):
             raise CorruptCheckpointError(
-                f"{path}: expected the folder {name_of(manifest.round)} of round {manifest.round}, found {folder.name}",
-                key="checkpoint-folder-renamed",
+                f"{path}: expected the folder {name_of(manifest.round)} of round {manifest.round}, found {folder.name}"
             )
         return manifest
 

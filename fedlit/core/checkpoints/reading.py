@@ -31,9 +31,7 @@ def client_states(
     for file in filter(SHARED.fullmatch, manifest.files):
         for number, tensors in _shared(path / file, manifest).items():
             if number in shared or client_file(number) in manifest.files:
-                raise CorruptCheckpointError(
-                    f"{path / file}: client number {number} is in another file too", key="checkpoint-client-twice"
-                )
+                raise CorruptCheckpointError(f"{path / file}: client number {number} is in another file too")
             shared[number] = file, tensors
     for number, name in enumerate(manifest.clients):
         separate = client_file(number)
@@ -53,28 +51,22 @@ def _shared(path: Path, manifest: Manifest) -> dict[int, State]:
     try:
         return unstacked(stacks, len(manifest.clients), CLIENT_NAMES)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise CorruptCheckpointError(f"{path} {error}", key="checkpoint-states-invalid") from error
+        raise CorruptCheckpointError(f"{path} {error}") from error
 
 
 def read_tensors(path: Path, manifest: Manifest, names: Sequence[str], mapped: bool = False) -> State:
     """Return the tensors of an unchanged file, with all of these names; in memory, or mapped."""
     if not path.exists():
-        raise CorruptCheckpointError(f"{path} is missing", key="checkpoint-file-missing")
+        raise CorruptCheckpointError(f"{path} is missing")
     if manifest.sha256.get(path.name) != sha256(path):
-        raise CorruptCheckpointError(
-            f"{path} is damaged, or of another checkpoint: its SHA-256 is not in {NAME}", key="checkpoint-file-damaged"
-        )
+        raise CorruptCheckpointError(f"{path} is damaged, or of another checkpoint: its SHA-256 is not in {NAME}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except (EOFError, RuntimeError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise CorruptCheckpointError(
-            f"{path} cannot be read: {reason:.200}", key="checkpoint-file-unreadable"
-        ) from error
+        raise CorruptCheckpointError(f"{path} cannot be read: {reason:.200}") from error
     if not isinstance(content, dict) or not all(map(torch.is_tensor, content.values())):
-        raise CorruptCheckpointError(
-            f"{path}: expected tensors by name, found other values", key="checkpoint-file-without-tensors"
-        )
+        raise CorruptCheckpointError(f"{path}: expected tensors by name, found other values")
     if lacking := [name for name in names if name not in content]:
-        raise CorruptCheckpointError(f"{path} lacks the tensor {lacking[0]!r}", key="checkpoint-tensor-missing")
+        raise CorruptCheckpointError(f"{path} lacks the tensor {lacking[0]!r}")
     return content

@@ -66,8 +66,7 @@ class StateFolder:
             reason = error if isinstance(error, OSError) else error.__context__ or error
             raise TrainingError(
                 f"{self.path}: a client's state cannot be written: {getattr(reason, 'strerror', None) or reason}. "
-                "Free disk space, or raise federation.state_memory, and resume from the last checkpoint",
-                key="client-state-not-written",
+                "Free disk space, or raise federation.state_memory, and resume from the last checkpoint"
             ) from error
         return StoredState(file, self.aggregators)
 
@@ -115,8 +114,7 @@ def in_bytes(value: int | str) -> int | None:
         return None
     if size is None:
         raise ConfigError(
-            f"federation.state_memory: expected bytes such as 4000000000, 4GB or 512MiB, or auto; found {value!r}",
-            key="state-memory-unreadable",
+            f"federation.state_memory: expected bytes such as 4000000000, 4GB or 512MiB, or auto; found {value!r}"
         )
     return int(float(size[1]) * UNITS[size[2] or ""])
 
@@ -140,6 +138,5 @@ def check_room(folder: Path, each: int, clients: int, cohort: int) -> None:
         raise ConfigError(
             f"{folder}: no room for the clients' states: {clients} clients of {each / 1e6:,.1f} MB, and twice the "
             f"{cohort} of a round, take at least {needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free; choose "
-            "another --run_dir, or raise federation.state_memory if there is enough memory",
-            key="no-room-for-client-states",
+            "another --run_dir, or raise federation.state_memory if there is enough memory"
         )

@@ -28,7 +28,7 @@ Made = TypeVar("Made", bound=type)
 
 def _number(value: object) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"expected a number, found {value!r}", key="argument-not-a-number")
+        raise ConfigError(f"expected a number, found {value!r}")
     return value
 
 
@@ -81,9 +81,7 @@ def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: st
     for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):
             where, value, hint = _wrong(f"{prefix}{name}", value, hints[name])
-            raise ConfigError(
-                f"{where}: expected {_as_text(hint)}, found {_found(value)}{_advice(value, hint)}", key="argument-type"
-            )
+            raise ConfigError(f"{where}: expected {_as_text(hint)}, found {_found(value)}{_advice(value, hint)}")
 
 
 def check_number(
@@ -91,7 +89,6 @@ def check_number(
     value: float | None,
     allowed: str,
     *,
-    key: str,
     advice: str = "",
     error: type[FedlitError] = ConfigError,
     optional: bool = True,
@@ -111,7 +108,7 @@ def check_number(
         least = f"at least {low:g}" if allowed[0] == "[" else f"a number above {low:g}"
         least += " and finite" if value == inf else ""
         expected = least if high == inf else f"a number in {allowed}"
-        raise error(f"{where}: expected {expected}, found {value}{advice}", key=key)
+        raise error(f"{where}: expected {expected}, found {value}{advice}")
 
 
 @functools.cache

@@ -93,7 +93,7 @@ def parse(text: str, name: str = "") -> Any:
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as error:
-        raise DocumentError(_described(error, name, text), key="yaml-not-parsed") from error
+        raise DocumentError(_described(error, name, text)) from error
 
 
 def text_of(path: Path) -> str:
@@ -104,18 +104,17 @@ def text_of(path: Path) -> str:
     """
     content = path.read_bytes()
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DocumentError(f"{path}: expected UTF-8, found UTF-16; save the file as UTF-8", key="yaml-utf-16")
+        raise DocumentError(f"{path}: expected UTF-8, found UTF-16; save the file as UTF-8")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DocumentError(
-            f"{path}, line {line}: expected UTF-8, found the byte 0x{content[error.start]:02x}; save the file as UTF-8",
-            key="yaml-not-utf-8",
+            f"{path}, line {line}: expected UTF-8, found the byte 0x{content[error.start]:02x}; save the file as UTF-8"
         ) from error
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise DocumentError(f"{path}, line {line}: expected text, found a NUL; remove it", key="yaml-nul-character")
+        raise DocumentError(f"{path}, line {line}: expected text, found a NUL; remove it")
     return text
 
 
@@ -129,10 +128,10 @@ def check_text(text: str, name: str = "") -> None:
     try:
         problem = next(_problems(text, of_file=bool(name)), None)
     except yaml.YAMLError as error:
-        raise DocumentError(_described(error, name, text), key="yaml-invalid") from error
+        raise DocumentError(_described(error, name, text)) from error
     if problem is not None:
         line, what = problem
-        raise DocumentError(f"{_place(name, line)}: {what}", key="yaml-ambiguous")
+        raise DocumentError(f"{_place(name, line)}: {what}")
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
@@ -142,14 +141,11 @@ def load_mapping(path: Path) -> dict[str, Any]:
         DocumentError: It is empty, a list or a word; or see :func:`load`.
     """
     if path.is_dir():
-        raise DocumentError(f"{path}: expected a YAML file, found a folder", key="yaml-is-a-folder")
+        raise DocumentError(f"{path}: expected a YAML file, found a folder")
     content = load(path)
     if not isinstance(content, dict) or not content:
         found = {type(None): "nothing", dict: "nothing", list: "a list", str: f"the text {str(content)[:40]!r}"}
-        raise DocumentError(
-            f"{path}: expected keys and values, found {found.get(type(content), repr(content))}",
-            key="yaml-not-a-mapping",
-        )
+        raise DocumentError(f"{path}: expected keys and values, found {found.get(type(content), repr(content))}")
     return content
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from fedlit.core.errors import FedlitError, key_of
+from fedlit.core.errors import FedlitError
 
 LARGEST = 2**63
 """Upper bound of whole numbers."""
@@ -51,9 +51,9 @@ class Table:
         """
         cls = self.classes.get(name)
         if cls is None:
-            raise Mistyped(f"{where}: {_shown(name)} is not in the table of classes", key="class-not-in-table")
+            raise Mistyped(f"{where}: {_shown(name)} is not in the table of classes")
         if not issubclass(cls, kind) or self._base(cls) is not self._base(kind):
-            raise Mistyped(f"{where}: expected a {kind.__name__}, found {_shown(name)}", key="class-of-other-kind")
+            raise Mistyped(f"{where}: expected a {kind.__name__}, found {_shown(name)}")
         return cls
 
     def _base(self, cls: type) -> type | None:
@@ -89,15 +89,12 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
         return _one_of(get_args(kind), value, where, table)
     if origin is Literal:
         if not any(type(value) is type(each) and value == each for each in get_args(kind)):
-            raise Mistyped(
-                f"{where}: expected one of {', '.join(map(str, get_args(kind)))}, found {_shown(value)}",
-                key="value-not-among-choices",
-            )
+            raise Mistyped(f"{where}: expected one of {', '.join(map(str, get_args(kind)))}, found {_shown(value)}")
         return value
     if origin is tuple and get_args(kind)[-1:] != (Ellipsis,):
         parts = _sequence(value, where)
         if len(parts) != len(get_args(kind)):
-            raise Mistyped(f"{where}: expected {len(get_args(kind))} values, found {len(parts)}", key="list-length")
+            raise Mistyped(f"{where}: expected {len(get_args(kind))} values, found {len(parts)}")
         return tuple(
             built(k, part, f"{where}.{i}", table) for i, (k, part) in enumerate(zip(get_args(kind), parts, strict=True))
         )
@@ -108,7 +105,7 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
         return tuple(items) if origin is tuple else items
     if origin in (dict, Mapping):
         if not isinstance(value, dict):
-            raise Mistyped(f"{where}: expected a map, found {_shown(value)}", key="value-not-a-map")
+            raise Mistyped(f"{where}: expected a map, found {_shown(value)}")
         return {key: built(get_args(kind)[1], part, f"{where}.{key}", table) for key, part in value.items()}
     if origin is Callable:
         return _factory(get_args(kind), value, where, table)
@@ -117,13 +114,13 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
     if kind in (list, tuple, dict):
         return _plain(value, where)
     if not isinstance(kind, type):
-        raise Mistyped(f"{where}: no value in a message can be a {kind}", key="type-not-sendable")
+        raise Mistyped(f"{where}: no value in a message can be a {kind}")
     if is_dataclass(kind) and not (isinstance(value, dict) and "class_path" in value):
         return made(kind, value, where, table)
     if issubclass(kind, Path):
         if isinstance(value, Path):  # the receiver's own, because JSON has no paths
             return value
-        raise Mistyped(f"{where}: expected no path, which is never sent, found {_shown(value)}", key="path-in-message")
+        raise Mistyped(f"{where}: expected no path, which is never sent, found {_shown(value)}")
     cls, arguments = _entry(kind, value, where, table)
     return made(cls, arguments, where, table)
 
@@ -138,9 +135,7 @@ def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO
     try:
         return cls(**values)
     except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError, RuntimeError) as error:
-        raise Mistyped(
-            f"{where}: {str(error) or type(error).__name__}", key=key_of(error, "value-refused-by-class")
-        ) from error
+        raise Mistyped(f"{where}: {str(error) or type(error).__name__}") from error
 
 
 def class_paths(value: Any) -> list[str]:
@@ -155,7 +150,7 @@ def class_paths(value: Any) -> list[str]:
 
 def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int = 0) -> dict[str, Any]:
     if not isinstance(arguments, dict):
-        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}", key="arguments-not-by-name")
+        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
     kinds = inspect.Parameter
     parameters = [
         p for p in list(inspect.signature(cls).parameters.values())[skipped:] if p.kind != kinds.VAR_POSITIONAL
@@ -165,10 +160,10 @@ def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int 
     hints = _hints(cls)
     unknown = [name for name in arguments if name not in named and not open_ended]
     if unknown:
-        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(unknown[0])}", key="argument-unknown")
+        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(unknown[0])}")
     needed = [name for name, p in named.items() if p.default is kinds.empty and name not in arguments]
     if needed:
-        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} needs {needed[0]!r}", key="argument-missing")
+        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} needs {needed[0]!r}")
     return {
         name: built(hints.get(name, Any) if name in named else Any, value, f"{where}.{name}" if where else name, table)
         for name, value in arguments.items()
@@ -191,29 +186,24 @@ def _one_of(kinds: Sequence[Any], value: Any, where: str, table: Table) -> Any:
         except Mistyped as error:
             if kind is not type(None):
                 problems.append(str(error))
-    raise Mistyped(
-        problems[0] if len(problems) == 1 else f"{where}: no type fits {_shown(value)}", key="value-of-no-type"
-    )
+    raise Mistyped(problems[0] if len(problems) == 1 else f"{where}: no type fits {_shown(value)}")
 
 
 def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> Callable[..., Any]:
     """Return a class with all of its arguments but the first, such as an optimizer without its parameters."""
     wanted = signature[1]
     if not isinstance(wanted, type):
-        raise Mistyped(f"{where}: no value in a message can be a {wanted}", key="result-type-not-sendable")
+        raise Mistyped(f"{where}: no value in a message can be a {wanted}")
     cls, arguments = _entry(wanted, value, where, table)
     return partial(cls, **_arguments(cls, arguments, where, table, skipped=1))
 
 
 def _entry(kind: type, value: Any, where: str, table: Table) -> tuple[type, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("class_path"), str) or not value.keys() <= SPEC:
-        raise Mistyped(
-            f"{where}: expected class_path (and init_args) of a {kind.__name__}, found {_shown(value)}",
-            key="class-path-missing",
-        )
+        raise Mistyped(f"{where}: expected class_path (and init_args) of a {kind.__name__}, found {_shown(value)}")
     arguments = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]
     if not all(isinstance(each, dict) for each in arguments):
-        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}", key="init-args-not-by-name")
+        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
     return table.get(value["class_path"], kind, where), arguments[0] | arguments[1]
 
 
@@ -226,15 +216,13 @@ def _simple(kind: Any, value: Any, where: str) -> Any:
     else:
         fits = type(value) is kind and (kind is not int or abs(value) < LARGEST)
     if not fits:
-        raise Mistyped(
-            f"{where}: expected {getattr(kind, '__name__', 'null')}, found {_shown(value)}", key="value-type"
-        )
+        raise Mistyped(f"{where}: expected {getattr(kind, '__name__', 'null')}, found {_shown(value)}")
     return value
 
 
 def _sequence(value: Any, where: str) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise Mistyped(f"{where}: expected a list, found {_shown(value)}", key="value-not-a-list")
+        raise Mistyped(f"{where}: expected a list, found {_shown(value)}")
     return value
 
 

@@ -88,13 +88,10 @@ class CategoryImages(FederatedDataModule, ABC):
         partition = ByCategory(5) if partition is None else partition
         super().__init__(partition, image_size=image_size, in_chans=in_chans, split=split, **kwargs)
         if root is None:
-            raise DataError(f"data.root is missing: {self.layout}", key="categories-root-missing")
-        check_number("data.imratio", imratio, "(0, 1)", key="imratio-out-of-range", error=DataError)
+            raise DataError(f"data.root is missing: {self.layout}")
+        check_number("data.imratio", imratio, "(0, 1)", error=DataError)
         if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
-            raise DataError(
-                f"data.positives: expected one or more different categories, found {list(positives)}",
-                key="positives-not-different",
-            )
+            raise DataError(f"data.positives: expected one or more different categories, found {list(positives)}")
         self.root, self.positives, self.imratio = Path(root).expanduser(), positives, imratio
 
     @abstractmethod
@@ -144,8 +141,7 @@ class CategoryImages(FederatedDataModule, ABC):
             if not negatives:
                 raise DataError(
                     f"data.imratio: expected negative training images at every client, found none at {str(client)!r}. "
-                    "Remove imratio, or choose a partition that gives this client some.",
-                    key="imratio-without-negatives",
+                    "Remove imratio, or choose a partition that gives this client some."
                 )
             positives = np.flatnonzero(mine & positive)
             positives = positives[np.argsort(records.names[positives])]
@@ -155,9 +151,7 @@ class CategoryImages(FederatedDataModule, ABC):
 
     def missing(self, reason: str) -> MissingFileError:
         """Return the error for a folder with missing content."""
-        return MissingFileError(
-            f"{self.root}: {reason}; {self.layout}. fedlit does not download it.", key="categories-folder-incomplete"
-        )
+        return MissingFileError(f"{self.root}: {reason}; {self.layout}. fedlit does not download it.")
 
     def _positive_categories(self, categories: Sequence[str]) -> list[str]:
         if self.positives is None:
@@ -170,12 +164,11 @@ class CategoryImages(FederatedDataModule, ABC):
             if name not in categories:
                 similar = get_close_matches(name, categories, n=3)
                 hint = f"similar names are {listed(similar)}" if similar else f"categories are {listed(categories, 20)}"
-                raise DataError(f"data.positives: unknown category {name!r}; {hint}", key="positive-category-unknown")
+                raise DataError(f"data.positives: unknown category {name!r}; {hint}")
         if not 0 < len(positives) < len(categories):
             raise DataError(
                 "data.positives: expected some positive and some negative categories, "
-                f"found {len(positives)} positive ones of {len(categories)}: {listed(categories)}",
-                key="positives-all-or-none",
+                f"found {len(positives)} positive ones of {len(categories)}: {listed(categories)}"
             )
         return positives
 

@@ -59,8 +59,7 @@ class CATvsDOG(CategoryImages):
         if strange := [name for name, match in zip(names, parsed, strict=True) if match is None]:
             raise DataError(
                 f"{self.root / folder}: {len(strange)} images have another name than the data set's, the first are "
-                f"{listed(strange, 3)}; {self.layout}. Move them away.",
-                key="cats-and-dogs-strange-names",
+                f"{listed(strange, 3)}; {self.layout}. Move them away."
             )
         category = np.array([ANIMALS.index(match[1].lower()) for match in parsed], dtype=np.int64)
         for_test = np.array([int(match[2]) % TEST_EVERY == TEST_EVERY - 1 for match in parsed], dtype=bool)
@@ -70,8 +69,7 @@ class CATvsDOG(CategoryImages):
                 if not (here & (category == number)).any():
                     raise DataError(
                         f"{self.root / folder}: found no {part} image of a {animal}, whose number is one of {numbers}, "
-                        f"among {(category == number).sum()} of its images; {self.layout}",
-                        key="cats-and-dogs-part-empty",
+                        f"among {(category == number).sum()} of its images; {self.layout}"
                     )
         return CategorisedImages(
             store=decode_images([self.root / folder / name for name in names], self.image_size, 3, self.cache_dir),

@@ -51,16 +51,14 @@ class Melanoma(FederatedDataModule):
     def __init__(self, root: Path | None = None, partition: Partition | None = None, in_chans: int = 3, **kwargs):
         super().__init__(ByPatient(4) if partition is None else partition, in_chans=in_chans, **kwargs)
         if root is None:
-            raise DataError(f"data.root is missing: {self.layout}", key="melanoma-root-missing")
+            raise DataError(f"data.root is missing: {self.layout}")
         self.root = Path(root).expanduser()
 
     def records(self) -> Records:
         """Read the label file and decode the images into the cache as RGB."""
         file = next((self.root / name for name in LABEL_FILES if (self.root / name).is_file()), None)
         if file is None:
-            raise MissingFileError(
-                f"{self.root}: found {contents(self.root)}; {self.layout}", key="melanoma-folder-incomplete"
-            )
+            raise MissingFileError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, ("image_name", "patient_id", "target"), ("image_name", "patient_id"))
         refuse_repeats(table, "image_name")
         names = table.rows["image_name"].to_numpy(dtype=str)
@@ -87,17 +85,13 @@ def _targets(table: LabelTable) -> np.ndarray:
     blank = np.isnan(labels[:, 0])
     if blank.any():
         lines = f"{blank.sum()} such lines"
-        raise DataError(
-            f"{table.at(blank)}: column 'target' is empty ({lines}). Fill in 0 or 1, or remove the line.",
-            key="melanoma-target-empty",
-        )
+        raise DataError(f"{table.at(blank)}: column 'target' is empty ({lines}). Fill in 0 or 1, or remove the line.")
     if "benign_malignant" in table.rows:
         words = table.rows["benign_malignant"]
         wrong = (words.map(WORDS) != labels[:, 0]).to_numpy()
         if wrong.any():
             raise DataError(
                 f"{table.at(wrong)}: column 'target' is {labels[wrong][0, 0]:g}, but column 'benign_malignant' is "
-                f"{str(words[wrong].iloc[0])!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant.",
-                key="melanoma-columns-disagree",
+                f"{str(words[wrong].iloc[0])!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant."
             )
     return labels

@@ -167,8 +167,7 @@ class ImageNet(CategoryImages):
         if unknown := sorted(set(categories.tolist()) - {file.parent.name for file in train}):
             raise DataError(
                 f"{self.root}: val/ has {len(unknown)} categories that train/ lacks: {listed(unknown)}. "
-                "Add their training images, or remove their folders.",
-                key="val-categories-not-in-train",
+                "Add their training images, or remove their folders."
             )
         return CategorisedImages(
             store=decode_images(files, self.image_size, 3, self.cache_dir),
@@ -196,9 +195,7 @@ def _read_torchvision(
         train, test = part(True), part(False)
     except RuntimeError as error:
         advice = "fedlit does not download them: extract the original archive again."
-        raise DataError(
-            f"{folder}: torchvision reports missing or bad files ({error}). {advice}", key="torchvision-files-damaged"
-        ) from error
+        raise DataError(f"{folder}: torchvision reports missing or bad files ({error}). {advice}") from error
     size = [source.image_size, source.image_size]
     pixels = (functional.pil_to_tensor(functional.resize(image, size)).numpy() for image, _ in chain(train, test))
     files = sorted(file for file in folder.iterdir() if file.is_file())
@@ -228,9 +225,7 @@ def _read_parquet(source: CategoryImages, categories: Sequence[str] | None = Non
                 try:
                     yield read_image(io.BytesIO(content), source.image_size, 3)
                 except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
-                    raise DataError(
-                        f"{file}, row {row}: {column!r} cannot be decoded: {error}", key="parquet-image-damaged"
-                    ) from error
+                    raise DataError(f"{file}, row {row}: {column!r} cannot be decoded: {error}") from error
 
     training = sum(map(len, labels[: len(train)]))
     return _categorised(
@@ -244,14 +239,12 @@ def _columns(file: Path) -> tuple[str, str]:
     image = next((name for name in IMAGE_COLUMNS if name in schema.names), None)
     label = next((name for name in LABEL_COLUMNS if name in schema.names), None)
     if image is None or label is None:
-        raise DataError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}", key="parquet-columns")
+        raise DataError(f"{file}: expected {_PARQUET}, found columns {listed(schema.names)}")
     kind = schema.field(image).type
     if not pa.types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-        raise DataError(f"{file}: expected a struct of bytes as {image!r}, found {kind}", key="parquet-image-not-bytes")
+        raise DataError(f"{file}: expected a struct of bytes as {image!r}, found {kind}")
     if not pa.types.is_integer(schema.field(label).type):
-        raise DataError(
-            f"{file}: expected integers as {label!r}, found {schema.field(label).type}", key="parquet-label-not-integer"
-        )
+        raise DataError(f"{file}: expected integers as {label!r}, found {schema.field(label).type}")
     return image, label
 
 
@@ -270,8 +263,7 @@ def _labels(file: Path, column: str, categories: Sequence[str] | None) -> np.nda
         expected = "at least 0" if categories is None else f"0 to {len(categories) - 1}"
         raise DataError(
             f"{file}, row {row}: expected a label {expected} in column {column!r}, found {labels[row]} "
-            f"(-1 where it is empty; {wrong.sum()} such rows). Remove these rows.",
-            key="parquet-label-out-of-range",
+            f"(-1 where it is empty; {wrong.sum()} such rows). Remove these rows."
         )
     return labels
 

@@ -83,7 +83,7 @@ class FedHeartDisease(FederatedDataModule):
     ) -> None:
         super().__init__(None, pooled=pooled, batch_size=batch_size, eval_batch_size=eval_batch_size)
         if root is None:
-            raise DataError(f"data.root is missing: {self.layout}", key="heart-root-missing")
+            raise DataError(f"data.root is missing: {self.layout}")
         self.root = Path(root).expanduser()
 
     def setup(self, stage: str | None = None) -> None:
@@ -110,10 +110,7 @@ class FedHeartDisease(FederatedDataModule):
         file = self.root / f"processed.{hospital}.data"
         if not file.is_file():
             found = contents(self.root)
-            raise MissingFileError(
-                f"{file}: no such file; found {found}; {self.layout}. fedlit downloads nothing",
-                key="heart-file-missing",
-            )
+            raise MissingFileError(f"{file}: no such file; found {found}; {self.layout}. fedlit downloads nothing")
         return file
 
 
@@ -143,8 +140,7 @@ def _read(file: Path, name: str) -> _Rows:
         if len(unknown := table.index[~table[column].isin(values)]):
             raise DataError(
                 f"{file}, line {unknown[0] + 1}: column {column + 1}: expected one of {', '.join(map(str, values))}, "
-                f"found {table[column][unknown[0]]:g} ({len(unknown)} such lines)",
-                key="heart-category-unknown",
+                f"found {table[column][unknown[0]]:g} ({len(unknown)} such lines)"
             )
         dummies += [(table[column] == value).to_numpy() for value in values[1:]]
     features = np.column_stack([table[PLAIN].to_numpy(), *dummies]).astype(np.float32)
@@ -158,13 +154,9 @@ def _numbers(file: Path) -> pd.DataFrame:
     try:
         table = pd.read_csv(file, header=None, dtype=str, skip_blank_lines=False)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{file}: expected {COLUMNS} columns separated by commas, found: {error}", key="heart-file-not-a-table"
-        ) from None
+        raise DataError(f"{file}: expected {COLUMNS} columns separated by commas, found: {error}") from None
     if table.shape[1] != COLUMNS:
-        raise DataError(
-            f"{file}: expected {COLUMNS} comma-separated columns, found {table.shape[1]}", key="heart-column-count"
-        )
+        raise DataError(f"{file}: expected {COLUMNS} comma-separated columns, found {table.shape[1]}")
     table = table[table.notna().any(axis=1)]  # a blank line at the end
     texts = table.apply(lambda column: column.str.strip())
     numbers = texts.apply(pd.to_numeric, errors="coerce")
@@ -173,8 +165,7 @@ def _numbers(file: Path) -> pd.DataFrame:
         row, column = np.argwhere(wrong)[0]
         raise DataError(
             f"{file}, line {table.index[row] + 1}: column {column + 1}: expected a number or ?, found "
-            f"{texts.iloc[row, column]!r} ({wrong.sum()} such cells)",
-            key="heart-cell-not-a-number",
+            f"{texts.iloc[row, column]!r} ({wrong.sum()} such cells)"
         )
     return numbers
 
@@ -184,7 +175,7 @@ def _training(file: Path, positive: np.ndarray) -> np.ndarray:
     from sklearn.model_selection import train_test_split  # takes a second to import
 
     if len(positive) < 4:
-        raise DataError(f"{file}: expected at least 4 rows without ?, found {len(positive)}", key="heart-too-few-rows")
+        raise DataError(f"{file}: expected at least 4 rows without ?, found {len(positive)}")
     both = min(positive.sum(), (~positive).sum()) > 2
     options = {"train_size": TRAIN, "test_size": 1.0 - TRAIN, "random_state": SEED}
     train, _ = train_test_split(np.arange(len(positive)), stratify=positive if both else None, **options)

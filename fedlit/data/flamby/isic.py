@@ -76,7 +76,7 @@ class FedISIC2019(FederatedDataModule):
         looks = {"image_size": image_size, "in_chans": in_chans, "mean": mean, "std": std}
         super().__init__(partition, split=split, **looks, **kwargs)
         if root is None:
-            raise DataError(f"data.root is missing: {self.layout}", key="isic-root-missing")
+            raise DataError(f"data.root is missing: {self.layout}")
         self.root = Path(root).expanduser()
         self.split_file = self.root / SPLIT_FILE if split_file is None else Path(split_file).expanduser()
 
@@ -89,10 +89,7 @@ class FedISIC2019(FederatedDataModule):
         """
         if not self.split_file.is_file():
             found = contents(self.root)
-            raise MissingFileError(
-                f"{self.split_file}: no such file; {self.root} has {found}; {self.layout}",
-                key="isic-split-file-missing",
-            )
+            raise MissingFileError(f"{self.split_file}: no such file; {self.root} has {found}; {self.layout}")
         table = read_table(self.split_file, ("image", *CLASSES, "target", "center", "fold"), ("image", "fold"))
         refuse_repeats(table, "image")
         names, labels = table.rows["image"].to_numpy(dtype=str), _labels(table)
@@ -114,7 +111,7 @@ class FedISIC2019(FederatedDataModule):
 def _whole(table: LabelTable, column: str, below: int) -> np.ndarray:
     values = numbers(table, [column], range(below))[:, 0]
     if (blank := np.isnan(values)).any():
-        raise DataError(f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} lines)", key="isic-cell-empty")
+        raise DataError(f"{table.at(blank)}: column {column!r} is empty ({blank.sum()} lines)")
     return values.astype(int)
 
 
@@ -127,8 +124,7 @@ def _labels(table: LabelTable) -> np.ndarray:
         named = CLASSES[int(labels[row].argmax())]
         raise DataError(
             f"{table.at(wrong)}: column 'target' says {named}, the columns of the classes do not ({wrong.sum()} "
-            "such lines)",
-            key="isic-target-disagrees",
+            "such lines)"
         )
     return labels
 
@@ -139,7 +135,6 @@ def _folds(table: LabelTable) -> np.ndarray:
     if wrong.any():
         raise DataError(
             f"{table.at(wrong)}: column 'fold': expected train or test, found {str(folds[wrong][0])!r} "
-            f"({wrong.sum()} such lines)",
-            key="isic-fold-unknown",
+            f"({wrong.sum()} such lines)"
         )
     return np.where(folds == "train", "train_val", folds)

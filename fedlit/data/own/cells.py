@@ -114,8 +114,7 @@ def read_labels(
             raise DataError(
                 f"{table.at(grouped)}: column {column!r}: expected a number with one reading, found {cell!r}, which is "
                 f"{cell.replace(',', '')} or {cell.replace(',', '.', 1)}; write numbers without signs for thousands, "
-                "and with a point for decimals",
-                key="number-of-two-readings",
+                "and with a point for decimals"
             )
         means = [*map(reader_of(values, special, column), spellings)]
         if strange := [n for n, meaning in enumerate(means) if meaning is None]:
@@ -127,8 +126,7 @@ def read_labels(
             example = f"{column}: {{{first}: positive}}" if special else f"{first}: positive"
             raise DataError(
                 f"{table.at(wrong)}: column {column!r}: expected {expected}, found {first!r} ({wrong.sum()} such "
-                f"cells). They are {shown}. Define their meaning: data.values {{{example}}}",
-                key="cell-without-meaning",
+                f"cells). They are {shown}. Define their meaning: data.values {{{example}}}"
             )
         labels[:, position] = np.array([VALUE_OF[meaning] for meaning in means], dtype=np.float32)[of_row]
     return labels
@@ -160,14 +158,9 @@ def read_findings(
                 labels[row, position[part]] = 1
             elif folded(part) not in words:
                 hint = similar_names(part, findings)
-                raise DataError(
-                    f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels",
-                    key="finding-unknown",
-                )
+                raise DataError(f"{where}: unknown finding {part!r} in {text!r}; {hint}. Add it to data.labels")
             elif len(parts) > 1 and words[folded(part)] != "blank":
-                raise DataError(
-                    f"{where}: expected {part!r} or findings, found {text!r}", key="no-finding-with-findings"
-                )
+                raise DataError(f"{where}: expected {part!r} or findings, found {text!r}")
         if not parts or any(words.get(folded(part)) == "blank" and part not in position for part in parts):
             labels[row] = np.nan
     return labels[of_row]
@@ -203,9 +196,7 @@ def refuse_totals(table: LabelTable) -> None:
     words = [cell for cell in table.rows.iloc[-1] if cell.casefold().rstrip(": ") in TOTALS]
     if words:
         last = np.arange(len(table.rows)) == len(table.rows) - 1
-        raise DataError(
-            f"{table.at(last)}: expected an image, found a row of totals ({words[0]!r}); remove it", key="row-of-totals"
-        )
+        raise DataError(f"{table.at(last)}: expected an image, found a row of totals ({words[0]!r}); remove it")
 
 
 def split_words(splits: Mapping[str, str]) -> dict[str, str]:
@@ -217,9 +208,7 @@ def split_words(splits: Mapping[str, str]) -> dict[str, str]:
     for word, split in splits.items():
         if split not in SPLITS.values():
             expected = ", ".join(dict.fromkeys(SPLITS.values()))
-            raise DataError(
-                f"data.splits: {word!r}: expected one of {expected}, found {split!r}", key="split-meaning-unknown"
-            )
+            raise DataError(f"data.splits: {word!r}: expected one of {expected}, found {split!r}")
     return SPLITS | {str(word).strip().casefold(): split for word, split in splits.items()}
 
 
@@ -241,8 +230,7 @@ def read_splits(table: LabelTable, column: str, words: Mapping[str, str]) -> np.
         raise DataError(
             f"{table.at(wrong)}: column {column!r}: expected {listed(words, 20)}, found {word!r} ({wrong.sum()} such "
             f"lines). Define its split: data.splits {{{word or repr(word)}: test}}; or set data.split to null, to "
-            "divide all images",
-            key="split-word-unknown",
+            "divide all images"
         )
     return splits.to_numpy(dtype=str)
 
@@ -260,16 +248,15 @@ def listed_rows(file: Path, table: str, ids: Sequence[np.ndarray]) -> np.ndarray
         DataError: The list is empty, or an id is unknown.
     """
     if not file.is_file():
-        raise MissingFileError(f"{file}: no such file", key="list-file-missing")
+        raise MissingFileError(f"{file}: no such file")
     lines = [line.strip().strip('"') for line in file.read_text(encoding="utf-8-sig").splitlines()]
     if not any(lines):
-        raise DataError(f"{file}: expected ids of patients or images, one per line, found none", key="list-file-empty")
+        raise DataError(f"{file}: expected ids of patients or images, one per line, found none")
     known = set().union(*(each.tolist() for each in ids))
     if unknown := [number for number, line in enumerate(lines, 1) if line and line not in known]:
         raise DataError(
             f"{file}, line {unknown[0]}: expected a patient or an image of {table}, found {lines[unknown[0] - 1]!r} "
-            f"({len(unknown)} such lines)",
-            key="list-entry-unknown",
+            f"({len(unknown)} such lines)"
         )
     return np.any([np.isin(each, lines) for each in ids], axis=0)
 
@@ -285,7 +272,7 @@ def _number(cell: str) -> float | None:
 def _ends(text: str, where: str) -> list[tuple[Callable[[float, float], bool], float]]:
     ends = [RANGE.fullmatch(end) for end in text.split("and")]
     if None in ends:
-        raise DataError(f"{where}: expected a range such as '>= 18 and < 65', found {text!r}", key="range-invalid")
+        raise DataError(f"{where}: expected a range such as '>= 18 and < 65', found {text!r}")
     return [(COMPARISONS[end[1]], _number(end[2])) for end in ends]
 
 

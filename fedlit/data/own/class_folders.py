@@ -66,17 +66,14 @@ class ClassFolders(ChestXrays):
         **kwargs,
     ):
         if root is None:
-            raise DataError(f"data.root is missing: {LAYOUT}", key="class-folders-root-missing")
+            raise DataError(f"data.root is missing: {LAYOUT}")
         try:
             self.patient = None if patient is None else re.compile(patient)
         except re.error as error:
-            raise DataError(
-                f"data.patient: expected a regular expression, not {patient!r}: {error}", key="patient-pattern-invalid"
-            ) from None
+            raise DataError(f"data.patient: expected a regular expression, not {patient!r}: {error}") from None
         if self.patient is not None and self.patient.groups != 1:
             raise DataError(
-                f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}",
-                key="patient-pattern-groups",
+                f"data.patient: expected one group, as in person(\\d+), found {self.patient.groups} in {patient!r}"
             )
         self.colour = self.photographs = colour
         self.channels = 3 if colour else 1
@@ -132,8 +129,7 @@ class ClassFolders(ChestXrays):
             without = paths[[match is None for match in matches]]
             raise DataError(
                 f"data.patient: {self.patient.pattern!r} is not in {len(without)} of {len(paths)} paths, the first are "
-                f"{listed(without, 3)}",
-                key="patient-pattern-unmatched",
+                f"{listed(without, 3)}"
             )
         return np.array([match[1] for match in matches], dtype=str)
 
@@ -150,8 +146,7 @@ def _without_masks(files: list[tuple[str, str, str]]) -> tuple[list[tuple[str, s
     ):
         raise DataError(
             f"expected folders of classes, found images and masks: {listed(sorted(classes))}; {listed(masks)} is no "
-            "class",
-            key="class-folders-of-masks",
+            "class"
         )
     paths = {os.path.splitext(path)[0] for *_, path in files}
     masks = []
@@ -167,17 +162,13 @@ def _without_masks(files: list[tuple[str, str, str]]) -> tuple[list[tuple[str, s
 def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
     """Return the split (or ""), the class and the path of each image, in order."""
     if not root.is_dir():
-        raise MissingFileError(
-            f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}",
-            key="class-folders-root-invalid",
-        )
+        raise MissingFileError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}; {LAYOUT}")
     folders = [entry for entry in sorted(root.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
     parts = {folder: SPLITS[folder.name.casefold()] for folder in folders if folder.name.casefold() in SPLITS}
     if parts and len(parts) < len(folders):
         others = [folder.name for folder in folders if folder not in parts]
         raise DataError(
-            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}",
-            key="split-and-class-folders",
+            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}"
         )
     entries = []
     for part, split in (parts or {root: ""}).items():
@@ -188,11 +179,8 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
                 file for file in sorted(folder.rglob("*")) if file.suffix.lower() in SUFFIXES and file.name[0] != "."
             ]
             if not images:
-                raise MissingFileError(
-                    f"{folder}: no image ({', '.join(SUFFIXES)}), but {contents(folder)}",
-                    key="class-folder-without-images",
-                )
+                raise MissingFileError(f"{folder}: no image ({', '.join(SUFFIXES)}), but {contents(folder)}")
             entries += [(split, folder.name, file.relative_to(root).as_posix()) for file in images]
     if len({name for _, name, _ in entries}) < 2:
-        raise MissingFileError(f"{root}: found {contents(root)}; {LAYOUT}", key="class-folders-missing")
+        raise MissingFileError(f"{root}: found {contents(root)}; {LAYOUT}")
     return entries

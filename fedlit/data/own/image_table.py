@@ -125,19 +125,13 @@ class ImageTable(ChestXrays):
     ):
         example = "`fedlit data check TABLE --root FOLDER` proposes it"
         if table is None or not image:
-            raise DataError(
-                f"data.{'table' if table is None else 'image'} is missing; {example}", key="table-argument-missing"
-            )
+            raise DataError(f"data.{'table' if table is None else 'image'} is missing; {example}")
         if not labels and not findings:
-            raise DataError(
-                f"data.labels is missing: name columns, or set data.findings; {example}", key="table-labels-missing"
-            )
+            raise DataError(f"data.labels is missing: name columns, or set data.findings; {example}")
         if findings and not separator:
-            raise DataError("data.separator: expected a separator of findings, found nothing", key="separator-empty")
+            raise DataError("data.separator: expected a separator of findings, found nothing")
         if splits and not split:
-            raise DataError(
-                "data.splits: expected the column of these words in data.split, found none", key="splits-without-column"
-            )
+            raise DataError("data.splits: expected the column of these words in data.split, found none")
         self.split_words = split_words(splits or {})
         self.test_list = None if test is None else Path(test).expanduser()
         self.file, self.sheet, self.renamed = Path(table).expanduser(), sheet, sites or {}
@@ -154,19 +148,13 @@ class ImageTable(ChestXrays):
         )
         self._check_values()
         if not self.labels or len(set(self.labels)) < len(self.labels):
-            raise DataError(
-                f"data.labels: expected one or more labels, all different, found {listed(self.labels)}",
-                key="table-labels-repeated",
-            )
+            raise DataError(f"data.labels: expected one or more labels, all different, found {listed(self.labels)}")
         if partition is None:
             partition = ByOrganisation() if site else ByPatient(4)
         folder = self.file.parent if root is None else root
         super().__init__(folder, names=names, uncertain=uncertain, blank=blank, partition=partition, **kwargs)
         if test is not None and not self.official_split:
-            raise DataError(
-                "data.test: a list of the test set is a part of the official split; remove official_split",
-                key="test-list-with-official-split",
-            )
+            raise DataError("data.test: a list of the test set is a part of the official split; remove official_split")
         self.colour, self.channels, self.duplicates = colour, 3 if colour else 1, duplicates
 
     @classmethod
@@ -237,8 +225,7 @@ class ImageTable(ChestXrays):
             columns = list(table.rows)
             raise DataError(
                 f"{table.path}: expected a column {column!r}, found {listed(columns, 40)}; "
-                f"{similar_names(column, columns)}{advice}",
-                key="table-column-missing",
+                f"{similar_names(column, columns)}{advice}"
             )
         return table
 
@@ -248,21 +235,17 @@ class ImageTable(ChestXrays):
         ]
         if self.findings and wrong:
             raise DataError(
-                f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}",
-                key="findings-value-meaning",
+                f"data.values: with data.findings a word is negative (no finding) or blank, found {wrong[0]!r}"
             )
         for column, spellings in self.column_values.items():
             if column not in self.labels:
                 hint = similar_names(column, self.labels)
-                raise DataError(
-                    f"data.values: {column!r} is no column of data.labels; {hint}", key="values-column-unknown"
-                )
+                raise DataError(f"data.values: {column!r} is no column of data.labels; {hint}")
             reader_of(self.values, spellings, column)
         if ranges := [word for word in self.values if word.lstrip().startswith(("<", ">"))]:
             raise DataError(
                 f"data.values: the range {ranges[0]!r} needs its column: "
-                f"{{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}",
-                key="range-without-column",
+                f"{{COLUMN: {{'{ranges[0]}': {self.values[ranges[0]]}}}}}"
             )
 
     def _paths(self, table: LabelTable) -> np.ndarray:
@@ -276,8 +259,7 @@ class ImageTable(ChestXrays):
             lines = [str(table.lines[row]) for row, path in enumerate(paths) if path == name]
             raise DataError(
                 f"{table.path}: image {name!r} is on {table.unit}s {', '.join(lines)} ({repeated.sum()} such). "
-                "Keep one of them, add a column to data.image that distinguishes them, or set data.rows to any or vote",
-                key="table-image-twice",
+                "Keep one of them, add a column to data.image that distinguishes them, or set data.rows to any or vote"
             )
         return np.array(paths, dtype=str)
 
@@ -326,15 +308,13 @@ class ImageTable(ChestXrays):
         cells = table.rows[self.site]
         if unknown := [name for name in self.renamed if name not in set(cells)]:
             hint = similar_names(unknown[0], sorted(set(cells)))
-            raise DataError(
-                f"data.sites: no row of {self.file.name} has {unknown[0]!r}; {hint}", key="site-without-rows"
-            )
+            raise DataError(f"data.sites: no row of {self.file.name} has {unknown[0]!r}; {hint}")
         return cells.replace(self.renamed).to_numpy(dtype=str)
 
     def _of_filters(self, table: LabelTable, notes: list[str]) -> LabelTable:
         for column, values in self.filters.items():
             if not values:
-                raise DataError(f"data.views: {column!r}: expected values to read, found none", key="table-views-empty")
+                raise DataError(f"data.views: {column!r}: expected values to read, found none")
             table.rows[column] = table.rows[column].where(table.rows[column] != "", None)
             table = self._of_views(table, column, (), notes, values)
         return table
@@ -366,8 +346,7 @@ class ImageTable(ChestXrays):
             lost = next(label for label in self.labels if label not in named.values())
             raise DataError(
                 f"data.names: {lost!r} and another label are both {known[letters(lost)]!r}; set data.names to a map "
-                "with a rule that makes them one class",
-                key="label-names-clash",
+                "with a rule that makes them one class"
             )
         return named
 

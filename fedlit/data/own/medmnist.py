@@ -69,10 +69,7 @@ class MedMNIST(FederatedDataModule):
         **kwargs,
     ):
         if file is None:
-            raise DataError(
-                "data.file is missing: expected a file of MedMNIST such as chestmnist.npz",
-                key="medmnist-file-not-given",
-            )
+            raise DataError("data.file is missing: expected a file of MedMNIST such as chestmnist.npz")
         self.file = Path(file).expanduser()
         self._shapes = _shapes(self.file)
         pictures, targets = self._shapes["train_images"], self._shapes["train_labels"]
@@ -86,9 +83,7 @@ class MedMNIST(FederatedDataModule):
         known = NAMES.get(self.file.stem.partition("_")[0].casefold(), ())
         self.labels = tuple(labels) if labels else known or self._numbered()
         if self.several and len(self.labels) != targets[1]:
-            raise DataError(
-                f"data.labels: expected {targets[1]} names, found {len(self.labels)}", key="medmnist-label-count"
-            )
+            raise DataError(f"data.labels: expected {targets[1]} names, found {len(self.labels)}")
         self.classes = checked_classes(list(self.labels) if classes is None else classes, self.labels)
 
     def records(self) -> Records:
@@ -125,8 +120,7 @@ class MedMNIST(FederatedDataModule):
         if labels.min() < 0 or labels.max() > top:
             raise DataError(
                 f"{self.file}: expected labels from 0 to {top}, found {labels.min()} to {labels.max()}; data.labels "
-                f"names the classes, now {listed(self.labels, 20)}",
-                key="medmnist-label-range",
+                f"names the classes, now {listed(self.labels, 20)}"
             )
         return (labels if self.several else labels == np.arange(len(self.labels))).astype(np.float32)
 
@@ -154,9 +148,7 @@ class MedMNIST(FederatedDataModule):
 def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
     """Return the shape of each array in a file of MedMNIST, without reading the images."""
     if not file.is_file():
-        raise MissingFileError(
-            f"{file}: no such file; expected a file of MedMNIST, such as chestmnist.npz", key="medmnist-file-missing"
-        )
+        raise MissingFileError(f"{file}: no such file; expected a file of MedMNIST, such as chestmnist.npz")
     shapes = {}
     try:
         with zipfile.ZipFile(file) as archive:
@@ -164,20 +156,16 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
                 with archive.open(name) as opened:
                     shapes[name.removesuffix(".npy")] = read_header(opened)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as error:
-        raise DataError(f"{file}: expected MedMNIST's .npz file, found: {error}", key="medmnist-file-damaged") from None
+        raise DataError(f"{file}: expected MedMNIST's .npz file, found: {error}") from None
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]
     if missing := [name for name in wanted if name not in shapes]:
-        raise DataError(
-            f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}, no {missing[0]}",
-            key="medmnist-array-missing",
-        )
+        raise DataError(f"{file}: expected the arrays of MedMNIST, found {listed(shapes)}, no {missing[0]}")
     for split in SPLITS:
         pictures, labels = shapes[f"{split}_images"], shapes[f"{split}_labels"]
         flat = len(pictures) == 3 or (len(pictures) == 4 and pictures[3] == 3)
         if not flat or len(labels) != 2 or labels[0] != pictures[0]:
             raise DataError(
                 f"{file}: expected {split}_images [N, height, width] or [N, height, width, 3] and {split}_labels [N, "
-                f"L], found {list(pictures)} and {list(labels)}; MedMNIST's three-dimensional sets are not supported",
-                key="medmnist-array-shapes",
+                f"L], found {list(pictures)} and {list(labels)}; MedMNIST's three-dimensional sets are not supported"
             )
     return shapes

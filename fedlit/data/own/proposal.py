@@ -112,25 +112,19 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
     read, written = read_any_table(table, known.get("sheet"), known.get("encoding"))
     folder = table.parent if root is None else root
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder of images; name it: --root FOLDER", key="proposal-root-missing")
+        raise ConfigError(f"{folder}: no such folder of images; name it: --root FOLDER")
     rows, files = read.rows, list(images_below(folder))
     if not files:
         raise ConfigError(
-            f"{folder}: found no image ({', '.join(SUFFIXES)}), also not in subfolders; name the folder: --root",
-            key="proposal-without-images",
+            f"{folder}: found no image ({', '.join(SUFFIXES)}), also not in subfolders; name the folder: --root"
         )
     proposal = Proposal({"table": str(table), "root": str(folder)}, written=written)
     pattern, hits = (str(known["image"]), 0) if "image" in known else image_pattern(rows, files)
     if not pattern:
         if why := why_no_image(rows, files) or written.partition(": only ")[2]:
-            raise ConfigError(
-                f"{table}: no column names images of {folder}: {why}", key="proposal-no-column-names-images"
-            )
+            raise ConfigError(f"{table}: no column names images of {folder}: {why}")
         examples = f"the first files are {listed(files, 3)}; columns are {listed(rows.columns, 40)}"
-        raise ConfigError(
-            f"{table}: no column or combination of columns names the images below {folder}; {examples}",
-            key="proposal-no-combination-names-images",
-        )
+        raise ConfigError(f"{table}: no column or combination of columns names the images below {folder}; {examples}")
     proposal.arguments["image"] = pattern
     if hits:
         proposal.reasons["image"] = f"{hits:,} of {len(rows):,} rows have their image among {len(files):,} files"
@@ -156,8 +150,7 @@ def propose(table: Path, root: Path | None = None, known: Mapping[str, Any] | No
         raise ConfigError(
             f"{table}: no column has labels such as 1, 0, -1, yes, no, positive, negative, nor lists of findings; "
             f"columns are {listed(rows.columns, 40)}{f'; of few words are {words}' * bool(words)}. Define the meaning "
-            f"of the cells: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'",
-            key="proposal-no-labels",
+            f"of the cells: --set '{{labels: [COLUMN], values: {{WORD: positive}}}}'"
         )
     if "views" not in known:
         _add_views(proposal, rows, [name for name in free if name not in labels])

@@ -65,9 +65,7 @@ def read_any_table(path: Path, sheet: str | None = None, encoding: str | None = 
             the header, or is text in another encoding.
     """
     if not path.is_file():
-        raise MissingFileError(
-            f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}", key="image-table-missing"
-        )
+        raise MissingFileError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
     suffix = path.suffix.lower()
     if suffix in SPREADSHEETS:
         header, rows, lines, description = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
@@ -78,17 +76,15 @@ def read_any_table(path: Path, sheet: str | None = None, encoding: str | None = 
     _refuse_data(path, header, rows)
     counts = Counter(header)
     if twice := [name for name, count in counts.items() if name and count > 1]:
-        raise DataError(
-            f"{path}: the header repeats the columns {listed(twice)}. Keep one of each", key="table-header-repeated"
-        )
+        raise DataError(f"{path}: the header repeats the columns {listed(twice)}. Keep one of each")
     if not any(header):
-        raise DataError(f"{path}: expected a header with names of columns, found none", key="table-header-missing")
+        raise DataError(f"{path}: expected a header with names of columns, found none")
     cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
     cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
     table = LabelTable(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
     table = table.where((cells != "").any(axis=1).to_numpy())
     if not len(table.rows):
-        raise DataError(f"{path}: expected rows below the header, found none", key="table-without-rows")
+        raise DataError(f"{path}: expected rows below the header, found none")
     comma = [name for name in table.rows if is_numeric(table.rows[name]) == ","]
     return table, f"{path.name}: {description}{', decimal commas' if comma else ''}"
 
@@ -142,8 +138,7 @@ def _refuse_data(path: Path, header: list[str], rows: list[list[str]]) -> None:
     if image or (len(repeated) > 1 and set(numbers) & set(repeated)):
         raise DataError(
             f"{path}: expected a header with names of columns, found the data {listed(header, 4)}; add a first line "
-            "such as image,patient,site,Edema",
-            key="table-header-is-data",
+            "such as image,patient,site,Edema"
         )
 
 
@@ -154,11 +149,11 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
     elif content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding, text = "UTF-16", content.decode("utf-16", errors="replace")
     elif b"\0" in content:
-        raise DataError(f"{path}: expected a table, found bytes that are not text", key="table-not-text")
+        raise DataError(f"{path}: expected a table, found bytes that are not text")
     else:
         encoding, text = _decoded(path, content)
     if not text.strip():
-        raise DataError(f"{path}: expected a table, found nothing", key="table-empty")
+        raise DataError(f"{path}: expected a table, found nothing")
     lines = text.splitlines(keepends=True)
     named = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE)  # as Excel writes it
     delimiter = named[1] if named and named[1] in DELIMITERS else _delimiter(lines)
@@ -176,7 +171,7 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
                 numbers.append(started)
             started = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}, line {started}: {error}; is a quote open there?", key="table-quote-open") from None
+        raise DataError(f"{path}, line {started}: {error}; is a quote open there?") from None
     return header, rows, numbers, f"{DELIMITERS[delimiter]} between cells, {encoding}"
 
 
@@ -187,7 +182,7 @@ def _unpacked(path: Path) -> bytes:
     try:
         return gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: expected gzip, found a damaged file: {error}", key="table-gzip-damaged") from None
+        raise DataError(f"{path}: expected gzip, found a damaged file: {error}") from None
 
 
 def _plain(cell: str) -> str:
@@ -202,14 +197,12 @@ def _as_wanted(path: Path, content: bytes, encoding: str) -> str:
         return content.decode("utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding)
     except LookupError:
         raise DataError(
-            f"data.encoding: expected an encoding such as gb18030, shift_jis or cp1251, found {encoding!r}",
-            key="table-encoding-unknown",
+            f"data.encoding: expected an encoding such as gb18030, shift_jis or cp1251, found {encoding!r}"
         ) from None
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}, line {line}: expected {encoding} (data.encoding), found the byte 0x{content[error.start]:02x}",
-            key="table-not-of-encoding",
+            f"{path}, line {line}: expected {encoding} (data.encoding), found the byte 0x{content[error.start]:02x}"
         ) from None
 
 
@@ -227,8 +220,7 @@ def _decoded(path: Path, content: bytes) -> tuple[str, str]:
     words = re.findall(r"[^\W\d_]*[^\x00-\x7f]+[^\W\d_]*", str(guess)) if guess else []
     raise DataError(
         f"{path}: expected UTF-8, found another encoding, perhaps {name}{f' ({words[0]!r})' * bool(words)}; name it: "
-        f"data.encoding: {name}; or save the table as UTF-8",
-        key="table-encoding-foreign",
+        f"data.encoding: {name}; or save the table as UTF-8"
     )
 
 
@@ -252,7 +244,7 @@ def _delimiter(lines: list[str]) -> str:
 def _fitted(cells: list[str], header: list[str], where: str) -> list[str]:
     width, least = len(header), max((n for n, name in enumerate(header, 1) if name), default=0)
     if any(cells[width:]) or len(cells) < least:
-        raise DataError(f"{where}: expected {width} cells as in the header, found {len(cells)}", key="table-cell-count")
+        raise DataError(f"{where}: expected {width} cells as in the header, found {len(cells)}")
     return cells[:width] + [""] * (width - len(cells))
 
 
@@ -263,14 +255,13 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
     except ImportError:
         raise ConfigError(
             f"{path}: pandas reads such a spreadsheet with {package}, which is not installed: pip install {package}, "
-            "or save the table as CSV",
-            key="spreadsheet-package-missing",
+            "or save the table as CSV"
         ) from None
     except Exception as error:  # the type of error depends on the package
-        raise DataError(f"{path}: expected a spreadsheet, found: {error}", key="spreadsheet-damaged") from None
+        raise DataError(f"{path}: expected a spreadsheet, found: {error}") from None
     name = next(iter(sheets)) if wanted is None else wanted
     if name not in sheets:
-        raise DataError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}", key="sheet-missing")
+        raise DataError(f"{path}: expected a sheet {name!r}, found {listed(sheets)}")
     sheet, others = sheets[name], [each for each in sheets if each != name]
     rows = _texts(sheet)
     first = next((number for number, row in enumerate(rows) if any(row)), 0)
@@ -290,16 +281,14 @@ def _refuse_other_content(path: Path) -> None:
     found, cure = (
         ("a web page (HTML or XML)", "open it and save it") if page else ("a text", "rename it to .csv, or save it")
     )
-    raise DataError(
-        f"{path}: expected a spreadsheet, found {found}; {cure} as a spreadsheet", key="spreadsheet-is-text"
-    )
+    raise DataError(f"{path}: expected a spreadsheet, found {found}; {cure} as a spreadsheet")
 
 
 def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # pyarrow has many errors
-        raise DataError(f"{path}: expected a Parquet file, found: {error}", key="parquet-table-damaged") from None
+        raise DataError(f"{path}: expected a Parquet file, found: {error}") from None
     rows = _texts(frame)
     return [str(name).strip() for name in frame.columns], rows, list(range(1, len(rows) + 1)), "a Parquet file"
 

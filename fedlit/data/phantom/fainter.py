@@ -39,13 +39,10 @@ class Fainter:
     def __post_init__(self):
         if self.finding not in FINDINGS:
             raise DataError(
-                f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it",
-                key="fainter-finding-unknown",
+                f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it"
             )
-        check_number(
-            "data.fainter.contrast", self.contrast, "[0, 1]", key="finding-contrast-out-of-range", error=DataError
-        )
-        check_number("data.fainter.share", self.share, "(0, 1)", key="scanner-share-out-of-range", error=DataError)
+        check_number("data.fainter.contrast", self.contrast, "[0, 1]", error=DataError)
+        check_number("data.fainter.share", self.share, "(0, 1)", error=DataError)
 
     def scanners(self, hospital: Hospital, cohort: Cohort, seed: int) -> np.ndarray:
         """Return the scanner of each image, [N] "A" or "B"."""

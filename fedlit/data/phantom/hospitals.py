@@ -62,24 +62,20 @@ class Hospital:
         where, choices = f"hospital {self.name!r}", f"findings are {', '.join(FINDINGS)}"
         for finding, value in self.prevalence.items():
             if finding not in FINDINGS:
-                raise DataError(
-                    f"{where}: prevalence: unknown {finding!r}; {choices}", key="prevalence-finding-unknown"
-                )
+                raise DataError(f"{where}: prevalence: unknown {finding!r}; {choices}")
             place = f"{where}: prevalence of {finding!r}"
-            check_number(place, value, "[0, 1]", key="prevalence-out-of-range", error=DataError, optional=False)
+            check_number(place, value, "[0, 1]", error=DataError, optional=False)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
-                raise DataError(f"{where}: scheme: {reason}; {choices}", key="hospital-scheme-invalid")
+                raise DataError(f"{where}: scheme: {reason}; {choices}")
         for key, (low, high) in _RANGES.items():
             allowed, place, value = f"[{low}, {high}]", f"{where}: {key}", getattr(self, key)
-            check_number(place, value, allowed, key="hospital-value-out-of-range", error=DataError, optional=False)
+            check_number(place, value, allowed, error=DataError, optional=False)
         if self.marker not in ("", "L", "R"):
-            raise DataError(
-                f"{where}: expected marker L, R or '', found {self.marker!r}", key="hospital-marker-unknown"
-            )
+            raise DataError(f"{where}: expected marker L, R or '', found {self.marker!r}")
 
 
 def default_hospitals(
@@ -107,12 +103,9 @@ def default_hospitals(
         DataError: A value is out of its range.
     """
     if count < 1 or images < 2 * count:
-        raise DataError(
-            f"expected at least 1 hospital and 2 images each, found {count} and {images} images",
-            key="hospitals-too-few",
-        )
-    check_number("data.heterogeneity", heterogeneity, "[0, 2]", key="heterogeneity-out-of-range", error=DataError)
-    check_number("data.shared_classes", shared_classes, "[0, 10]", key="shared-classes-out-of-range", error=DataError)
+        raise DataError(f"expected at least 1 hospital and 2 images each, found {count} and {images} images")
+    check_number("data.heterogeneity", heterogeneity, "[0, 2]", error=DataError)
+    check_number("data.shared_classes", shared_classes, "[0, 10]", error=DataError)
     shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
     sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
     normal = NormalDist()

@@ -61,14 +61,12 @@ class PhantomCXR(FederatedDataModule):
         **kwargs,
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
-        check_number("data.seed", seed, "[0, inf)", key="data-seed-negative", error=DataError)
+        check_number("data.seed", seed, "[0, inf)", error=DataError)
         if isinstance(hospitals, int):
             hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
-            raise DataError(
-                f"data.hospitals: expected one or more different names, found {names}", key="hospital-names-repeated"
-            )
+            raise DataError(f"data.hospitals: expected one or more different names, found {names}")
         self.hospitals, self.fainter = tuple(hospitals), fainter
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
         self.classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
@@ -79,9 +77,7 @@ class PhantomCXR(FederatedDataModule):
         }
         idle = [name for name, labelled in self._site_classes.items() if not labelled]
         if idle:
-            raise DataError(
-                f"data.classes: hospital {idle[0]!r} labels none of {[*self.classes]}", key="hospital-without-classes"
-            )
+            raise DataError(f"data.classes: hospital {idle[0]!r} labels none of {[*self.classes]}")
 
     def records(self) -> Records:
         """Draw the images into the cache, unless they exist."""

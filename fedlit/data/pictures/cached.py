@@ -102,7 +102,7 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
     starts = tuple(name for name in names if name not in ("all", "unfinished"))
     for name in starts:
         if not any(entry.name.startswith(name) for entry in candidates):
-            raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}", key="cache-entry-unknown")
+            raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}")
     return [
         entry
         for entry in candidates

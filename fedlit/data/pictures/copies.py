@@ -60,6 +60,6 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
             f"resized (see {figure}): {leak}"
         )
         if duplicates == "refuse":
-            raise DataError(f"{message}. Remove one of each, or set data.duplicates to allow.", key="duplicate-images")
+            raise DataError(f"{message}. Remove one of each, or set data.duplicates to allow.")
         warnings.warn(message, stacklevel=5)
     return notes

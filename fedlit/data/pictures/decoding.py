@@ -195,7 +195,7 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
     if missing:
         raise MissingFileError(
             f"{len(missing)} of {len(files)} image files are missing:\n  " + "\n  ".join(missing[:5])
-            + "\nAdd these files, or remove them from the label file.", key="image-files-missing"
+            + "\nAdd these files, or remove them from the label file."
         )  # fmt: skip
     return ids
 
@@ -252,8 +252,7 @@ def _check_sample(job: DecodeSettings, failures: dict[int, str], count: int, tot
         "images):\n  "
         + "\n  ".join(lines[:5])
         + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - count:,} were not "
-        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept.",
-        key="sample-undecodable",
+        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept."
     )
 
 
@@ -263,8 +262,7 @@ def _refusal(lines: set[str], total: int) -> DataError:
         f"{count} of {total} image files cannot be decoded (damaged or not images):\n  "
         + "\n  ".join(sorted(lines)[:5])
         + "\nReplace these files, or remove them, also from the label file if there is one; or set data.damaged to "
-        "drop. Decoded images are kept.",
-        key="images-undecodable",
+        "drop. Decoded images are kept."
     )
 
 

@@ -64,7 +64,7 @@ def open_dicom(file: Path, **options):
         from pydicom import dcmread
         from pydicom.errors import InvalidDicomError
     except ModuleNotFoundError:
-        raise ConfigError(f"{file}: DICOM needs pydicom: {INSTALL}", key="dicom-package-missing") from None
+        raise ConfigError(f"{file}: DICOM needs pydicom: {INSTALL}") from None
     try:
         return dcmread(file, **options)
     except InvalidDicomError:
@@ -83,7 +83,7 @@ def _without_preamble(file: Path, dcmread, options: dict):
     except Exception:  # pydicom reads any bytes here, and its errors are of many kinds
         known = False
     if not known:
-        raise DataError("expected a DICOM file, found other content", key="dicom-not-recognised")
+        raise DataError("expected a DICOM file, found other content")
     if "TransferSyntaxUID" not in header.file_meta:
         implicit, little = header.original_encoding
         explicit = ExplicitVRLittleEndian if little else ExplicitVRBigEndian
@@ -130,15 +130,14 @@ def refuse_other(header) -> None:
     other = next((what for root, what in NO_PICTURES.items() if f"{kind}.".startswith(f"{root}.")), "")
     if (other and kind != RT_IMAGE) or modality in OTHER_MODALITIES or header.get("BitsAllocated") == 1:
         found = other or (f"the modality {modality}" if modality in OTHER_MODALITIES else "a mask of single bits")
-        raise DataError(f"expected a picture of a patient, found {found}; leave it out", key="dicom-not-a-picture")
+        raise DataError(f"expected a picture of a patient, found {found}; leave it out")
     if not header.get("PixelData"):
-        raise DataError("expected a DICOM file with an image, found one without pixels", key="dicom-without-pixels")
+        raise DataError("expected a DICOM file with an image, found one without pixels")
     photometric = header.get("PhotometricInterpretation")
     if photometric not in ("MONOCHROME1", "MONOCHROME2") or int(header.get("NumberOfFrames") or 1) != 1:
         raise DataError(
             "expected one image in MONOCHROME1 or MONOCHROME2, "
-            f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file",
-            key="dicom-not-one-grey-image",
+            f"found {header.get('NumberOfFrames') or 1} in {photometric}: convert the file"
         )
 
 
@@ -151,13 +150,12 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
         try:
             decoder = get_decoder(syntax)
         except NotImplementedError:
-            raise DataError(f"expected an image, found {syntax.name}: convert it", key="dicom-without-image") from None
+            raise DataError(f"expected an image, found {syntax.name}: convert it") from None
         if not decoder.is_available:
             names = " or ".join(sorted({each.partition(" - ")[0] for each in decoder.missing_dependencies}))
             raise ConfigError(
                 f"{file}: pixels in {syntax.name} need a decoder that is not installed ({names}): "
-                f"{_cure(decoder.missing_dependencies)}",
-                key="dicom-decoder-missing",
+                f"{_cure(decoder.missing_dependencies)}"
             )
     header.pixel_array_options(correct_unused_bits=False)  # padding may use bits beyond the stored ones
     try:
@@ -169,7 +167,7 @@ def _values(file: Path, header) -> tuple[np.ndarray, np.ndarray]:
             if syntax and not syntax.is_compressed
             else ("none of the installed decoders can read it; the file is damaged or of an unusual depth")
         )
-        raise DataError(f"{name}: {reason}; {CONVERT} or leave it out", key="dicom-pixels-damaged") from error
+        raise DataError(f"{name}: {reason}; {CONVERT} or leave it out") from error
     ends = header.get("PixelPaddingValue"), header.get("PixelPaddingRangeLimit", header.get("PixelPaddingValue"))
     padded = np.zeros(stored.shape, dtype=bool)
     if ends[0] is not None:
@@ -197,10 +195,7 @@ def _sample_values(header, stored: np.ndarray, padded: np.ndarray) -> np.ndarray
     allocated, bits = int(header.BitsAllocated), int(header.BitsStored)
     high = int(header.get("HighBit", bits - 1))
     if not bits <= high + 1 <= allocated:
-        raise DataError(
-            f"expected BitsStored - 1 <= HighBit < BitsAllocated, found {bits}, {high} and {allocated}",
-            key="dicom-bits-contradict",
-        )
+        raise DataError(f"expected BitsStored - 1 <= HighBit < BitsAllocated, found {bits}, {high} and {allocated}")
     above = allocated - 1 - high
     values = (stored << above) >> (allocated - bits)
     positions = [header[tag] for tag in list(header.keys()) if tag >> 16 in OVERLAYS and tag & 0xFFFF == BIT_POSITION]
@@ -208,8 +203,7 @@ def _sample_values(header, stored: np.ndarray, padded: np.ndarray) -> np.ndarray
     if not overlay and ((((stored << above) >> above) != stored) & ~padded).any():
         raise DataError(
             f"expected pixels of {bits} bits (BitsStored), found {int(stored[~padded].min()):,} to "
-            f"{int(stored[~padded].max()):,}: the header is wrong; correct it, or {CONVERT}",
-            key="dicom-bits-above-stored",
+            f"{int(stored[~padded].max()):,}: the header is wrong; correct it, or {CONVERT}"
         )
     return values
 
@@ -228,7 +222,7 @@ def _looked_up(values: np.ndarray, header) -> np.ndarray:
         entries = np.frombuffer(entries, np.uint8 if len(entries) < 2 * count else f"{order}u2")
     entries = np.asarray(entries)[:count]
     if not len(entries):
-        raise DataError("VOILUTSequence: expected entries, found none; correct the header", key="dicom-lut-empty")
+        raise DataError("VOILUTSequence: expected entries, found none; correct the header")
     at = np.clip(np.round(values).astype(np.int64) - first, 0, len(entries) - 1)
     return entries[at] / max(2 ** int(entries.max()).bit_length() - 1, 1)
 
@@ -259,6 +253,4 @@ def _number(header, keyword: str) -> float | None:
     except (TypeError, ValueError, OverflowError):
         pass
     text = raw.decode("ascii", "replace").strip("\0 ") if isinstance(raw, bytes) else raw
-    raise DataError(
-        f"{keyword}: expected a number, found {str(text)!r}; correct the header", key="dicom-number-invalid"
-    )
+    raise DataError(f"{keyword}: expected a number, found {str(text)!r}; correct the header")

@@ -72,16 +72,10 @@ class LabelledImages(Dataset):
         self.groups = dict(groups or {})
         lengths = [len(self.indices), len(self.labels), len(self.names)]
         if len(set(lengths)) > 1:
-            raise DataError(
-                f"expected equally many indices, labels, names, found {', '.join(map(str, lengths))}",
-                key="images-fields-lengths",
-            )
+            raise DataError(f"expected equally many indices, labels, names, found {', '.join(map(str, lengths))}")
         channels = store.shape[1]
         if in_chans not in (1, channels) and channels != 1:
-            raise DataError(
-                f"in_chans: expected 1 or {channels}, the channels of the images, found {in_chans}",
-                key="channels-mismatch",
-            )
+            raise DataError(f"in_chans: expected 1 or {channels}, the channels of the images, found {in_chans}")
         self.in_chans, self.augment = in_chans, augment
         self.mean, self.std = _per_channel("mean", mean, in_chans), _per_channel("std", std, in_chans)
         self.sampler: Sampler | None = None
@@ -133,7 +127,7 @@ def model_input(
 def _per_channel(name: str, value: float | Sequence[float], channels: int) -> list[float]:
     values = list(value) if np.ndim(value) else [float(value)] * channels
     if len(values) != channels:
-        raise DataError(f"{name}: expected 1 or {channels} (in_chans), found {len(values)}", key="channel-values-count")
+        raise DataError(f"{name}: expected 1 or {channels} (in_chans), found {len(values)}")
     if name == "std" and min(values) <= 0:
-        raise DataError(f"std: expected values above 0, found {values}", key="std-not-positive")
+        raise DataError(f"std: expected values above 0, found {values}")
     return values

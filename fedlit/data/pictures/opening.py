@@ -39,7 +39,7 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     """
     named = isinstance(file, str | Path)
     if named and (reason := not_a_file(file)):
-        raise DataError(f"expected an image file, found {reason}", key="not-an-image-file")
+        raise DataError(f"expected an image file, found {reason}")
     suffix = os.path.splitext(file)[1] if named else getattr(file, "suffix", "")
     if suffix.lower() in SUFFIXES:
         return read_dicom(Path(file) if named else file)
@@ -48,13 +48,13 @@ def open_picture(file: str | Path | BinaryIO) -> Image.Image:
     except UnidentifiedImageError:
         if named and has_mark(Path(file)):
             return read_dicom(Path(file))
-        raise DataError("not an image, or its header is damaged", key="image-header-damaged") from None
+        raise DataError("not an image, or its header is damaged") from None
     if min(image.size) < 2:
-        raise DataError(f"expected an image, found {image.size[0]} x {image.size[1]} pixels", key="image-without-area")
+        raise DataError(f"expected an image, found {image.size[0]} x {image.size[1]} pixels")
     # A photograph of a phone (MPO) has a second, small image.
     pages = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
     if pages > 1:
-        raise DataError(f"expected one image, found {pages} pages or frames: keep one", key="image-of-several-pages")
+        raise DataError(f"expected one image, found {pages} pages or frames: keep one")
     return image
 
 

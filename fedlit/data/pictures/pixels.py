@@ -63,15 +63,12 @@ def read_image(
         if deep_colour and depth < DEPTH:
             raise DataError(
                 f"expected grey pixels, or colours of 8 bits, because depth is {depth}; found colours of 16 bits, of "
-                "which only the upper 8 can be read; convert it to 8 bits",
-                key="pixels-deep-colour",
+                "which only the upper 8 can be read; convert it to 8 bits"
             )
         if image.mode.startswith("I"):
             image = _eight_bits(image, depth)
         elif image.mode == "F":
-            raise DataError(
-                "expected integer pixels, found floating point: convert it to 8 or 16 bits", key="pixels-floating-point"
-            )
+            raise DataError("expected integer pixels, found floating point: convert it to 8 or 16 bits")
         image = image.convert("L" if channels == 1 else "RGB")
         if image.size != (image_size, image_size):
             image = _SQUARE[resize](image, (image_size, image_size), Image.Resampling.BILINEAR)
@@ -102,7 +99,7 @@ def _decoded(image: Image.Image) -> Image.Image:
     try:
         pixels = simplejpeg.decode_jpeg(image.fp.read(), colours, min_height=height, min_width=width)
     except ValueError as error:
-        raise DataError(f"the JPEG is damaged: {error}", key="jpeg-damaged") from None
+        raise DataError(f"the JPEG is damaged: {error}") from None
     decoded = Image.fromarray(pixels[..., 0] if colours == "GRAY" else pixels)
     decoded.getexif()[ExifTags.Base.Orientation] = image.getexif().get(ExifTags.Base.Orientation, 1)
     return decoded
@@ -114,11 +111,9 @@ def _eight_bits(image: Image.Image, depth: int) -> Image.Image:
     depth = min(depth, *tags.get(TIFF_BITS, (DEPTH,)))
     darkest, brightest = int(pixels.min()), int(pixels.max())
     if darkest < 0 or brightest >= 2**16:
-        raise DataError(f"expected pixels of up to 16 bits, found {darkest} to {brightest}", key="pixels-above-16-bits")
+        raise DataError(f"expected pixels of up to 16 bits, found {darkest} to {brightest}")
     if brightest >= 2**depth:
-        raise DataError(
-            f"expected pixels of {depth} bits (depth), below {2**depth:,}, not {brightest:,}", key="pixels-above-depth"
-        )
+        raise DataError(f"expected pixels of {depth} bits (depth), below {2**depth:,}, not {brightest:,}")
     if tags.get(TIFF_PHOTOMETRIC) == 0:  # Pillow inverts white as zero for 8 bits alone
         pixels = 2**depth - 1 - pixels
     return Image.fromarray(_scale(depth)[pixels])

@@ -35,9 +35,7 @@ def cache_folder(cache_dir: str | Path | None = None) -> Path:
     try:
         return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fedlit"
     except RuntimeError as error:  # a container's user without a name and without HOME
-        raise ConfigError(
-            f"data.cache_dir: this user has no home directory for decoded images; {ELSEWHERE}", key="cache-without-home"
-        ) from error
+        raise ConfigError(f"data.cache_dir: this user has no home directory for decoded images; {ELSEWHERE}") from error
 
 
 def make_cache_folder(folder: Path) -> None:
@@ -50,11 +48,9 @@ def make_cache_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        raise ConfigError(
-            f"data.cache_dir: cannot create {folder} for images ({reason}); {ELSEWHERE}", key="cache-not-created"
-        ) from error
+        raise ConfigError(f"data.cache_dir: cannot create {folder} for images ({reason}); {ELSEWHERE}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise ConfigError(f"data.cache_dir: cannot write images to {folder}; {ELSEWHERE}", key="cache-not-writable")
+        raise ConfigError(f"data.cache_dir: cannot write images to {folder}; {ELSEWHERE}")
 
 
 class ImageStore:
@@ -76,8 +72,7 @@ class ImageStore:
         if self._array.ndim != 4 or self._array.dtype != np.uint8:
             raise DataError(
                 f"{self.path}: expected uint8 images [N, channels, height, width], "
-                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is created again.",
-                key="cache-file-invalid",
+                f"found {self._array.dtype} {list(self._array.shape)}. Remove the file; it is created again."
             )
 
     @classmethod
@@ -127,10 +122,7 @@ class ImageStore:
         array = np.ascontiguousarray(array)
         if array.dtype != np.uint8 or array.ndim != 4:
             shape = f"{array.dtype} {list(array.shape)}"
-            raise DataError(
-                f"expected uint8 images [N, channels, height, width], found {shape}. Convert the array.",
-                key="stored-images-invalid",
-            )
+            raise DataError(f"expected uint8 images [N, channels, height, width], found {shape}. Convert the array.")
         key = hashlib.sha256(repr(array.shape).encode() + array.tobytes()).hexdigest()[:24]
         return cls.cached(f"array-{key}", array.shape, lambda out: np.copyto(out, array), cache_dir)
 

@@ -117,9 +117,9 @@ class ChestXrays(FederatedDataModule):
     ):
         super().__init__(ByPatient(4) if partition is None else partition, **kwargs)
         if root is None:
-            raise DataError(f"data.root is missing: {self.layout}", key="data-root-missing")
+            raise DataError(f"data.root is missing: {self.layout}")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
-        check_number("data.depth", depth, "[9, 16]", key="depth-out-of-range", error=DataError)
+        check_number("data.depth", depth, "[9, 16]", error=DataError)
         self.resize: Resize = resize or "squeeze"
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
@@ -134,7 +134,7 @@ class ChestXrays(FederatedDataModule):
         self._own_classes = checked_classes(known if classes is None else classes, known, advice=advice)
         self.unlabelled = checked_classes(unlabelled, self.classes, "data.unlabelled") if unlabelled else ()
         if len(self.unlabelled) == len(self.classes):
-            raise DataError("data.unlabelled: expected some of the classes, found all", key="all-classes-unlabelled")
+            raise DataError("data.unlabelled: expected some of the classes, found all")
 
     @classmethod
     def recognises(cls, root: Path) -> bool:
@@ -159,9 +159,9 @@ class ChestXrays(FederatedDataModule):
         """Read the label files, decide on uncertain and blank labels, and decode the images into the cache."""
         if not self.root.is_dir():
             reason = "a file, not a folder" if self.root.is_file() else "no such folder"
-            raise MissingFileError(f"{self.root}: {reason}; {self.layout}", key="data-root-not-a-folder")
+            raise MissingFileError(f"{self.root}: {reason}; {self.layout}")
         if other := other_than_expected(self.root):
-            raise MissingFileError(other, key="root-of-other-data-set")
+            raise MissingFileError(other)
         self.left_out = []
         reading, store = self._decoded(self._present(self.read_within()))
         self.notes = reading.notes
@@ -201,8 +201,7 @@ class ChestXrays(FederatedDataModule):
         given = f"{', '.join(self.group_columns)} or " if self.group_columns else ""
         raise DataError(
             f"data.groups: {reading.source}: expected {given}a column, found {group.column!r}; "
-            f"{similar_names(group.column, [*self.group_columns, *map(str, reading.table)])}",
-            key="group-column-unknown",
+            f"{similar_names(group.column, [*self.group_columns, *map(str, reading.table)])}"
         )
 
     def read_within(self) -> Reading:
@@ -227,8 +226,7 @@ class ChestXrays(FederatedDataModule):
             row = outside.index(True)
             raise DataError(
                 f"{reading.source}: expected names of images in {self.root}, found {str(reading.names[row])!r}, which "
-                f"leads to {reading.files[row]} ({sum(outside)} such names)",
-                key="image-name-outside-root",
+                f"leads to {reading.files[row]} ({sum(outside)} such names)"
             )
         return reading
 
@@ -241,8 +239,7 @@ class ChestXrays(FederatedDataModule):
             raise MissingFileError(
                 f"{len(absent)} of {len(here)} images in {reading.source} are missing, the first are "
                 f"{listed(absent, 3)}; searched {listed(dict.fromkeys(map(os.path.dirname, reading.files)), 3)}. "
-                "Add them, remove their rows, or set data.missing to drop.",
-                key="images-missing",
+                "Add them, remove their rows, or set data.missing to drop."
             )
         return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
 
@@ -297,16 +294,12 @@ class ChestXrays(FederatedDataModule):
         for name in views:
             if name not in counts and name not in usual:
                 hint = similar_names(name, list(dict.fromkeys([*usual, *counts.index])))
-                raise DataError(
-                    f"data.views: no image in {table.path} has {column} {name!r}; {hint}", key="view-unknown"
-                )
+                raise DataError(f"data.views: no image in {table.path} has {column} {name!r}; {hint}")
         kept = view.isin(views).to_numpy()
         others = ", ".join(f"{count} {name}" for name, count in counts.items() if name not in views)
         if not kept.any():
             wanted = " or ".join(views)
-            raise DataError(
-                f"data.views: no image in {table.path} has {column} {wanted}, but {others}", key="views-without-images"
-            )
+            raise DataError(f"data.views: no image in {table.path} has {column} {wanted}, but {others}")
         if others:
             number = f"{(~kept).sum()} of {len(kept)} images of {self.source}"
             notes.append(f"{number} are of other views, left out: {others}")
@@ -337,8 +330,7 @@ def refuse(table: LabelTable, column: str, wrong: np.ndarray, expected: str) -> 
     if wrong.any():
         cell = table.rows[column][wrong].iloc[0]
         raise DataError(
-            f"{table.at(wrong)}: column {column!r}: expected {expected}, found {cell!r} ({wrong.sum()} such lines)",
-            key="xray-cell-unexpected",
+            f"{table.at(wrong)}: column {column!r}: expected {expected}, found {cell!r} ({wrong.sum()} such lines)"
         )
 
 
@@ -346,6 +338,4 @@ def refuse_shared(values: pd.Series, where: str | Path, what: str) -> None:
     """Raise a ValueError if a value is in two label files."""
     twice = values[values.duplicated()]
     if len(twice):
-        raise DataError(
-            f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row each", key="xray-rows-twice"
-        )
+        raise DataError(f"{where}: {len(twice)} {what}, the first are {listed(twice, 3)}. Keep one row each")

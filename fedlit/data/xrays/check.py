@@ -50,28 +50,22 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
         ConfigError: There is no such folder, or it looks like none of the data sets or like several.
     """
     if not root.is_dir():
-        raise ConfigError(
-            f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}", key="check-root-not-a-folder"
-        )
+        raise ConfigError(f"{root}: {'a file, not a folder' if root.is_file() else 'no such folder'}")
     shipped = readers()
     if source is not None:
         return shipped[source]
     if other := other_than_expected(root):
-        raise ConfigError(other, key="check-root-of-other-data-set")
+        raise ConfigError(other)
     looks_like = [name for name, reader in shipped.items() if reader.recognises(root)]
     if not looks_like:
         looks_like = [name for name, reader in shipped.items() if home(root, reader.recognises) != root]
     if not looks_like and ClassFolders.recognises(root):
         return ClassFolders
     if len(looks_like) > 1:
-        raise ConfigError(
-            f"{root} looks like {' and like '.join(looks_like)}; name one with --source", key="data-set-ambiguous"
-        )
+        raise ConfigError(f"{root} looks like {' and like '.join(looks_like)}; name one with --source")
     if not looks_like:
         layouts = "\n".join(f"  {name}: {reader.layout}" for name, reader in shipped.items())
-        raise ConfigError(
-            f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}", key="data-set-not-recognised"
-        )
+        raise ConfigError(f"{root} looks like none of the data sets: found {contents(root)}\n{layouts}")
     return shipped[looks_like[0]]
 
 

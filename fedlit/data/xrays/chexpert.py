@@ -89,18 +89,13 @@ class CheXpert(ChestXrays):
         super().__init__(root, official_split=official_split, **kwargs)
         parts = tuple(LABEL_FILES) if parts is None else parts
         if not parts:
-            raise DataError(
-                f"data.parts: expected some of {', '.join(LABEL_FILES)}, found none", key="chexpert-parts-empty"
-            )
+            raise DataError(f"data.parts: expected some of {', '.join(LABEL_FILES)}, found none")
         if official_split and not {"train", "val"} <= set(parts):
-            raise DataError(
-                f"data.parts: the official split needs train and val, found {', '.join(parts)}",
-                key="chexpert-parts-without-official-split",
-            )
+            raise DataError(f"data.parts: the official split needs train and val, found {', '.join(parts)}")
         self.parts = tuple(part for part in LABEL_FILES if part in parts)
         self.upsample = tuple(checked_classes(upsample, self.labels, "data.upsample")) if upsample else ()
         if not views:
-            raise DataError("data.views: expected frontal, lateral or both, found none", key="chexpert-views-empty")
+            raise DataError("data.views: expected frontal, lateral or both, found none")
         self.views = tuple(views)
 
     def records(self) -> Records:
@@ -148,10 +143,7 @@ class CheXpert(ChestXrays):
         if kept.all():
             return reading
         if not kept.any():
-            raise DataError(
-                f"data.views: {self.root} has no {' or '.join(self.views)} image among {len(kept)}",
-                key="chexpert-views-without-images",
-            )
+            raise DataError(f"data.views: {self.root} has no {' or '.join(self.views)} image among {len(kept)}")
         (left_out,) = {"frontal", "lateral"} - set(self.views)
         reading.notes.append(f"{(~kept).sum()} of {len(kept)} images of CheXpert are {left_out} and left out")
         return reading.where(kept)
@@ -182,7 +174,7 @@ class CheXpert(ChestXrays):
             return True
         if len(self.parts) > 1 and (split == "test" or (split == "val" and not self.official_split)):
             return False
-        raise MissingFileError(f"{self.root}: found no {name}; {self.layout}", key="chexpert-file-missing")
+        raise MissingFileError(f"{self.root}: found no {name}; {self.layout}")
 
     def _read_file(self, name: str) -> LabelTable:
         """Read a label file, with the parts of ``Path`` in columns ``Path``, ``prefix``, ``patient`` and ``view``."""

@@ -37,10 +37,7 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
             levels.setdefault(depth, []).append(folder)
     holders = levels[min(levels)] if levels else []
     if len(holders) > 1:
-        raise DataError(
-            f"{root}: several folders hold the data set: {listed(holders)}. Name one of them as data.root",
-            key="several-data-set-folders",
-        )
+        raise DataError(f"{root}: several folders hold the data set: {listed(holders)}. Name one of them as data.root")
     above = list(root.resolve().parents)[:2] if not holders and _holds_images(root) else []
     return next((folder for folder in [*holders, *above] if recognises(folder)), root)
 

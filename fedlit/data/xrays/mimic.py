@@ -52,9 +52,7 @@ class _MIMICImages(ChestXrays):
     def __init__(self, root: Path | None = None, views: tuple[str, ...] = FRONTAL, **kwargs):
         super().__init__(root, **kwargs)
         if not views:
-            raise DataError(
-                "data.views: expected values of ViewPosition such as PA and AP, found none", key="mimic-views-empty"
-            )
+            raise DataError("data.views: expected values of ViewPosition such as PA and AP, found none")
         self.views = tuple(views)
 
     @classmethod
@@ -94,8 +92,7 @@ class _MIMICImages(ChestXrays):
         if file is None:
             raise MissingFileError(
                 f"{self.root}: data.groups: {group.name} needs {PATIENTS[0]} of MIMIC-IV in this folder or in its "
-                f"hosp/, found none; add it, or remove {group.name} from data.groups",
-                key="mimic-patients-missing",
+                f"hosp/, found none; add it, or remove {group.name} from data.groups"
             )
         table = read_table(file, ("subject_id", group.column), ("subject_id",))
         refuse_repeats(table, "subject_id", "patient")
@@ -112,9 +109,7 @@ class _MIMICImages(ChestXrays):
     def _file(self, kind: str) -> Path:
         packed, plain = (self.root / f"{PREFIX}{kind}{suffix}" for suffix in (".csv.gz", ".csv"))
         if not packed.is_file() and not plain.is_file():
-            raise MissingFileError(
-                f"{self.root}: found neither {packed.name} nor {plain.name}; {self.layout}", key="mimic-file-missing"
-            )
+            raise MissingFileError(f"{self.root}: found neither {packed.name} nor {plain.name}; {self.layout}")
         return packed if packed.is_file() else plain
 
     def _metadata(self) -> LabelTable:
@@ -135,9 +130,7 @@ class _MIMICImages(ChestXrays):
         row_of = pd.Index(rows[self._key]).get_indexer(images.rows[self._key])
         here = row_of >= 0
         if not here.any():
-            raise DataError(
-                f"{files}: no {self._key} is of the {len(here)} images in {images.path}", key="mimic-labels-of-no-image"
-            )
+            raise DataError(f"{files}: no {self._key} is of the {len(here)} images in {images.path}")
         if not here.all():
             number, without = f"{(~here).sum()} of {len(here)}", images.rows[self._key][~here].unique()
             reason = f"have no row in {files} and are left out; {self._key} {listed(without, 3)}"
@@ -162,8 +155,7 @@ class _MIMICImages(ChestXrays):
             image = images.rows["dicom_id"][absent].iloc[0]
             raise DataError(
                 f"{images.at(absent)}: image {image!r} is not in {table.path.name} ({absent.sum()} such images). "
-                "Add them, or set data.official_split to false.",
-                key="mimic-image-without-split",
+                "Add them, or set data.official_split to false."
             )
         return table.rows["split"].map(SPLITS).to_numpy(dtype=str)[row_of]
 
@@ -231,9 +223,7 @@ class MIMICCXRLT(_MIMICImages):
         super().__init__(root, **kwargs)
         files = labels_file if isinstance(labels_file, list) else [labels_file]
         if not files or None in files:
-            raise DataError(
-                "data.labels_file is missing: expected one or more files of CXR-LT", key="cxr-lt-labels-file-not-given"
-            )
+            raise DataError("data.labels_file is missing: expected one or more files of CXR-LT")
         self.labels_file = [part for file in files for part in _label_files(Path(file).expanduser())]
 
     def _label_files(self) -> list[Path]:
@@ -248,6 +238,4 @@ def _label_files(path: Path) -> list[Path]:
         return files
     inside = f"{CXR_LT_FOLDER}/" if (path / CXR_LT_FOLDER).is_dir() else ""
     hint = f"; name {path / CXR_LT_FOLDER}" if inside else ""
-    raise MissingFileError(
-        f"{path}: found {contents(path)}, expected {', '.join(CXR_LT)} of CXR-LT{hint}", key="cxr-lt-files-missing"
-    )
+    raise MissingFileError(f"{path}: found {contents(path)}, expected {', '.join(CXR_LT)} of CXR-LT{hint}")

@@ -67,9 +67,7 @@ class NIHChestXray14(ChestXrays):
         """Read the label file and the official lists; no image is opened."""
         file, *others = [self.root / name for name in self.needs if (self.root / name).is_file()] or [None]
         if file is None:
-            raise MissingFileError(
-                f"{self.root}: found {contents(self.root)}; {self.layout}", key="nih-label-file-missing"
-            )
+            raise MissingFileError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         table = read_table(file, _NEEDED, _NEEDED, _COLUMNS)
         refuse_repeats(table, "Image Index")
         names = table.rows["Image Index"].to_numpy(dtype=str)
@@ -124,12 +122,9 @@ def _parse_findings(table: LabelTable, findings: tuple[str, ...]) -> np.ndarray:
                 labels[row, findings.index(label)] = 1
             elif label != NO_FINDING:
                 hint = similar_names(label, (*findings, NO_FINDING))
-                raise DataError(f"{where}: unknown label {label!r} in {combination!r}; {hint}", key="nih-label-unknown")
+                raise DataError(f"{where}: unknown label {label!r} in {combination!r}; {hint}")
         if NO_FINDING in parts and len(parts) > 1:
-            raise DataError(
-                f"{where}: expected {NO_FINDING!r} or findings, found {combination!r}",
-                key="nih-no-finding-with-findings",
-            )
+            raise DataError(f"{where}: expected {NO_FINDING!r} or findings, found {combination!r}")
     return labels[row_of]
 
 
@@ -141,37 +136,29 @@ def _read_splits(root: Path, names: np.ndarray, label_file: Path) -> np.ndarray 
         return None
     if missing:
         reason = "is missing, although the other official list is there. Add it, or set official_split to false."
-        raise MissingFileError(f"{missing[0]} {reason}", key="nih-split-list-missing")
+        raise MissingFileError(f"{missing[0]} {reason}")
     row_of = {name: row for row, name in enumerate(names.tolist())}
     splits = np.full(len(names), "", dtype="<U9")
     for split, path in lists.items():
         lines = enumerate(path.read_text(encoding="utf-8-sig").splitlines(), 1)
         line_of = {name: number for number, line in lines if (name := line.strip())}
         if not line_of:
-            raise DataError(
-                f"{path}: expected names of images, found none. Restore it, or set official_split to false",
-                key="nih-split-list-empty",
-            )
+            raise DataError(f"{path}: expected names of images, found none. Restore it, or set official_split to false")
         if unknown := [name for name in line_of if name not in row_of]:
             raise DataError(
                 f"{path}, line {line_of[unknown[0]]}: {unknown[0]!r} is not in {label_file.name} ({len(unknown)} such "
-                "names). Use the lists that belong to the label file, or set official_split to false.",
-                key="nih-split-name-unknown",
+                "names). Use the lists that belong to the label file, or set official_split to false."
             )
         rows = [row_of[name] for name in line_of]
         both = names[rows][splits[rows] != ""]
         if len(both):
-            raise DataError(
-                f"{path}: {len(both)} images are in both lists, the first are {listed(both, 3)}",
-                key="nih-splits-overlap",
-            )
+            raise DataError(f"{path}: {len(both)} images are in both lists, the first are {listed(both, 3)}")
         splits[rows] = split
     absent = names[splits == ""]
     if len(absent):
         raise DataError(
             f"{label_file}: {len(absent)} images are neither in {' nor in '.join(SPLIT_LISTS.values())}, "
-            f"the first are {listed(absent, 3)}. Remove their rows, or set official_split to false.",
-            key="nih-images-without-split",
+            f"the first are {listed(absent, 3)}. Remove their rows, or set official_split to false."
         )
     return splits
 
@@ -180,7 +167,7 @@ def _image_files(root: Path, names: np.ndarray, layout: str, notes: list[str]) -
     """Return the path of each image, and note those in two folders; a missing image is expected in the first folder."""
     folders = [folder for folder in (root / "images", *sorted(root.glob("images_*/images"))) if folder.is_dir()]
     if not folders:
-        raise MissingFileError(f"{root}: found no folder of images; {layout}", key="nih-image-folders-missing")
+        raise MissingFileError(f"{root}: found no folder of images; {layout}")
     # By stem, because a suffix may be in capitals.
     there = [(stem_of(name), str(folder)) for folder in reversed(folders) for name in os.listdir(folder)]
     folder_of, first = dict(there), str(folders[0])

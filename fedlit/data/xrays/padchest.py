@@ -87,9 +87,7 @@ class PadChest(ChestXrays):
             self.labels = _checked_phrases(findings)
         super().__init__(root, blank=blank, **kwargs)
         if not views:
-            raise DataError(
-                f"data.views: expected values of Projection such as {listed(FRONTAL)}", key="padchest-views-empty"
-            )
+            raise DataError(f"data.views: expected values of Projection such as {listed(FRONTAL)}")
         self.views, self.physician_only = tuple(views), physician_only
 
     def read(self) -> Reading:
@@ -135,23 +133,17 @@ class PadChest(ChestXrays):
         # An unpacked copy is preferred to the archive that it came from.
         files = next((files for pattern in self.needs if (files := sorted(self.root.glob(pattern)))), [])
         if not files:
-            raise MissingFileError(
-                f"{self.root}: found {contents(self.root)}; {self.layout}", key="padchest-label-file-missing"
-            )
+            raise MissingFileError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         if len(files) > 1:
             names = listed(path.name for path in files)
-            raise DataError(
-                f"{self.root}: expected one label file, found {names}. Keep one", key="padchest-several-label-files"
-            )
+            raise DataError(f"{self.root}: expected one label file, found {names}. Keep one")
         return files[0]
 
 
 def _checked_phrases(findings: list[str]) -> tuple[str, ...]:
     phrases = tuple(" ".join(phrase.split()) for phrase in findings)
     if not all(phrases) or len({phrase.casefold() for phrase in phrases}) != len(phrases) or not phrases:
-        raise DataError(
-            f"data.findings: expected one or more different phrases, found {findings}", key="padchest-findings-repeated"
-        )
+        raise DataError(f"data.findings: expected one or more different phrases, found {findings}")
     return phrases
 
 
@@ -160,7 +152,7 @@ def _by_physician(table: LabelTable, notes: list[str]) -> LabelTable:
     kept = (methods.astype(str).str.strip() == "Physician").to_numpy()
     if not kept.any():
         expected = f"expected 'Physician' in some rows (data.physician_only), found {listed(methods.unique())}"
-        raise DataError(f"{table.path}: column 'MethodLabel': {expected}", key="padchest-method-label")
+        raise DataError(f"{table.path}: column 'MethodLabel': {expected}")
     notes.append(f"{(~kept).sum()} of {len(kept)} images of PadChest are not labelled by a physician, left out")
     return table.where(kept)
 
@@ -184,8 +176,7 @@ def _parse_labels(table: LabelTable, phrases: Sequence[str]) -> tuple[np.ndarray
         if labels is None:
             raise DataError(
                 f"{table.at(row_of == row)}: column 'Labels': expected a list such as "
-                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell.",
-                key="padchest-labels-cell",
+                f"['cardiomegaly', 'pleural effusion'], found {combination!r}. Correct it, or empty the cell."
             )
         if labels:
             occurs[row] = np.any([phrases_in(label) for label in labels], axis=0)

@@ -74,7 +74,7 @@ class VinDrCXR(ChestXrays):
         super().__init__(root, **kwargs)
         parts = tuple(_FOLDERS) if parts is None else parts
         if not parts:
-            raise DataError("data.parts: expected train, test or both, found none", key="vindr-parts-empty")
+            raise DataError("data.parts: expected train, test or both, found none")
         self.parts = tuple(part for part in _FOLDERS if part in parts)
         self.vote = vote
 
@@ -83,9 +83,7 @@ class VinDrCXR(ChestXrays):
         annotations = self.root / "annotations"
         sources = {x: file for x in self.parts if (file := annotations / f"image_labels_{x}.csv").is_file()}
         if not sources:
-            raise MissingFileError(
-                f"{self.root}: found {contents(self.root)}; {self.layout}", key="vindr-label-files-missing"
-            )
+            raise MissingFileError(f"{self.root}: found {contents(self.root)}; {self.layout}")
         notes = [
             f"{self.source} releases no patient ids: each image counts as a patient of its own, "
             "and images of one person may be in several splits and clients"
@@ -131,8 +129,7 @@ class VinDrCXR(ChestXrays):
         if all(cell is None for cell in cells):
             raise DataError(
                 f"{self.root}: data.groups: expected DICOM files, whose headers have {group.name}, found other images; "
-                f"use the files of the release, or remove {group.name} from data.groups",
-                key="vindr-groups-without-headers",
+                f"use the files of the release, or remove {group.name} from data.groups"
             )
         return pd.Series([None if re.fullmatch("0+[YMWD]?", cell or "0") else cell for cell in cells]), self.root
 

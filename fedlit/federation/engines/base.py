@@ -202,7 +202,7 @@ class Worker:
             odd = (~together.isfinite().all(1)).nonzero().flatten().tolist()
             refuse_input(dataset, odd, "its scores are not finite")
             if wrong := not_binary(known, local.layout.classes):
-                raise DataError(f"expected labels {wrong}", key="scored-label-not-binary")
+                raise DataError(f"expected labels {wrong}")
         if self.link is not None:
             together, taken = exclusive_scores(self.link, together, view.method)
         return Scores(view, seen, together.cpu(), known, logged, metrics, taken=taken)

@@ -97,7 +97,6 @@ class FailureReply:
     job: str
     reason: str
     kind: type[FedlitError] | None = None
-    key: str | None = None
 
 
 class ProcessPool:
@@ -225,7 +224,7 @@ class ProcessPool:
                     self._died(w)
                 if isinstance(answer, FailureReply):
                     if answer.kind:
-                        raise answer.kind(answer.reason, key=answer.key)
+                        raise answer.kind(answer.reason)
                     kind = WorkerError if answer.job == START else RuntimeError
                     raise kind(f"{answer.job} failed in a worker process:\n{answer.reason}")
                 yield w, answer
@@ -237,7 +236,7 @@ class ProcessPool:
         code, hint = process.exitcode, ""
         if code in DEATHS:
             hint = f"; {code} usually means {DEATHS[code]}: use fewer federation.workers or a smaller data.batch_size"
-        raise WorkerError(f"worker process {w} died (exit code {code}){hint}", key="worker-died")
+        raise WorkerError(f"worker process {w} died (exit code {code}){hint}")
 
     def _refer(self, client: str | None, state: AnyState | None) -> SentState:
         if state is None or client is None:
@@ -273,8 +272,7 @@ def _pickle(program: Program, file: Path, folder: SharedFolder) -> None:
             raise no_room(error, "the model and the data in shared memory", str(file)) from None
         raise ConfigError(
             f"{_unpicklable(program)} cannot be sent to worker processes: {str(error).splitlines()[0]}; create open "
-            "files, locks and connections only when they are used, or set federation.workers: 1",
-            key="module-not-picklable",
+            "files, locks and connections only when they are used, or set federation.workers: 1"
         ) from error
 
 
@@ -324,7 +322,7 @@ def _serve(connection: Connection, program_file: str, options: dict, copied: boo
                     answer = (_train if begin[1] else _score)(worker, folder, message, *begin)
         except (ConfigError, DataError, TrainingError) as error:
             kind = next(k for k in (ConfigError, DataError, TrainingError) if isinstance(error, k))
-            answer = FailureReply(_doing(worker), str(error), kind, error.key)
+            answer = FailureReply(_doing(worker), str(error), kind)
         except Exception:
             answer = FailureReply(_doing(worker), traceback.format_exc())
         try:

@@ -21,7 +21,6 @@ class RankReport:
     reports: list[ClientReport]
     sizes: dict[str, int]
     error: str
-    key: str | None
 
 
 class FabricEngine(Engine):
@@ -39,15 +38,13 @@ class FabricEngine(Engine):
         if fabric.world_size > len(program.clients):
             raise ConfigError(
                 f"fabric: expected at most one process per client, found {fabric.world_size} processes for "
-                f"{len(program.clients)} clients; lower fabric.devices or fabric.num_nodes",
-                key="more-ranks-than-clients",
+                f"{len(program.clients)} clients; lower fabric.devices or fabric.num_nodes"
             )
         if reducing := [type(a).__name__ for a in program.aggregators if a.implements("reduce")]:
             raise ConfigError(
                 f"{reducing[0]} needs the single replies of a round, but {fabric.world_size} processes of Fabric "
                 "exchange only sums; set fabric.devices and fabric.num_nodes to 1, and federation.workers to train in "
-                "parallel",
-                key="ranks-with-single-replies",
+                "parallel"
             )
         super().__init__(InProcessPool(program, fabric))
         self.where = f"{fabric.world_size} ranks"
@@ -57,27 +54,26 @@ class FabricEngine(Engine):
         prints = self._gather(self._layout.fingerprint)
         if len(set(prints)) > 1:
             raise ConfigError(
-                f"model: expected one layout on all ranks, found {', '.join(prints)}; use the same configuration",
-                key="ranks-of-other-layout",
+                f"model: expected one layout on all ranks, found {', '.join(prints)}; use the same configuration"
             )
 
     def run(
         self, cohort: Sequence[str], down: Broadcast, rnd: Round, on_reply: OnReply = lambda report: None
     ) -> tuple[Payload, list[ClientReport]]:
         """Run a round: each rank trains its clients, and one all-reduce gives every rank the same sum."""
-        total, reports, error, key = None, [], "", None
+        total, reports, error = None, [], ""
         try:
             total, reports = super().run([name for name in cohort if name in self._own], down, rnd, on_reply)
         except TrainingError as failure:
-            error, key = str(failure), failure.key
+            error = str(failure)
         except Exception:
             # Other ranks would otherwise wait forever.
             error = f"rank {self._fabric.global_rank}: {traceback.format_exc()}"
         sizes = {name: vector.numel() for name, vector in total.vectors.items()} if total else {}
-        ranks = self._gather(RankReport(reports, sizes, error, key))
+        ranks = self._gather(RankReport(reports, sizes, error))
         failed = [rank for rank in ranks if rank.error]
         if failed:
-            raise TrainingError("; ".join(rank.error for rank in failed), key=failed[0].key or "rank-failed")
+            raise TrainingError("; ".join(rank.error for rank in failed))
         by_client = {report.client: report for rank in ranks for report in rank.reports}
         sizes = next((rank.sizes for rank in ranks if rank.sizes), {})
         return self._sum(total, sizes), [by_client[name] for name in cohort]

@@ -104,6 +104,5 @@ def scores_of(module: LightningModule, method: str, output: Any, rows: int, clas
     raise TrainingError(
         f"{type(module).__name__}.{method} returned a tensor of shape {tuple(output.shape)}, {output.dtype}; expected "
         f"real scores of shape {(rows, classes)} for {rows} examples and the {classes} classes that it declares, or "
-        "None if there is nothing to score",
-        key="scores-shape",
+        "None if there is nothing to score"
     )

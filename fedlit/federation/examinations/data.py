@@ -17,7 +17,7 @@ from fedlit.core.module import loss_of, step_of
 from fedlit.core.randomness import undisturbed
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
-from fedlit.federation.examinations.examination import Examination, KeyedProblem, examine
+from fedlit.federation.examinations.examination import Examination, examine
 
 FETCHED = 8
 """Maximum number of clients whose examples are fetched twice; each fetch may decode an image."""
@@ -81,7 +81,7 @@ class FirstExamples(Examination[TrainingData]):
             with undisturbed():
                 fetch(data.dataset, torch.tensor([0, len(data.dataset) - 1]))
         except DataError as error:
-            return KeyedProblem(f"{data.part!r} of client {data.client!r}: {error}", key=error.key)
+            return f"{data.part!r} of client {data.client!r}: {error}"
         return ""
 
 

@@ -14,7 +14,7 @@ from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.flat import FlatModel
 from fedlit.core.module import overrides
 from fedlit.core.training_hooks import CALLED, TrainingHooks
-from fedlit.federation.examinations.examination import Examination, KeyedProblem
+from fedlit.federation.examinations.examination import Examination
 
 STEP = "the federation performs the optimizer step itself, on the flat vector"
 BATCH = "batches reach the step unchanged: do this in the data set or in the step"
@@ -52,10 +52,7 @@ class IsModule(Examination[LightningModule]):
         if not isinstance(module, LightningModule):
             return f"model: expected a LightningModule, found {name}; derive the class from LightningModule"
         if "_modules" not in vars(module):
-            return KeyedProblem(
-                f"{name}.__init__: expected a call of super().__init__(), found none; call it first",
-                key="module-init-not-called",
-            )
+            return f"{name}.__init__: expected a call of super().__init__(), found none; call it first"
         return ""
 
 
@@ -90,10 +87,9 @@ class RequiredMethods(Examination[LightningModule]):
                     f"{name}: expected the methods training_step and configure_optimizers, found no {needed}; define it"
                 )
         if "dataloader_iter" in inspect.signature(module.training_step).parameters:
-            return KeyedProblem(
+            return (
                 f"{name}.training_step: expected the arguments (batch) or (batch, batch_idx), found "
-                "dataloader_iter; use one of these",
-                key="training-step-arguments",
+                "dataloader_iter; use one of these"
             )
         return ""
 
@@ -170,10 +166,9 @@ class BuffersOfOneType(Examination[LightningModule]):
         trained = next((p.dtype for p in module.parameters() if p.requires_grad), None)
         for name, buffer in module.named_buffers():
             if buffer.layout is not torch.strided:
-                return KeyedProblem(
+                return (
                     f"{type(module).__name__}: expected a dense tensor for the buffer {name}, found {buffer.layout}, "
-                    "which cannot be sent; use a dense buffer, or buffers of its indices and values",
-                    key="buffer-not-dense",
+                    "which cannot be sent; use a dense buffer, or buffers of its indices and values"
                 )
             if trained is not None and buffer.is_floating_point() and buffer.dtype != trained:
                 return (
@@ -225,40 +220,24 @@ class NewOptimizer(Examination[FlatModel]):
         pairs = zip(model.layout.parameters, model.parameters, strict=True)
         frozen = [entry.name for entry, parameter in pairs if not parameter.requires_grad]
         if closure is not None and closure.default is inspect.Parameter.empty:
-            return KeyedProblem(
+            return (
                 f"{kind}.step: expected no arguments, found a closure, with which it calls training_step several times "
-                "per step; use an optimizer without one, such as SGD or Adam",
-                key="optimizer-needs-closure",
+                "per step; use an optimizer without one, such as SGD or Adam"
             )
         if any(group.get("differentiable") for group in optimizer.param_groups):
-            return KeyedProblem(
-                f"{kind}: expected steps without a graph, found differentiable=True; leave it out",
-                key="optimizer-differentiable",
-            )
+            return f"{kind}: expected steps without a graph, found differentiable=True; leave it out"
         if len({id(parameter) for parameter in given}) < len(given):
-            return KeyedProblem(
-                f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once",
-                key="optimizer-parameter-twice",
-            )
+            return f"{name}.configure_optimizers: a group has a parameter twice; give the optimizer each one once"
         if others:
-            return KeyedProblem(
+            return (
                 f"{name}: its optimizer has {len(others)} parameters that are not the module's, the first of shape "
                 f"{list(others[0].shape)}: keep layers in a ModuleList instead of a list, and use self.parameters() in "
-                "configure_optimizers",
-                key="optimizer-of-other-parameters",
+                "configure_optimizers"
             )
         if frozen:
-            return KeyedProblem(
-                f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__",
-                key="optimizer-freezes-parameter",
-            )
+            return f"{name}.configure_optimizers freezes the parameter {frozen[0]}: freeze it in __init__"
         if not any(parameter.requires_grad for parameter in given):
-            return KeyedProblem(
-                f"{name}: its optimizer trains no parameter; {self.advice}", key="optimizer-without-parameters"
-            )
+            return f"{name}: its optimizer trains no parameter; {self.advice}"
         if not torch.equal(model.w, before):
-            return KeyedProblem(
-                f"{name}.configure_optimizers changes weights, but is called in every round: do it in __init__",
-                key="optimizer-changes-weights",
-            )
+            return f"{name}.configure_optimizers changes weights, but is called in every round: do it in __init__"
         return ""

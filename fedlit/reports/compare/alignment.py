@@ -55,7 +55,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     ids = image_ids(names, predictions)
     common = reduce(lambda one, other: one.intersection(other, sort=False), ids)
     if not len(common):
-        raise ConfigError(_nothing_shared(names, ids), key="no-shared-image")
+        raise ConfigError(_nothing_shared(names, ids))
     classes = _classes(names, predictions, notes)
     rows = [index.get_indexer(common) for index in ids]
     cells = [np.ix_(r, [p.classes.index(name) for name in classes]) for p, r in zip(predictions, rows, strict=True)]
@@ -67,8 +67,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     if not same.any():
         raise ConfigError(
             "all images that the runs share by id have other labels or patients in some runs: they are different "
-            "images with the same names; compare runs on the same data",
-            key="no-shared-label-of-images",
+            "images with the same names; compare runs on the same data"
         )
     for name, index in zip(names, ids, strict=True):
         if len(index) > len(common):
@@ -87,8 +86,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     labelled = ~np.isnan(together).all(0)
     if not labelled.any():
         raise ConfigError(
-            "the runs share no label: no image has a label and a score of the same class in all runs; compare others",
-            key="no-shared-label",
+            "the runs share no label: no image has a label and a score of the same class in all runs; compare others"
         )
     if not labelled.all():
         without = [name for name, has in zip(classes, labelled, strict=True) if not has]
@@ -97,9 +95,7 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     scores = tuple(np.where(np.isnan(together), 0, scores[:, :, labelled]))
     for name, values in zip(names, scores, strict=True):
         if not np.isfinite(values).all():
-            raise ConfigError(
-                f"{name}: expected finite scores, found NaN or inf; leave the run out", key="scores-not-finite"
-            )
+            raise ConfigError(f"{name}: expected finite scores, found NaN or inf; leave the run out")
     unknown = (persons == "").any()
     if unknown:
         notes.append(
@@ -126,8 +122,7 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
     classes = [name for name in parts[0].classes if all(name in part.classes for part in parts)]
     if not classes:
         raise ConfigError(
-            "the draws of the data share no class that is labelled and scored in all runs; compare runs of one draw",
-            key="no-shared-class-of-draws",
+            "the draws of the data share no class that is labelled and scored in all runs; compare runs of one draw"
         )
     columns = [[part.classes.index(name) for name in classes] for part in parts]
     known = all(part.patients is not None for part in parts)
@@ -209,8 +204,7 @@ def image_ids(names: Sequence[str], predictions: Sequence[Predictions]) -> list[
     twice = str(pd.Series(run.images).mode()[0])
     raise ConfigError(
         f"{name}: expected one name per test image, found {twice!r} twice, so images cannot be paired "
-        "between runs; leave the run out",
-        key="image-name-twice",
+        "between runs; leave the run out"
     )
 
 
@@ -240,9 +234,7 @@ def _classes(names: Sequence[str], predictions: Sequence[Predictions], notes: No
     shared = [name for name in every if all(name in classes for classes in of_runs)]
     if not shared:
         listed = [f"{run} has {', '.join(classes) or 'none'}" for run, classes in zip(names, of_runs, strict=True)]
-        raise ConfigError(
-            f"the runs share no class: {'; '.join(listed)}; names of classes must be equal", key="no-shared-class"
-        )
+        raise ConfigError(f"the runs share no class: {'; '.join(listed)}; names of classes must be equal")
     for name in every:
         if lacking := [run for run, classes in zip(names, of_runs, strict=True) if name not in classes]:
             notes.append(f"{name}: left out, as it is not labelled, or not learned, in {', '.join(lacking)}.")

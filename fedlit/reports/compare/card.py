@@ -39,16 +39,12 @@ def model_card(directory: Path, level: float, draws: int) -> str:
     """
     run = from_directory(directory)
     if run is None:
-        raise ConfigError(
-            f"{directory} has not finished; resume it with --ckpt_path {directory}, or name another run",
-            key="card-run-unfinished",
-        )
+        raise ConfigError(f"{directory} has not finished; resume it with --ckpt_path {directory}, or name another run")
     result, best = Result.read(directory), checkpoint.find(directory / "checkpoints", "best")
     if best is None:
         raise ConfigError(
             f"{directory}: expected checkpoints of the tested model, found none; name the directory in which the run "
-            "was trained",
-            key="card-without-checkpoint",
+            "was trained"
         )
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
     sent, sites, left_out = directory / "leaves_a_site.txt", directory / "sites.json", _csv(directory / "left_out.csv")

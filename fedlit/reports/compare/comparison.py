@@ -57,7 +57,7 @@ def compare_runs(
         ConfigError: If there is no run, no such baseline, test set or metric, or the runs have nothing in common.
     """
     if not runs:
-        raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes), key="no-finished-run")
+        raise ConfigError("compare: expected finished runs, found none: " + " ".join(notes))
     notes = list(notes)
     runs = _without_individual(runs, notes)
     methods = grouped(runs)
@@ -73,10 +73,7 @@ def compare_runs(
         return Comparison(tuple(methods), subtracted, test_set or SET, None, metric, notes)
     by_name = {method.name: method for method in tested}
     if subtracted.name not in by_name and baseline is not None:
-        raise ConfigError(
-            f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}",
-            key="baseline-without-predictions",
-        )
+        raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}")
     subtracted = by_name.get(subtracted.name, tested[0])
     numbers = numbers_of(tested, subtracted, predictions, notes, level=level, draws=draws, progress=progress)
     subtracted = numbers.scored[tested.index(subtracted)].method
@@ -112,7 +109,7 @@ def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
     if name is None and len(sets) == 1:
         return sets[0]
     hint = near(wanted, sets) or f"; choose one of {', '.join(sets)}"
-    raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}", key="compare-set-unknown")
+    raise ConfigError(f"--set: no run has predictions of {wanted!r}{hint}")
 
 
 def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | None:
@@ -125,9 +122,7 @@ def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | Non
         others = (
             f"; choose one of {', '.join((of_group or shown)[:8])}" if shown else "; the runs have logged no metric"
         )
-        raise ConfigError(
-            f"--metric: no run has logged {key!r}{near(key, logged) or others}", key="compare-metric-unknown"
-        )
+        raise ConfigError(f"--metric: no run has logged {key!r}{near(key, logged) or others}")
     others = f"choose another with --metric: {', '.join(shown[:20])}" if shown else "the runs have logged no metric"
     notes.append(f"No curves are shown: no run has logged {METRIC}; {others}.")
     return None

@@ -52,22 +52,19 @@ def _read_csv(path: Path) -> Predictions:
         table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
     except (OSError, ValueError) as error:  # ValueError: not CSV, not UTF-8, or empty
         reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{path}: expected a CSV file of predictions, found another file: {reason}", key="external-not-csv"
-        ) from error
+        raise ConfigError(f"{path}: expected a CSV file of predictions, found another file: {reason}") from error
     classes = tuple(c.removeprefix(SCORE) for c in table.columns if c.startswith(SCORE) and c != SCORE)
     for column, present in (("image", "image" in table), (f"{SCORE}CLASS", bool(classes)), ("image", bool(len(table)))):
         if not present:
             what = f"no column {column}, only {', '.join(map(str, table.columns[:8]))}" if len(table) else "no rows"
-            raise ConfigError(f"{path}: {EXPECTED}; found {what}", key="external-column-missing")
+            raise ConfigError(f"{path}: {EXPECTED}; found {what}")
     numbers = {SCORE: _numbers(path, table, SCORE, classes), LABEL: _numbers(path, table, LABEL, classes)}
     wrong = ~np.isin(numbers[LABEL], (0, 1)) & ~np.isnan(numbers[LABEL])
     if wrong.any():
         row, column = np.argwhere(wrong)[0]
         raise ConfigError(
             f"{path}: column {LABEL}{classes[column]}, line {row + 2}: expected 0, 1 or nothing, found "
-            f"{numbers[LABEL][row, column]:g}",
-            key="external-label-invalid",
+            f"{numbers[LABEL][row, column]:g}"
         )
     texts = {name: table[c].to_numpy(str) if c in table else np.full(len(table), "") for c, name in COLUMNS.items()}
     groups = {c.removeprefix(GROUP): table[c].to_numpy(str) for c in table.columns if c.startswith(GROUP)}
@@ -126,7 +123,6 @@ def _numbers(path: Path, table: pd.DataFrame, kind: str, classes: Sequence[str])
         if wrong.any():
             row = int(wrong.argmax())
             raise ConfigError(
-                f"{path}: column {column}, line {row + 2}: expected a number or nothing, found {cells.iloc[row]!r}",
-                key="external-number-invalid",
+                f"{path}: column {column}, line {row + 2}: expected a number or nothing, found {cells.iloc[row]!r}"
             )
     return values

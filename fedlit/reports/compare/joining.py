@@ -138,15 +138,13 @@ def gains_from_joining(
         if (site := method.runs[0].site) is not None and alone[site] is not method:
             raise ConfigError(
                 f"--against individual: {site} has two individual models, {method.name} and {alone[site].name}; leave "
-                "one out",
-                key="joining-individual-twice",
+                "one out"
             )
     others = [method for method in tested if method.runs[0].site is None]
     if not alone or not others:
         raise ConfigError(
             f"--against individual: expected runs of single clients and runs of federations, found {len(alone)} and "
-            f"{len(others)} of them; `baselines: [individual, pooled]` in the YAML of a sweep adds the missing ones",
-            key="joining-without-individual",
+            f"{len(others)} of them; `baselines: [individual, pooled]` in the YAML of a sweep adds the missing ones"
         )
     notes += _untested(runs, scored, others, alone)
     home, away, texts = {}, {}, {}  # gains by method and site; sites by note
@@ -221,13 +219,12 @@ def _numbers(
         if not len(parts[run.where]):
             raise ConfigError(
                 f"--against individual: {run.where} ({name}) has no image of the test set of {site} in "
-                f"{methods[0].runs[0].where}; compare runs on the same data",
-                key="joining-other-images",
+                f"{methods[0].runs[0].where}; compare runs on the same data"
             )
     try:
         numbers = numbers_of(methods, methods[0], parts, notes, level=level, draws=draws)
     except ConfigError as error:
-        raise ConfigError(f"--against individual: {site}: {error}", key="joining-site-failed") from error
+        raise ConfigError(f"--against individual: {site}: {error}") from error
     for note in notes:
         texts.setdefault(note, []).append(site)
     return numbers

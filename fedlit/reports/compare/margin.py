@@ -87,8 +87,7 @@ def check_margin(margin: float) -> None:
     if not 0 < margin < 1:
         raise ConfigError(
             f"--margin: expected the largest loss of AUROC that would be accepted, above 0 and below 1, such as 0.01, "
-            f"found {margin:g}",
-            key="margin-out-of-range",
+            f"found {margin:g}"
         )
 
 

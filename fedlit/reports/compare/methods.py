@@ -88,7 +88,7 @@ def baseline_method(methods: Sequence[Method], name: str | None) -> Method:
     names = [method.name for method in methods]
     if name is not None and name not in names:
         hint = near(name, names) or f"; choose one of: {'; '.join(names)}"
-        raise ConfigError(f"--baseline: no method is named {name!r}{hint}", key="baseline-unknown")
+        raise ConfigError(f"--baseline: no method is named {name!r}{hint}")
     return methods[names.index(name) if name is not None else 0]
 
 

@@ -33,14 +33,12 @@ class MLflowRuns:
     def __init__(self, uri: str, folder: Path) -> None:
         if not prepare(**QUIET):
             raise ConfigError(
-                "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories",
-                key="compare-without-mlflow",
+                "compare: runs in MLflow need the package mlflow; pip install mlflow, or name run directories"
             )
         if missing := absent(uri):
             raise ConfigError(
                 f"--tracking_uri {uri}: {missing}; change to the folder in which the runs were started, name another "
-                "store, or name run directories (runs/EXPERIMENT/RUN)",
-                key="compare-store-missing",
+                "store, or name run directories (runs/EXPERIMENT/RUN)"
             )
         self._uri, self._shown, self._folder = uri, without_credentials(uri), folder
         with self._asking():
@@ -57,8 +55,7 @@ class MLflowRuns:
         if run.info.status != "FINISHED":
             raise ConfigError(
                 f"the run {run.info.run_name!r} ({run_id}) is {run.info.status}; wait for its end, resume it with "
-                "--ckpt_path RUN_DIRECTORY, or leave it out",
-                key="mlflow-run-not-finished",
+                "--ckpt_path RUN_DIRECTORY, or leave it out"
             )
         return self._downloaded(run)
 
@@ -72,10 +69,7 @@ class MLflowRuns:
             ids = {each.name: each.experiment_id for each in self._pages(self._client.search_experiments)}
         if experiment is not None and experiment not in ids:
             hint = near(experiment, ids) or f"; choose one of {', '.join(sorted(ids)[:12])}"
-            raise ConfigError(
-                f"--experiment: MLflow at {self._shown} has no experiment {experiment!r}{hint}",
-                key="mlflow-experiment-unknown",
-            )
+            raise ConfigError(f"--experiment: MLflow at {self._shown} has no experiment {experiment!r}{hint}")
         searched = [ids[experiment]] if experiment is not None else list(ids.values())
         wanted, oldest = " and ".join(f"tags.`{k}` = '{v}'" for k, v in tags.items()), ["attributes.start_time ASC"]
         with self._asking():
@@ -83,18 +77,12 @@ class MLflowRuns:
         runs = [run for run in runs if not {IS_PARENT, PHASE} & run.data.tags.keys()]
         having = f" with the tags {dict(tags)}" if tags else ""
         if not runs:
-            raise ConfigError(
-                f"MLflow at {self._shown} has no run{having} in {experiment or 'any experiment'}",
-                key="mlflow-without-runs",
-            )
+            raise ConfigError(f"MLflow at {self._shown} has no run{having} in {experiment or 'any experiment'}")
         finished = [run for run in runs if run.info.status == "FINISHED"]
         others = [run.info for run in runs if run not in finished]
         notes = [f"{run.run_name} ({run.run_id}) is left out, as its status is {run.status}." for run in others]
         if not finished:
-            raise ConfigError(
-                f"no run{having} in {experiment or 'any experiment'} has finished: {' '.join(notes)}",
-                key="mlflow-without-finished-runs",
-            )
+            raise ConfigError(f"no run{having} in {experiment or 'any experiment'} has finished: {' '.join(notes)}")
         return [self._downloaded(run) for run in finished], notes
 
     def _downloaded(self, run: Any) -> PastRun:
@@ -136,11 +124,10 @@ class MLflowRuns:
             yield
         except Exception as error:
             if otherwise and error_code(error) in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
-                raise ConfigError(otherwise, key="mlflow-run-unknown") from error
+                raise ConfigError(otherwise) from error
             raise ConfigError(
                 f"MLflow at {self._shown} does not answer ({cause(error, self._uri)}); start it, correct "
-                "--tracking_uri, or compare run directories, which needs no MLflow: fedlit compare runs/EXPERIMENT",
-                key="mlflow-unreachable",
+                "--tracking_uri, or compare run directories, which needs no MLflow: fedlit compare runs/EXPERIMENT"
             ) from error
 
     @staticmethod

@@ -86,8 +86,7 @@ def report_folder(folder: Path, charts: Iterable[Chart]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another",
-            key="report-folder-not-created",
+            f"--output {folder}: expected a folder for the report, which cannot be created: {error}; choose another"
         ) from error
     for chart in charts:
         (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")

@@ -19,16 +19,14 @@ def from_directory(path: Path) -> PastRun | None:
     if not (path / "config.yaml").is_file():
         raise ConfigError(
             f"{path}: expected a run directory (runs/EXPERIMENT/RUN), a folder of them or the id of an MLflow run, "
-            "found a folder without config.yaml; name another",
-            key="compare-not-a-run-directory",
+            "found a folder without config.yaml; name another"
         )
     try:
         finished = Result.read(path) is not None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(
             f"{path / 'result.json'}: expected the result of a run, found a damaged file ({error}); rewrite it with "
-            f"`--ckpt_path {path}`, or leave the run out",
-            key="run-result-damaged",
+            f"`--ckpt_path {path}`, or leave the run out"
         ) from error
     return PastRun.read(path) if finished else None
 
@@ -58,9 +56,7 @@ def load_runs(
     """
     if not names and experiment is None and not tags:
         raise ConfigError(
-            "compare: name runs (run directories, a folder of them, ids of MLflow runs), or give --experiment or "
-            "--tags",
-            key="compare-without-runs",
+            "compare: name runs (run directories, a folder of them, ids of MLflow runs), or give --experiment or --tags"
         )
     runs: list[PastRun] = []
     notes: Notes = []
@@ -77,8 +73,7 @@ def load_runs(
         if path.is_file():
             raise ConfigError(
                 f"{name}: expected a run directory, or a CSV or Parquet file of predictions, found another file; name "
-                f"{path.parent} for all runs in it",
-                key="compare-run-is-a-file",
+                f"{path.parent} for all runs in it"
             )
         if not path.exists():
             runs.append(store.run(name))
@@ -88,10 +83,7 @@ def load_runs(
             if run is not None:
                 runs.append(run)
             elif directory == path:
-                raise ConfigError(
-                    f"{path} has not finished; resume it with --ckpt_path {path}, or leave it out",
-                    key="run-not-finished",
-                )
+                raise ConfigError(f"{path} has not finished; resume it with --ckpt_path {path}, or leave it out")
             else:
                 notes.append(f"{directory} is left out, as it has not finished; --ckpt_path {directory} resumes it.")
     if store is not None and (experiment is not None or tags):

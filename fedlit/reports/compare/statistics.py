@@ -238,8 +238,7 @@ def statistics(
     if not 0 < level < 1 or draws < 100:
         raise ConfigError(
             f"compare: expected 0 < level < 1 and at least 100 draws, found {level} and {draws}; "
-            "change --level or --draws",
-            key="draws-or-level-out-of-range",
+            "change --level or --draws"
         )
     support, boots = Support.of(shared), []
     parts = list(dict.fromkeys(rows.start for rows in shared.rows))

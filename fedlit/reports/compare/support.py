@@ -34,8 +34,7 @@ class Support:
         patients = shared.units
         if len(np.unique(patients)) < 2:
             raise ConfigError(
-                "the runs share test images of a single patient, expected at least two; compare runs on more images",
-                key="shared-images-of-one-patient",
+                "the runs share test images of a single patient, expected at least two; compare runs on more images"
             )
         masks = [shared.labels == value for value in (1, 0)]
         images = [mask.sum(0) for mask in masks]

@@ -92,15 +92,14 @@ def evaluate_runs(
         ConfigError: There is no run, there are several methods, or predictions, groups or thresholds are missing.
     """
     if not runs:
-        raise ConfigError("evaluate: expected finished runs, found none: " + " ".join(notes), key="evaluate-no-runs")
+        raise ConfigError("evaluate: expected finished runs, found none: " + " ".join(notes))
     notes, methods = list(notes), grouped(runs)
     if len(methods) > 1:
         named = "; ".join(f"{method.runs[0].where} is {method.name}" for method in methods[:4])
         command = shlex.join(["fedlit", "evaluate", *(run.where for run in methods[0].runs)])
         raise ConfigError(
             f"evaluate: expected runs of one method, which differ only in their seed, found {len(methods)} methods "
-            f"({named}); name only the runs of one: {command}. `fedlit compare` compares methods",
-            key="evaluate-several-methods",
+            f"({named}); name only the runs of one: {command}. `fedlit compare` compares methods"
         )
     method = methods[0]
     objective = str(method.runs[0].settings.get("model.init_args.objective.class_path", "")).rpartition(".")[2]
@@ -122,8 +121,7 @@ def evaluate_runs(
         if validation.round != sets[0].round:
             raise ConfigError(
                 f"{validation.file}: expected predictions of the model of {sets[0].file}, after {sets[0].round[0]} "
-                f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`",
-                key="validation-of-another-round",
+                f"rounds, found those after {validation.round[0]} rounds; write them again with `fedlit predict`"
             )
         thresholds = choose(request.points, validation, notes)
     if len(method.runs) == 1:
@@ -171,8 +169,7 @@ def _kinds(sets: Sequence[Images], request: EvaluationOptions, notes: Notes) -> 
         if not any(kind in images.groups for images in sets):
             raise ConfigError(
                 f"{sets[0].file}: column {GROUP}{kind}: expected the group of each image, found only the columns "
-                f"{there}; name {kind} in `groups` of the data and write the file again with `fedlit test`",
-                key="predictions-without-group",
+                f"{there}; name {kind} in `groups` of the data and write the file again with `fedlit test`"
             )
     if request.by is None and not kinds:
         notes.append(
@@ -197,8 +194,7 @@ def _groups(images: Images, kind: str, notes: Notes) -> dict[str, np.ndarray]:
     if len(names) > MOST_GROUPS and kind not in COLUMNS:
         raise ConfigError(
             f"{images.file}: column {column}: expected at most {MOST_GROUPS} groups, found {len(names)}, such as "
-            f"{names[0]!r}; put numbers into bands in the data, or leave {kind} out of --by",
-            key="evaluate-groups-too-many",
+            f"{names[0]!r}; put numbers into bands in the data, or leave {kind} out of --by"
         )
     if len(names) == 1:
         notes.append(

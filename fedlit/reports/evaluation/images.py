@@ -141,15 +141,11 @@ def _check_alike(parts: Sequence[Predictions], files: Sequence[Path]) -> None:
     """Check that the files of all runs have the same classes and columns."""
     for part, other in zip(parts, files, strict=True):
         if part.classes != parts[0].classes:
-            raise ConfigError(
-                f"{other}: expected the classes of {files[0]}, found others; evaluate runs of one method",
-                key="predictions-of-other-classes",
-            )
+            raise ConfigError(f"{other}: expected the classes of {files[0]}, found others; evaluate runs of one method")
         if different := sorted(part.groups.keys() ^ parts[0].groups.keys()):
             lacking = files[0] if different[0] in part.groups else other
             raise ConfigError(
-                f"{lacking}: expected the column {GROUP}{different[0]}, which other runs have, found none; {AGAIN}",
-                key="evaluate-column-missing",
+                f"{lacking}: expected the column {GROUP}{different[0]}, which other runs have, found none; {AGAIN}"
             )
 
 
@@ -176,15 +172,13 @@ def _rows(first: Predictions, part: Predictions, file: Path, other: Path) -> np.
         absent = first.images[rows < 0] if (rows < 0).any() else part.images[keys.get_indexer(theirs) < 0]
         raise ConfigError(
             f"{other}: column image: expected the {len(keys):,} images of {file}, found {len(theirs):,}, and only one "
-            f"of the files has {str(absent[0])!r}; {advice}",
-            key="predictions-of-other-images",
+            f"of the files has {str(absent[0])!r}; {advice}"
         )
     found = _columns(part)
     for column, values in _columns(first).items():
         if not np.array_equal(found[column][rows], values, equal_nan=values.dtype.kind == "f"):
             raise ConfigError(
-                f"{other}: column {column}: expected the values of {file}, found others for the same images; {advice}",
-                key="predictions-of-other-values",
+                f"{other}: column {column}: expected the values of {file}, found others for the same images; {advice}"
             )
     return rows
 
@@ -205,9 +199,7 @@ def test_images(runs: Sequence[PastRun], only: str | None, notes: Notes) -> list
         wanted = "predictions of a test set" if only is None else f"predictions of the test set {only!r}"
         others = f"those of {', '.join(names)}; choose one of them with --set" if names else "none"
         advice = "" if names else "; `fedlit test --output RUN/predictions` writes them"
-        raise ConfigError(
-            f"{runs[0].where}/{FOLDER}: expected {wanted}, found {others}{advice}", key="evaluate-no-predictions"
-        )
+        raise ConfigError(f"{runs[0].where}/{FOLDER}: expected {wanted}, found {others}{advice}")
     chosen.sort(key=lambda name: name != "federation")
     sets = [[run.directory / FOLDER / f"{name}.parquet" for run in runs] for name in chosen]
     return [read_images(runs, [*map(read, files)], files, notes) for files in sets]
@@ -217,9 +209,7 @@ def _of_files(runs: Sequence[PastRun], notes: Notes) -> Images:
     tables, files = [run.table for run in runs], [run.directory for run in runs]
     for table, file in zip(tables, files, strict=True):
         if table.labels.isnan().all():
-            raise ConfigError(
-                f"{file}: expected a column label/CLASS with 0 and 1, found none; add it", key="evaluate-without-labels"
-            )
+            raise ConfigError(f"{file}: expected a column label/CLASS with 0 and 1, found none; add it")
         if table.kind == SCORES and not _are_probabilities(table):
             notes.append(f"{file}: scores are not between 0 and 1, so they are taken as logits.")
     return read_images(runs, tables, files, notes)
@@ -236,16 +226,14 @@ def validation_images(runs: Sequence[PastRun], notes: Notes) -> Images:
         if run.table is not None:
             raise ConfigError(
                 f"{run.where}: expected a run directory, because thresholds are chosen on its validation images, found "
-                "a file of predictions; name the run, or leave --threshold out",
-                key="threshold-of-a-file",
+                "a file of predictions; name the run, or leave --threshold out"
             )
         if not file.is_file():
             folder = run.directory / "checkpoints"
             best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last") or "CHECKPOINT"
             raise ConfigError(
                 f"{file}: expected predictions of validation images, on which a threshold is chosen, found no file; "
-                f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it",
-                key="no-validation-predictions",
+                f"`fedlit predict --config {run.directory}/config.yaml --ckpt_path {best} --part val` writes it"
             )
     return read_images(runs, [*map(read, files)], files, notes)
 
@@ -254,10 +242,7 @@ def _keys(part: Predictions, file: Path) -> pd.MultiIndex:
     index = pd.MultiIndex.from_arrays([part.clients, part.sites, part.images])
     if not index.is_unique:
         twice = str(index[index.duplicated()][0][-1])
-        raise ConfigError(
-            f"{file}: column image: expected one name per image, found {twice!r} twice; leave it out",
-            key="predictions-image-twice",
-        )
+        raise ConfigError(f"{file}: column image: expected one name per image, found {twice!r} twice; leave it out")
     return index
 
 
@@ -274,17 +259,11 @@ def _logits(part: Predictions, file: Path) -> np.ndarray:
         outside = labelled & ~((scores >= 0) & (scores <= 1))
         if outside.any():
             name = part.classes[int(outside.any(0).nonzero()[0])]
-            raise ConfigError(
-                f"{file}: column score/{name}: expected probabilities, found others; write it again",
-                key="predictions-not-probabilities",
-            )
+            raise ConfigError(f"{file}: column score/{name}: expected probabilities, found others; write it again")
         scores = torch.from_numpy(logit(scores.numpy()))
     elif not torch.isfinite(scores[labelled]).all():
         name = part.classes[int((labelled & ~scores.isfinite()).any(0).nonzero()[0])]
-        raise ConfigError(
-            f"{file}: column score/{name}: expected finite scores, found others; leave the run out",
-            key="predictions-not-finite",
-        )
+        raise ConfigError(f"{file}: column score/{name}: expected finite scores, found others; leave the run out")
     return scores.clamp(-100, 100).numpy()
 
 

@@ -41,27 +41,20 @@ class Point:
             ConfigError: The mapping is not of this form, or names other than validation images.
         """
         if not isinstance(entry, Mapping):
-            raise ConfigError(f"--threshold: expected {FORM}, found {entry!r}", key="threshold-form")
+            raise ConfigError(f"--threshold: expected {FORM}, found {entry!r}")
         # YAML 1.1 reads the key `on` as true.
         keys = {"on" if key is True else str(key): value for key, value in entry.items()}
         if unknown := [key for key in keys if key not in ("class", "at", "on")]:
-            raise ConfigError(
-                f"--threshold: expected the keys class, at and on, found {unknown[0]!r}; write {FORM}",
-                key="threshold-keys",
-            )
+            raise ConfigError(f"--threshold: expected the keys class, at and on, found {unknown[0]!r}; write {FORM}")
         at, on = str(keys.get("at", "sensitivity 0.9")).strip(), str(keys.get("on", "val"))
         matched = AT.fullmatch(at)
         if matched is None or not 0 < float(matched[2]) < 1:
-            raise ConfigError(
-                f"--threshold: at: expected sensitivity or specificity and a rate, found {at!r}; {FORM}",
-                key="threshold-at",
-            )
+            raise ConfigError(f"--threshold: at: expected sensitivity or specificity and a rate, found {at!r}; {FORM}")
         part, _, owner = on.partition("/")
         if part != "val":
             raise ConfigError(
                 f"--threshold: on: expected val, val/each or val/CLIENT, found {on!r}; a threshold is chosen on "
-                "validation images, because on the images that it is chosen on its rates are better than on others",
-                key="threshold-on-test-images",
+                "validation images, because on the images that it is chosen on its rates are better than on others"
             )
         name = str(keys["class"]) if "class" in keys else None
         return cls(matched[1], float(matched[2]), owner or FEDERATION, name)
@@ -88,16 +81,10 @@ def choose(points: Sequence[Point], images: Images, notes: Notes) -> list[Thresh
     for point in points:
         if point.name is not None and point.name not in images.classes:
             hint = near(point.name, images.classes) or f"; choose one of {', '.join(images.classes)}"
-            raise ConfigError(
-                f"--threshold: class: {images.file} has no column label/{point.name}{hint}",
-                key="threshold-class-unknown",
-            )
+            raise ConfigError(f"--threshold: class: {images.file} has no column label/{point.name}{hint}")
         if point.on not in (FEDERATION, EACH, *clients):
             hint = near(point.on, clients) or f"; choose one of {', '.join(clients)}"
-            raise ConfigError(
-                f"--threshold: on: column client of {images.file} has no {point.on!r}{hint}",
-                key="threshold-client-unknown",
-            )
+            raise ConfigError(f"--threshold: on: column client of {images.file} has no {point.on!r}{hint}")
         kind, absent, few = "positive" if point.rate == "sensitivity" else "negative", [], []
         for source in (FEDERATION, *clients) if point.on == EACH else (point.on,):
             for name in images.classes if point.name is None else (point.name,):

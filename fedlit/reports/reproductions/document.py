@@ -101,8 +101,7 @@ class Rates:
         if self.metric.startswith(TEST):
             raise ConfigError(
                 "rates.metric: expected a metric of the validation data, such as val/auroc_macro, "
-                f"found {self.metric!r}: the test set may not choose a rate",
-                key="rate-metric-of-test-set",
+                f"found {self.metric!r}: the test set may not choose a rate"
             )
 
     @property
@@ -167,10 +166,7 @@ class Document:
         files = [home / name for home in dict.fromkeys(self.homes)]
         file = next((file for file in files if file.is_file()), None)
         if file is None:
-            raise self.place.error(
-                f"expected a file {' or '.join(map(str, files))}, found none; correct its name",
-                key="document-file-missing",
-            )
+            raise self.place.error(f"expected a file {' or '.join(map(str, files))}, found none; correct its name")
         return file
 
 
@@ -184,7 +180,7 @@ def find(name: str) -> Path:
         return Path(name)
     if name not in NAMES:
         hint = near(name, NAMES) or f"; expected {', '.join(NAMES)}, or a document of yours such as my_table.yaml"
-        raise ConfigError(f"reproduce: there is no {name!r}{hint}", key="reproduction-unknown")
+        raise ConfigError(f"reproduce: there is no {name!r}{hint}")
     return HOME / name.partition("-")[0] / f"{name}.yaml"
 
 
@@ -202,18 +198,15 @@ def read_document(file: Path) -> Document:
     of_document = {each.name for each in fields(Document)} - {"name", "place"}
     known = of_document | {each.name for each in fields(Scale)}
     for key in whole.keys() - known:
-        raise place.below(key).error(f"there is no such key{near(str(key), known)}", key="document-key-unknown")
+        raise place.below(key).error(f"there is no such key{near(str(key), known)}")
     common = {key: value for key, value in whole.items() if key not in of_document}
     written = place.below("scales").mapping(whole.get("scales", {}))
     if not written.keys() & set(SCALES) or written.keys() - {*SCALES, LINKED}:
         raise place.below("scales").error(
-            f"expected {' or '.join(SCALES)}, and {LINKED} with paper, found {', '.join(map(str, written)) or 'none'}",
-            key="document-scales",
+            f"expected {' or '.join(SCALES)}, and {LINKED} with paper, found {', '.join(map(str, written)) or 'none'}"
         )
     if LINKED in written and "paper" not in written:
-        raise place.below("scales", LINKED).error(
-            "expected a scale paper, which it overrides; add one, or rename this", key="linked-scale-without-paper"
-        )
+        raise place.below("scales", LINKED).error("expected a scale paper, which it overrides; add one, or rename this")
     scales = {}
     for name in (each for each in (*SCALES, LINKED) if each in written):
         where = place.below("scales", name)
@@ -245,22 +238,16 @@ def _layers(file: Path, derived: tuple[Path, ...]) -> tuple[tuple[Path, dict], .
         layer = documents.load(file)
     except OSError as error:
         of = f", the base of {derived[-1]}" if derived else ""
-        raise ConfigError(
-            f"{file}: expected a YAML document{of}; it cannot be read: {error.strerror}", key="document-unreadable"
-        ) from error
+        raise ConfigError(f"{file}: expected a YAML document{of}; it cannot be read: {error.strerror}") from error
     place = Place(((file, layer),))
     derived = (*derived, file.resolve())
     if "base" not in place.mapping(layer):
         return ((file, layer),)
     if not isinstance(layer["base"], str):
-        raise place.below("base").error(
-            f"expected the path of a document, found {layer['base']!r}", key="document-base-not-a-path"
-        )
+        raise place.below("base").error(f"expected the path of a document, found {layer['base']!r}")
     base = file.parent / layer["base"]
     if base.resolve() in derived:
-        raise place.below("base").error(
-            f"expected another document, found {base}, whose base this is; remove one", key="document-base-circular"
-        )
+        raise place.below("base").error(f"expected another document, found {base}, whose base this is; remove one")
     return (*_layers(base, derived), (file, layer))
 
 
@@ -291,9 +278,7 @@ def _part(place: Place, name: str, keys: Any, scale: Scale) -> SweepPart:
         where = place.below("cases", block)
         for case, other in _cases(where, block, where.checked(CaseGrid, written), scale):
             if made["cases"].setdefault(case, other) != other:
-                raise where.error(
-                    f"two cases are named {case}; put the labels that differ into their names", key="case-name-twice"
-                )
+                raise where.error(f"two cases are named {case}; put the labels that differ into their names")
     return place.checked(SweepPart, keys, **made)
 
 
@@ -303,11 +288,11 @@ def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[t
         where, several = place.below("labels", label), isinstance(values, list)
         for value in values if several else [values]:
             if isinstance(value, (list, dict)):
-                raise where.error(f"expected a value or a list of values, found {value}", key="case-value-invalid")
+                raise where.error(f"expected a value or a list of values, found {value}")
         try:
             axes.append([(label, v, scale.keys(label, v)) for v in values] if several else [(label, values, {})])
         except KeyError as error:
-            raise where.error(f"values has no {error.args[0]!r} for it", key="case-value-missing") from error
+            raise where.error(f"values has no {error.args[0]!r} for it") from error
     names = set()
     for combination in itertools.product(*axes):
         chosen = {label: value for label, value, _ in combination}
@@ -318,9 +303,7 @@ def _cases(place: Place, name: str, block: CaseGrid, scale: Scale) -> Iterator[t
             keys = {key: value for *_, keys in combination for key, value in keys.items()}
             yield case, Case(keys | block.keys, labels)
     if unknown := [case for case in block.leave_out if case not in names]:
-        raise place.below("leave_out").error(
-            f"expected names among {', '.join(names)}, found {unknown[0]!r}", key="leave-out-unknown"
-        )
+        raise place.below("leave_out").error(f"expected names among {', '.join(names)}, found {unknown[0]!r}")
 
 
 def word(value: object) -> str:

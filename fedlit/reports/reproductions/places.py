@@ -30,14 +30,14 @@ class Place:
         file, keys = places[-1] if places else (self.layers[-1][0], self.keys)
         return f"{file}: {'.'.join(map(str, keys)) or 'document'}"
 
-    def error(self, message: str, key: str) -> ConfigError:
+    def error(self, message: str) -> ConfigError:
         """Return an error that names the place."""
-        return ConfigError(f"{self}: {message}", key=key)
+        return ConfigError(f"{self}: {message}")
 
     def mapping(self, value: Any) -> dict:
         """Return the value if it is a mapping, else raise a ConfigError."""
         if not isinstance(value, dict):
-            raise self.error(f"expected keys and values, found {value!r}", key="document-not-a-mapping")
+            raise self.error(f"expected keys and values, found {value!r}")
         return value
 
     def filled(self, text: str, labels: Mapping[str, Any]) -> str:
@@ -52,9 +52,7 @@ class Place:
             found = f"found {error.args[0]!r}"
         except (ValueError, IndexError, AttributeError, TypeError) as error:
             found = f"found {text!r} ({error})"
-        raise self.error(
-            f"expected labels in braces among {', '.join(labels) or 'none'}, {found}", key="document-label-unknown"
-        )
+        raise self.error(f"expected labels in braces among {', '.join(labels) or 'none'}, {found}")
 
     def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
         """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
@@ -68,7 +66,7 @@ class Place:
         for key in self.mapping(keys):
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
-                raise self.below(key).error(f"there is no such key{hint}", key="document-field-unknown")
+                raise self.below(key).error(f"there is no such key{hint}")
             if key not in others and "each" not in every[key].metadata:
                 check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
         values = keys | others
@@ -76,10 +74,7 @@ class Place:
         required = [name for name in every if name not in optional | others.keys()]
         if missing := [name for name in required if name not in keys]:
             found = " and no ".join(missing)
-            raise self.error(
-                f"expected the keys {', '.join(required)}, found no {found}; add the missing ones",
-                key="document-key-missing",
-            )
+            raise self.error(f"expected the keys {', '.join(required)}, found no {found}; add the missing ones")
         for name, each in every.items():
             if of := each.metadata.get("each"):
                 inner = self.below(name).mapping(values[name])

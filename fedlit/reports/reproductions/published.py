@@ -50,17 +50,12 @@ def read_paper(name: str, *homes: Path) -> Paper:
     file = next((file for folder in (*homes, PAPERS) if (file := folder / f"{name}.json").is_file()), None)
     if file is None:
         shipped = ", ".join(sorted(each.stem for each in PAPERS.glob("*.json")))
-        raise ConfigError(
-            f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {shipped}, found {name!r}",
-            key="paper-unknown",
-        )
+        raise ConfigError(f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {shipped}, found {name!r}")
     try:
         return _parsed(json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         keys = "source, and tables by title with caption, columns and rows"
-        raise ConfigError(
-            f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}", key="paper-file-invalid"
-        ) from error
+        raise ConfigError(f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}") from error
 
 
 def _parsed(document: dict[str, Any]) -> Paper:

@@ -52,8 +52,7 @@ def tries(rates: Rates, value: Any) -> list[Settings]:
         return every
     if rates.tries > len(every):
         raise ConfigError(
-            f"rates.tries: expected at most {len(every)}, the combinations of {value}, found {rates.tries}",
-            key="rate-tries-too-many",
+            f"rates.tries: expected at most {len(every)}, the combinations of {value}, found {rates.tries}"
         )
     drawn = random.Random(f"{rates.seed} {value}").sample(range(len(every)), rates.tries)
     return [every[i] for i in sorted(drawn)]
@@ -115,8 +114,7 @@ def at_edge(tried: pd.DataFrame, rates: Rates) -> Iterator[str]:
 def _chosen(part: SweepPart, best: dict[Any, Settings], rates: Rates) -> SweepPart:
     if diverged := [str(value) for value in part.chooses(rates.label) if value not in best]:
         raise ConfigError(
-            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log",
-            key="no-rate-trains",
+            f"no rate of {tuple(rates.grid)} trains {', '.join(diverged)} on {part.title}; see the runs' console.log"
         )
     cases = {}
     for name, case in part.cases.items():

@@ -107,27 +107,20 @@ class Reproduction:
         self.document = read_document(find(self.name))
         if self.scale not in self.document.scales:
             scales = " or ".join(self.document.scales)
-            raise ConfigError(
-                f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}",
-                key="scale-unknown",
-            )
+            raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
         if isinstance(reporter := self._reporter(), SeedsReport):
             reporter.check_cases(self.chosen, self.document.place.below("scales", self.scale, "report"))
         self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
-            raise ConfigError(
-                f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}",
-                key="seconds-per-step-not-positive",
-            )
+            raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
-            raise ConfigError(f"--weights {self.weights}: no such file", key="reproduction-weights-missing")
+            raise ConfigError(f"--weights {self.weights}: no such file")
         fetched = any(self._fetches(part) for part in self._all_parts()) or self.chosen.report.get("backbone")
         if self.weights is not None and not fetched:
             raise ConfigError(
                 f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it "
-                "out, or choose them with --set '{model.weights: FILE}'",
-                key="reproduction-weights-unused",
+                "out, or choose them with --set '{model.weights: FILE}'"
             )
 
     @property
@@ -231,13 +224,10 @@ class Reproduction:
     def _check_tables(self) -> None:
         place = self.document.place.below("tables")
         if self.document.tables and not self.document.paper:
-            raise place.error(
-                "expected a paper that has these tables, found none; name its file as paper",
-                key="report-tables-without-paper",
-            )
+            raise place.error("expected a paper that has these tables, found none; name its file as paper")
         tables = read_paper(self.document.paper, *self.document.homes).tables if self.document.paper else {}
         if unknown := [title for title in self.document.tables if title not in tables]:
-            raise place.error(f"expected {', '.join(tables)}, found {unknown[0]!r}", key="report-table-unknown")
+            raise place.error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
 
     def _runs(self, part: SweepPart, console: Console) -> pd.DataFrame:
         starts = {}
@@ -254,8 +244,7 @@ class Reproduction:
             failed = missing.loc[missing["status"] == "failed", "directory"].tolist()
             why = f"the end of {Path(failed[0]) / LOG} says why; finished runs are kept" if failed else "run again"
             raise ConfigError(
-                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}",
-                key="reproduction-runs-not-finished",
+                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}"
             )
         return pd.DataFrame(
             {"part": part.experiment, "title": part.title, "case": run.case}
@@ -326,16 +315,13 @@ class Reproduction:
     def _check_root(self) -> None:
         wanted = self.chosen.root
         if wanted is not None and self.root is None:
-            raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded", key="reproduction-root-needed")
+            raise ConfigError(f"--root is needed: {wanted}; nothing is downloaded")
         if wanted is None and self.root is not None:
             others = [name for name, scale in self.document.scales.items() if scale.root is not None]
             advice = f", or add --scale {others[0]}" if others else ""
-            raise ConfigError(
-                f"--root: the data of the scale {self.scale} are built in; leave it out{advice}",
-                key="reproduction-root-unused",
-            )
+            raise ConfigError(f"--root: the data of the scale {self.scale} are built in; leave it out{advice}")
         if self.root is not None and not self.root.is_dir():
-            raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}", key="reproduction-root-missing")
+            raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
 
 
 def _reporter_of(path: str, place: Place) -> type[Reporter]:
@@ -343,13 +329,8 @@ def _reporter_of(path: str, place: Place) -> type[Reporter]:
     try:
         reporter = resolve_name(path) if "." in path else None
     except (Exception, SystemExit) as error:  # the user's own module may fail in any way
-        raise place.error(
-            f"kind: {path} cannot be imported: {type(error).__name__}: {error}", key="report-kind-not-imported"
-        ) from error
+        raise place.error(f"kind: {path} cannot be imported: {type(error).__name__}: {error}") from error
     if not (isinstance(reporter, type) and is_dataclass(reporter) and callable(getattr(reporter, "make", None))):
         kinds = ", ".join(REPORTS)
-        raise place.error(
-            f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}",
-            key="report-kind-not-a-dataclass",
-        )
+        raise place.error(f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}")
     return reporter

@@ -58,18 +58,13 @@ class SeedsReport:
                 place.below("column").filled(self.column, of_part | {"case": name} | labels)
                 if missing := [label for label in needed if label not in labels]:
                     case = f"{part.experiment} {name}".rstrip()
-                    raise place.error(
-                        f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it",
-                        key="report-label-missing",
-                    )
+                    raise place.error(f"its figure or I_max needs the label {missing[0]!r}, which {case} lacks; add it")
                 of_cases.append(labels)
         for label, value in self.against.items():
             values = list(dict.fromkeys(labels[label] for labels in of_cases if label in labels))
             if value not in values:
                 listed = ", ".join(map(str, values)) or "none"
-                raise place.below("against", label).error(
-                    f"expected a value of the cases ({listed}), found {value!r}", key="report-against-unknown"
-                )
+                raise place.below("against", label).error(f"expected a value of the cases ({listed}), found {value!r}")
 
     def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
         """Make the report of the runs.
@@ -88,8 +83,7 @@ class SeedsReport:
             row, column, seed, _ = twice.iloc[0]
             raise ConfigError(
                 f"report.row: two runs with seed {seed} are both {row!r}, {column!r}; add the difference to "
-                "the row, such as {title}",
-                key="report-row-twice",
+                "the row, such as {title}"
             )
         figures = {}
         if self.picture:
@@ -115,7 +109,7 @@ class SeedsReport:
             named = {self.column.format(**run): self.metrics} if isinstance(self.metrics, str) else self.metrics
         if missing := [each for each in named.values() if each not in values]:
             hint = near(str(missing[0]), map(str, values)) or f"; expected {', '.join(map(str, values)) or 'none'}"
-            raise ConfigError(f"report.{key}: {directory} has no {missing[0]!r}{hint}", key="report-metric-missing")
+            raise ConfigError(f"report.{key}: {directory} has no {missing[0]!r}{hint}")
         return [(column, values[each]) for column, each in named.items()]
 
     def _largest(self, runs: pd.DataFrame, values: pd.DataFrame) -> pd.DataFrame:

@@ -49,10 +49,7 @@ def organisations(config: Path) -> dict[str, Any]:
     data_module = documents.load_mapping(config).get("data")
     arguments = data_module.get("init_args") if isinstance(data_module, dict) else None
     if not isinstance(arguments, dict) or not isinstance(arguments.get("sources"), dict):
-        raise ConfigError(
-            f"{config}: data: expected Organisations with sources, found others; name another config",
-            key="config-without-organisations",
-        )
+        raise ConfigError(f"{config}: data: expected Organisations with sources, found others; name another config")
     return arguments
 
 
@@ -78,9 +75,7 @@ def sources_there(config: Path, folders: Mapping[str, Mapping[str, str]], root: 
             yield _read(name, getattr(data, written["class_path"])(**arguments | paths), keys["image_size"])
     if not any_there:
         wanted = ", ".join(f"{name} in {' and '.join(paths.values())}" for name, paths in folders.items())
-        raise ConfigError(
-            f"--root {root}: expected one or more of {wanted}, found none", key="organisation-folders-missing"
-        )
+        raise ConfigError(f"--root {root}: expected one or more of {wanted}, found none")
 
 
 def _read(name: str, reader: ChestXrays, image_size: int) -> Source:
@@ -109,9 +104,7 @@ def found_below(root: Path, path: str, config: Mapping[str, Any], key: str) -> P
     folders = [folder for folder in (root, *sorted(root.iterdir())) if folder.is_dir() and holds(folder)]
     if len(folders) > 1:
         listed = ", ".join(map(str, folders))
-        raise ConfigError(
-            f"--root {root}: expected one folder with {name}, found {listed}; name one of them", key="root-ambiguous"
-        )
+        raise ConfigError(f"--root {root}: expected one folder with {name}, found {listed}; name one of them")
     return folders[0] if folders else named
 
 

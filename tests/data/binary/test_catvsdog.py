@@ -8,6 +8,7 @@ import pytest
 from refusals import refused
 from small_catvsdog import NUMBERS, picture, write_kaggle, write_microsoft
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import IID, CATvsDOG
 
 
@@ -55,9 +56,7 @@ def test_training_positives_are_dropped_and_the_test_is_balanced(tmp_path):
 
 def test_another_folder_says_what_was_expected(tmp_path):
     (tmp_path / "train.zip").write_bytes(b"")
-    with refused(
-        "categories-folder-incomplete", "found 'train.zip'", "expected Kaggle's train/cat.0.jpg", "PetImages/"
-    ):
+    with refused(MissingFileError, "found 'train.zip'", "expected Kaggle's train/cat.0.jpg", "PetImages/"):
         opened(tmp_path).records()
 
 
@@ -66,16 +65,16 @@ def test_a_strange_name_is_refused(tmp_path, write):
     write(tmp_path)
     folder = next(path for path in tmp_path.iterdir() if path.name in ("train", "PetImages"))
     picture(0).save(folder / "bird.3.jpg")
-    with refused("cats-and-dogs-strange-names", folder.name, "1 images", "'bird.3.jpg'"):
+    with refused(DataError, folder.name, "1 images", "'bird.3.jpg'"):
         opened(tmp_path).records()
 
 
 @pytest.mark.parametrize(
     ("numbers", "mistake"),
     [
-        ([4, 9], ("cats-and-dogs-part-empty", "training", "cat", "0, 1, 2, 3, 5", "among 2")),
-        ([0, 1, 2], ("cats-and-dogs-part-empty", "test", "cat", "4, 9, 14", "among 3")),
-        ([], ("cats-and-dogs-part-empty", "test", "cat", "among 0", "expected Kaggle's")),
+        ([4, 9], (DataError, "training", "cat", "0, 1, 2, 3, 5", "among 2")),
+        ([0, 1, 2], (DataError, "test", "cat", "4, 9, 14", "among 3")),
+        ([], (DataError, "test", "cat", "among 0", "expected Kaggle's")),
     ],
 )
 def test_a_part_without_an_animal_is_refused(tmp_path, numbers, mistake):

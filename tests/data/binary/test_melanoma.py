@@ -7,6 +7,7 @@ import pytest
 from refusals import refused
 from small_melanoma import IMAGES, KAGGLE, SECOND, rows_of, write_folder
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import ByColumn, Melanoma
 
 
@@ -66,16 +67,16 @@ def test_columns_make_clients(tmp_path):
 
 
 def test_a_missing_image_is_expected_in_the_first_folder(tmp_path):
-    with refused("image-files-missing", "2 of 60", "jpeg/train/ISIC_0000058.jpg"):
+    with refused(MissingFileError, "2 of 60", "jpeg/train/ISIC_0000058.jpg"):
         opened(write_folder(tmp_path, images=58)).records()
 
 
 def test_another_folder_says_what_was_expected(tmp_path):
     expected = "train.csv, ISIC_2020_Training_GroundTruth_v2.csv or"
-    with refused("melanoma-folder-incomplete", "gone", "no such folder", expected):
+    with refused(MissingFileError, "gone", "no such folder", expected):
         opened(tmp_path / "gone").records()
     (tmp_path / "test.csv").write_text("")
-    with refused("melanoma-folder-incomplete", "'test.csv'", expected):
+    with refused(MissingFileError, "'test.csv'", expected):
         opened(tmp_path).records()
-    with refused("melanoma-root-missing", expected):
+    with refused(DataError, expected):
         Melanoma()

@@ -14,6 +14,7 @@ from PIL import Image
 from small_vision import TEST, TRAIN, pictures, write_fashion_mnist, write_stl
 from torchvision import datasets
 
+from fedlit.core.errors import DataError, FedlitError, MissingFileError
 from fedlit.data import CIFAR10, CIFAR100, STL10, ByCategory, CategoryImages, FashionMNIST, ImageNet, ParquetImages
 from fedlit.data.binary import vision
 from fedlit.data.binary.vision import CIFAR10_CATEGORIES
@@ -95,7 +96,7 @@ def test_stl10(tmp_path, any_checksum):
 def test_stl10_needs_its_list_of_names(tmp_path, any_checksum):
     write_stl(tmp_path)
     (tmp_path / "stl10_binary" / "class_names.txt").unlink()
-    with refusals.refused("categories-folder-incomplete", "no stl10_binary/class_names.txt"):
+    with refusals.refused(MissingFileError, "no stl10_binary/class_names.txt"):
         opened(STL10, tmp_path).records()
 
 
@@ -141,10 +142,10 @@ def test_imagenet_errors(tmp_path):
     write_imagenet(tmp_path)
     data = opened(ImageNet, tmp_path, image_size=9)
     (tmp_path / "train" / "n00000003").rename(tmp_path / "elsewhere")
-    with refusals.refused("val-categories-not-in-train", "has 1", "'n00000003'"):
+    with refusals.refused(DataError, "has 1", "'n00000003'"):
         data.records()
     (tmp_path / "val").rename(tmp_path / "validation")
-    with refusals.refused("categories-folder-incomplete"):
+    with refusals.refused(MissingFileError, "fedlit does not download it"):
         data.records()
 
 
@@ -211,7 +212,7 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlit.data.binary.vision.read_image", None)
     again = opened(CIFAR10, tmp_path).records()
     assert again.store.path == first.store.path
-    with refusals.refused("parquet-image-damaged", "train-00000-of-00002.parquet, row 0: 'img'"):
+    with refusals.refused(DataError, "train-00000-of-00002.parquet, row 0: 'img'"):
         opened(CIFAR10, tmp_path, image_size=16).records()
 
 
@@ -230,17 +231,17 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
 )
 def test_a_folder_without_the_data_says_what_was_looked_for_and_found(tmp_path, source, expected):
     (tmp_path / "other").mkdir()
-    with refusals.refused("categories-folder-incomplete", "found 'other'", expected):
+    with refusals.refused(MissingFileError, "found 'other'", expected):
         source(tmp_path).records()
 
 
 def test_damaged_files_of_torchvisions_layout_are_refused(tmp_path):
     # Without `any_checksum`: these are not the official pictures.
     write_cifar(tmp_path, datasets.CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names")
-    with refusals.refused("torchvision-files-damaged", "cifar-10-batches-py"):
+    with refusals.refused(DataError, "cifar-10-batches-py"):
         CIFAR10(tmp_path).records()
     (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
-    with refusals.refused("torchvision-files-damaged"):
+    with refusals.refused(DataError, "torchvision reports missing or bad files ("):
         FashionMNIST(tmp_path).records()
 
 
@@ -248,30 +249,30 @@ def test_parquet_errors_name_file_row_and_column(tmp_path):
     write_parquet_set(tmp_path)
     file = tmp_path / "train-00001-of-00002.parquet"
 
-    def refused(key: str, *names: str) -> None:
-        with refusals.refused(key, file.name, *names):
+    def refused(kind: type[FedlitError], *names: str) -> None:
+        with refusals.refused(kind, file.name, *names):
             opened(CIFAR10, tmp_path).records()
 
     pixels = pictures(3, 0)
     write_parquet(file, pixels, [0, 10, 12])
-    refused("parquet-label-out-of-range", "row 1", "0 to 9", "'label', found 10", "2 such rows")
+    refused(DataError, "row 1", "0 to 9", "'label', found 10", "2 such rows")
     write_parquet(file, pixels, [0, 1, None])
-    refused("parquet-label-out-of-range", "row 2", "found -1", "1 such")
+    refused(DataError, "row 2", "found -1", "1 such")
     write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), b"no image", None])
-    refused("parquet-image-damaged", "row 1: 'img'")
+    refused(DataError, "row 1: 'img'")
     write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), None, None])
-    refused("parquet-image-damaged", "row 1: 'img'")
+    refused(DataError, "row 1: 'img'")
     write_parquet(file, pixels, [0, 1, 2], label="coarse")
-    refused("parquet-columns", "'img', 'coarse'")
+    refused(DataError, "'img', 'coarse'")
     pq.write_table(pa.table({"img": ["a"], "label": [1]}), file)
-    refused("parquet-image-not-bytes", "'img'", "found string")
+    refused(DataError, "'img'", "found string")
     pq.write_table(pa.table({"img": [{"bytes": b"a"}], "label": ["cat"]}), file)
-    refused("parquet-label-not-integer", "'label', found string")
+    refused(DataError, "'label', found string")
 
 
 def test_an_unknown_number_is_refused_without_names(tmp_path):
     write_parquet_set(tmp_path, first=-1)
-    with refusals.refused("parquet-label-out-of-range", "row 0", "'label'", "found -1"):
+    with refusals.refused(DataError, "row 0", "'label'", "found -1"):
         ParquetImages(tmp_path).records()
 
 

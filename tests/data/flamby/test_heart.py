@@ -14,6 +14,7 @@ from small_heart import SIZES, lines_of, write_folder
 
 import fedlit
 from fedlit.aggregators import FedAvg, Scaffold
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import FedHeartDisease
 from fedlit.models import LogisticRegression
 from fedlit.predictions.table import read
@@ -94,10 +95,10 @@ def test_a_batch_has_rows_and_labels(data):
 @pytest.mark.parametrize(
     ("line", "mistake"),
     [
-        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", ("heart-cell-not-a-number", "va.data, line 18", "column 4", "'x'")),
-        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", ("heart-category-unknown", "line 18", "column 3", "found 5")),
-        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", ("heart-category-unknown", "line 18", "column 7", "found 9")),
-        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", ("heart-file-not-a-table", "va.data", "expected 14")),
+        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", (DataError, "va.data, line 18", "column 4", "'x'")),
+        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", (DataError, "line 18", "column 3", "found 5")),
+        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", (DataError, "line 18", "column 7", "found 9")),
+        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", (DataError, "va.data", "expected 14")),
     ],
 )  # fmt: skip
 def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, mistake):
@@ -106,16 +107,16 @@ def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, mistake):
 
 
 def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
-    with refused("heart-root-missing"):
+    with refused(DataError, "data.root is missing"):
         FedHeartDisease()
-    with refused("heart-file-missing", "processed.cleveland.data", "an empty folder"):
+    with refused(MissingFileError, "processed.cleveland.data", "an empty folder"):
         FedHeartDisease(tmp_path).setup()
-    with refused("heart-file-missing", "no such folder"):
+    with refused(MissingFileError, "no such folder"):
         FedHeartDisease(tmp_path / "gone").setup()
     for lines, said in (
-        ([""], ("heart-file-not-a-table", "expected 14")),
-        (["1;2;3"], ("heart-column-count", "expected 14", "found 1")),
-        (lines_of("va")[:3], ("heart-too-few-rows", "va.data", "found 3")),
+        ([""], (DataError, "expected 14")),
+        (["1;2;3"], (DataError, "expected 14", "found 1")),
+        (lines_of("va")[:3], (DataError, "va.data", "found 3")),
     ):
         with refused(*said):
             FedHeartDisease(write_folder(tmp_path, va=lines)).setup()

@@ -6,6 +6,7 @@ import pytest
 from refusals import refused
 from small_isic import ROWS, write_folder
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import FedISIC2019
 
 
@@ -54,17 +55,17 @@ def test_the_split_file_may_lie_elsewhere(tmp_path):
     (tmp_path / "flamby").mkdir()
     moved = (root / "train_test_split").rename(tmp_path / "flamby" / "train_test_split")
     assert len(opened(root, split_file=moved).records().names) == 120
-    with refused("isic-split-file-missing", "train_test_split", "images", "ISIC_2019"):
+    with refused(MissingFileError, "train_test_split", "images", "ISIC_2019"):
         opened(root).records()
-    with refused("image-files-missing", "120 of 120", "absent"):
+    with refused(MissingFileError, "120 of 120", "absent"):
         opened(tmp_path / "absent", split_file=moved).records()
     moved.write_text(moved.read_text().replace(",1,1,train,", ",1,7,train,"))
-    with refused("label-file-cell-invalid", "line 3"):  # before the images, which may be elsewhere too
+    with refused(DataError, "line 3"):  # before the images, which may be elsewhere too
         opened(tmp_path / "absent", split_file=moved).records()
 
 
 def test_missing_folders_are_told(tmp_path):
-    with refused("isic-split-file-missing", "no such folder", "expected FLamby's train_test_split"):
+    with refused(MissingFileError, "no such folder", "expected FLamby's train_test_split"):
         opened(tmp_path / "gone").records()
-    with refused("isic-root-missing", "expected FLamby's train_test_split"):
+    with refused(DataError, "expected FLamby's train_test_split"):
         FedISIC2019()

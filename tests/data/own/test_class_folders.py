@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 from refusals import refused
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import ClassFolders
 
 
@@ -95,7 +96,7 @@ def test_a_class_may_be_called_mask(tmp_path):
 def test_one_picture_of_two_patients_is_an_error(tmp_path, names):
     root = write(tmp_path / "x", names)
     (root / names[-1]).write_bytes((root / names[0]).read_bytes())
-    with refused("duplicate-images", "belong to more than one patient", names[0], names[-1]):
+    with refused(DataError, "belong to more than one patient", names[0], names[-1]):
         opened(root).records()
     with pytest.warns(UserWarning, match="belong to more than one patient"):
         opened(root, duplicates="allow").records()
@@ -110,17 +111,13 @@ def test_a_check_opens_folders_of_classes(tmp_path, fedlit_cli):
 
 
 REFUSED = {
-    "no root": (["A/1.png"], {"root": None}, ("class-folders-root-missing",)),
-    "one class": (["A/1.png"], {}, ("class-folders-missing", "'A'")),
-    "images and masks": (["images/1.png", "masks/1.png"], {}, ("class-folders-of-masks", "'masks'")),
-    "splits and classes": (["train/A/1.png", "B/1.png"], {}, ("split-and-class-folders",)),
-    "no pattern": (FLAT, {"patient": "person("}, ("patient-pattern-invalid",)),
-    "no group": (FLAT, {"patient": "person"}, ("patient-pattern-groups", "found 0")),
-    "another name": (
-        FLAT,
-        {"patient": r"pers(\d+)"},
-        ("patient-pattern-unmatched", "24 of 24", "'NORMAL/person0_0.png'"),
-    ),
+    "no root": (["A/1.png"], {"root": None}, (DataError,)),
+    "one class": (["A/1.png"], {}, (MissingFileError, "'A'")),
+    "images and masks": (["images/1.png", "masks/1.png"], {}, (DataError, "'masks'")),
+    "splits and classes": (["train/A/1.png", "B/1.png"], {}, (DataError,)),
+    "no pattern": (FLAT, {"patient": "person("}, (DataError,)),
+    "no group": (FLAT, {"patient": "person"}, (DataError, "found 0")),
+    "another name": (FLAT, {"patient": r"pers(\d+)"}, (DataError, "24 of 24", "'NORMAL/person0_0.png'")),
 }
 
 
@@ -134,7 +131,7 @@ def test_what_is_refused(tmp_path, case):
 
 def test_empty_and_absent_folders(tmp_path):
     (write(tmp_path / "x", FLAT) / "EMPTY").mkdir()
-    with refused("class-folder-without-images", "EMPTY", "an empty folder"):
+    with refused(MissingFileError, "EMPTY", "an empty folder"):
         opened(tmp_path / "x")
-    with refused("class-folders-root-invalid", "gone", "no such folder"):
+    with refused(MissingFileError, "gone", "no such folder"):
         opened(tmp_path / "gone")

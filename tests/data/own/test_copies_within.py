@@ -8,6 +8,7 @@ import pytest
 import refusals
 from own_tables import people, picture, write_table
 
+from fedlit.core.errors import DataError
 from fedlit.data import Organisations
 
 SITES = ["north"] * 20 + ["south"] * 20
@@ -19,11 +20,11 @@ opened = partial(own_tables.opened, site="site", image_size=32)
 
 def test_copies_at_two_sites_of_one_table_are_refused(tmp_path):
     table = write_table(tmp_path, people(site=SITES), COPIES)
-    with refusals.refused("duplicate-images", "'ours'", "png and") as refused:
+    with refusals.refused(DataError, "'ours'", "png and") as refused:
         opened(table).setup()
     (drawn,) = (tmp_path / "cache").glob("pairs-*.png")
     assert str(drawn) in str(refused.value)
-    with refusals.refused("duplicate-images", "6 images of 'ours'"):
+    with refusals.refused(DataError, "6 images of 'ours'"):
         Organisations({"ours": opened(table)}, image_size=32, cache_dir=str(tmp_path / "cache")).setup()
 
 
@@ -41,7 +42,7 @@ def test_two_pictures_of_one_patient_may_be_equal(tmp_path):
 
 
 def test_without_patients_every_copy_is_one_too_many(tmp_path):
-    with refusals.refused("duplicate-images", "'ours'"):
+    with refusals.refused(DataError, "'ours'"):
         opened(write_table(tmp_path, people(site=SITES), {1: picture(0)}), patient=None).setup()
 
 

@@ -5,6 +5,7 @@ import pytest
 from own_tables import data_check, opened, people, write_table
 from refusals import refused
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.own.proposal import propose
 
 WORDS = ["train"] * 24 + ["holdout"] * 16
@@ -39,9 +40,9 @@ def test_one_may_say_what_words_mean(tmp_path, fedlit_cli):
     data.setup()
     held = data.assignment.query("split == 'test'")
     assert sorted(held["image"]) == sorted(f"{n}.png" for n in range(24, 40))
-    with refused("split-meaning-unknown", "'holdout'", "train", "'tset'"):
+    with refused(DataError, "'holdout'", "train", "'tset'"):
         opened(table, split="split", splits={"holdout": "tset"})
-    with refused("splits-without-column"):
+    with refused(DataError, "data.splits"):
         opened(table, splits={"holdout": "test"})
 
 
@@ -67,7 +68,7 @@ def test_a_list_of_ids_is_the_test_set(tmp_path, ids):
     (tmp_path / "test.txt").write_text("\n".join([*ids, ""]))
     data = opened(table, test=tmp_path / "test.txt")
     if "14.png" in ids:  # one image of a patient, whose other one would be trained on
-        with refused("patient-in-several-splits", "'p7'", "and train_val"):
+        with refused(DataError, "'p7'", "and train_val"):
             data.setup()
         return
     data.setup()
@@ -79,14 +80,14 @@ def test_a_list_of_ids_is_the_test_set(tmp_path, ids):
 def test_what_a_list_names_in_vain_is_refused(tmp_path):
     table = write_table(tmp_path, people())
     (tmp_path / "test.txt").write_text("p12\n\nq99\n")
-    with refused("list-entry-unknown", "test.txt, line 3", "ours.csv", "'q99'"):
+    with refused(DataError, "test.txt, line 3", "ours.csv", "'q99'"):
         opened(table, test=tmp_path / "test.txt").setup()
     (tmp_path / "test.txt").write_text("\n")
-    with refused("list-file-empty", "test.txt"):
+    with refused(DataError, "test.txt"):
         opened(table, test=tmp_path / "test.txt").setup()
-    with refused("test-list-with-official-split"):
+    with refused(DataError, "data.test"):
         opened(table, test=tmp_path / "test.txt", official_split=False)
-    with refused("list-file-missing", "none.txt"):
+    with refused(MissingFileError, "none.txt"):
         opened(table, test=tmp_path / "none.txt").setup()
 
 

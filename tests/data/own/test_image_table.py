@@ -12,6 +12,7 @@ from own_tables import picture
 from PIL import Image
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
 from fedlit.data.own.proposal import propose
 from fedlit.data.own.table_formats import read_any_table, typed
@@ -98,7 +99,7 @@ def test_tables_that_are_no_text(tmp_path):
         pd.testing.assert_frame_equal(found.table, expected.table)
     bad = tmp_path / "bad.parquet"
     frame.assign(pid=["", *frame["pid"][1:]]).to_parquet(bad)
-    with refused("label-file-cell-empty", "bad.parquet, row 1", "column 'pid'", "1 such lines"):
+    with refused(DataError, "bad.parquet, row 1", "column 'pid'", "1 such lines"):
         opened(bad).read()
 
 
@@ -110,14 +111,14 @@ def test_a_spreadsheet(tmp_path):
     data = opened(tmp_path / "ours.xlsx")
     np.testing.assert_array_equal(data.records().labels, expected.labels)
     assert data.notes[0] == "ours.xlsx: a spreadsheet, 'Sheet1'"
-    with refused("cell-without-meaning", "ours.xlsx, line 2", "column 'dose'", "a label", "'0.5'"):
+    with refused(DataError, "ours.xlsx, line 2", "column 'dose'", "a label", "'0.5'"):
         opened(tmp_path / "ours.xlsx", labels=["dose"]).read()
 
 
 def test_a_spreadsheet_without_its_package(tmp_path, monkeypatch):
     (tmp_path / "x.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
     monkeypatch.setattr(pd, "read_excel", lambda *_, **__: (_ for _ in ()).throw(ImportError("xlrd")))
-    with refused("spreadsheet-package-missing", "x.xls", "xlrd"):
+    with refused(ConfigError, "x.xls", "xlrd"):
         read_any_table(tmp_path / "x.xls")
 
 
@@ -207,11 +208,11 @@ def test_lists_of_findings(tmp_path):
     assert data.classes == ("Effusion", "Mass")
     nan = [np.nan, np.nan]
     np.testing.assert_array_equal(data.records().labels, [[1, 1], [0, 0], nan, [0, 0], [0, 1], [0, 0], nan])
-    with refused("finding-unknown", "line 2", "column 'labels'", "'Effusion'"):
+    with refused(DataError, "line 2", "column 'labels'", "'Effusion'"):
         opened(table, **options | {"labels": ["Mass"]}, values=words).read()
-    with refused("no-finding-with-findings", "line 2", "column 'labels'", "'Mass'"):
+    with refused(DataError, "line 2", "column 'labels'", "'Mass'"):
         opened(table, **options, values=words | {"Mass": "negative"}).read()
-    with refused("findings-value-meaning", "'Mass'"):
+    with refused(DataError, "'Mass'"):
         opened(table, **options, values={"Mass": "positive"})
 
 
@@ -223,7 +224,7 @@ def test_patterns_names_without_suffix_and_capital_suffixes(tmp_path):
     for image in ("{study}/{view}.png", "{study}/{view}"):
         data = ImageTable(tmp_path / "t.csv", image=image, labels=["a"])
         assert [Path(file).name for file in data.read_within().files] == ["PA.PNG", "LAT.PNG", "PA.PNG"]
-    with refused("table-image-twice", "t.csv", "image 's1'", "line", "2, 3"):
+    with refused(DataError, "t.csv", "image 's1'", "line", "2, 3"):
         ImageTable(tmp_path / "t.csv", image="study", labels=["a"]).read()
 
 
@@ -249,7 +250,7 @@ def test_harmonised_names_and_organisations(tmp_path):
     data.setup()
     assert data.classes == ("Pleural Effusion",)
     assert list(data.clients) == ["NIH", "Ours"]
-    with refused("label-names-clash", "'Effusion'", "'Pleural Effusion'"):
+    with refused(DataError, "'Effusion'", "'Pleural Effusion'"):
         opened(table, **options | {"labels": ["Effusion", "pleural_effusion"]})
 
 
@@ -262,31 +263,31 @@ def test_a_patient_at_two_sites_is_in_one_split(tmp_path):
 
 
 REFUSED = {
-    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, ("label-file-cell-empty", "ours.csv, line 2", "'clinic'")),
-    "an empty patient": (("1.png,p0,", "1.png,,"), {}, ("label-file-cell-empty", "ours.csv, line 3", "column 'pid'")),
-    "an empty image": (("2.png,", ","), {}, ("label-file-cell-empty", "ours.csv, line 4", "column 'file'")),
-    "an image twice": (("2.png,", "1.png,"), {}, ("table-image-twice", "ours.csv", "image '1.png'", "line", "3, 4")),
-    "a split of another name": (("p0,north,train", "p0,north,third"), {}, ("split-word-unknown", "line 2", "'third'")),
+    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, (DataError, "ours.csv, line 2", "'clinic'")),
+    "an empty patient": (("1.png,p0,", "1.png,,"), {}, (DataError, "ours.csv, line 3", "column 'pid'")),
+    "an empty image": (("2.png,", ","), {}, (DataError, "ours.csv, line 4", "column 'file'")),
+    "an image twice": (("2.png,", "1.png,"), {}, (DataError, "ours.csv", "image '1.png'", "line", "3, 4")),
+    "a split of another name": (("p0,north,train", "p0,north,third"), {}, (DataError, "line 2", "'third'")),
     "a label of another name": (
         ("p0,north,train,1,no", "p0,north,train,1,maybe"), {},
-        ("cell-without-meaning", "line 2", "column 'Mass'", "'maybe'", "{maybe: positive}"),
+        (DataError, "line 2", "column 'Mass'", "'maybe'", "{maybe: positive}"),
     ),
-    "a row that is too long": (("train,1,no,0.5", "train,1,no,0.5,7"), {}, ("table-cell-count", "line 2", "found 8")),
-    "a column twice": (("Edema,Mass", "Mass,Mass"), {}, ("table-header-repeated", "'Mass'")),
-    "an open quote": (("3.png", '"3.png'), {}, ("table-quote-open", "line 5")),
-    "an image elsewhere": (("3.png", "../../3.png"), {}, ("image-name-outside-root", "'../../3.png'")),
-    "no such column": (("p0", "p0"), {"patient": "pidd"}, ("table-column-missing", "'pidd'")),
-    "no such label": (("p0", "p0"), {"labels": ["Edma"]}, ("table-column-missing", "'Edma'")),
-    "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, ("table-column-missing", "'study'")),
-    "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, ("view-unknown", "clinic 'nort'")),
-    "no view": (("p0", "p0"), {"views": {"clinic": []}}, ("table-views-empty", "'clinic'")),
-    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, ("argument-type", "values['yes']")),
-    "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, ("policy-label-unknown", "blank", "'Edma'")),
-    "no image": (("p0", "p0"), {"image": ...}, ("table-argument-missing", "image")),
-    "no label": (("p0", "p0"), {"labels": ...}, ("table-labels-missing",)),
-    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, ("separator-empty",)),
-    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, ("table-labels-repeated",)),
-    "no folder": (("p0", "p0"), {"root": "nowhere"}, ("data-root-not-a-folder", "nowhere", "no such folder")),
+    "a row that is too long": (("train,1,no,0.5", "train,1,no,0.5,7"), {}, (DataError, "line 2", "found 8")),
+    "a column twice": (("Edema,Mass", "Mass,Mass"), {}, (DataError, "'Mass'")),
+    "an open quote": (("3.png", '"3.png'), {}, (DataError, "line 5")),
+    "an image elsewhere": (("3.png", "../../3.png"), {}, (DataError, "'../../3.png'")),
+    "no such column": (("p0", "p0"), {"patient": "pidd"}, (DataError, "'pidd'")),
+    "no such label": (("p0", "p0"), {"labels": ["Edma"]}, (DataError, "'Edma'")),
+    "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, (DataError, "'study'")),
+    "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, (DataError, "clinic 'nort'")),
+    "no view": (("p0", "p0"), {"views": {"clinic": []}}, (DataError, "'clinic'")),
+    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, (ConfigError, "values['yes']")),
+    "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, (DataError, "blank", "'Edma'")),
+    "no image": (("p0", "p0"), {"image": ...}, (DataError, "image")),
+    "no label": (("p0", "p0"), {"labels": ...}, (DataError,)),
+    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, (DataError,)),
+    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, (DataError,)),
+    "no folder": (("p0", "p0"), {"root": "nowhere"}, (MissingFileError, "nowhere", "no such folder")),
 }  # fmt: skip
 
 
@@ -302,15 +303,15 @@ def test_what_is_odd_is_said_with_line_and_column(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    ("content", "key"),
-    [(b"", "table-empty"), (b"a,b\n", "table-without-rows"),
-     (b"PK\3\4\0\0", "table-not-text"), (b"a,b\n\n\n", "table-without-rows")],
+    ("content", "kind"),
+    [(b"", DataError), (b"a,b\n", DataError),
+     (b"PK\3\4\0\0", DataError), (b"a,b\n\n\n", DataError)],
 )  # fmt: skip
-def test_what_is_no_table(tmp_path, content, key):
+def test_what_is_no_table(tmp_path, content, kind):
     (tmp_path / "t.csv").write_bytes(content)
-    with refused(key):
+    with refused(kind):
         read_any_table(tmp_path / "t.csv")
-    with refused("image-table-missing", "no such file"):
+    with refused(MissingFileError, "no such file"):
         read_any_table(tmp_path / "u.csv")
 
 
@@ -361,15 +362,15 @@ def test_what_is_proposed_of_findings_views_and_labels(tmp_path):
 
 def test_a_proposal_that_cannot_be_made_says_why(tmp_path):
     table = write(tmp_path, [("0.png", "p0", "word"), ("1.png", "p1", "other")], "file,pid,remark")
-    with refused("proposal-no-labels"):
+    with refused(ConfigError, "no column has labels such as 1, 0, -1, yes, no, positive,"):
         propose(table, tmp_path / "images")
     (tmp_path / "t.csv").write_text("a,b\nz,yes\ny,no\n")
-    with refused("proposal-no-combination-names-images", "'0.png'"):
+    with refused(ConfigError, "'0.png'"):
         propose(tmp_path / "t.csv", tmp_path / "images")
     (tmp_path / "empty").mkdir()
-    with refused("proposal-without-images", "empty"):
+    with refused(ConfigError, "empty"):
         propose(table, tmp_path / "empty")
-    with refused("proposal-root-missing", "gone"):
+    with refused(ConfigError, "gone"):
         propose(table, tmp_path / "gone")
 
 
@@ -389,4 +390,4 @@ def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli
     assert code == 1
     assert "7.png (ours.csv, line 9)" in out
     assert "labels: [Mass]\n" in out
-    fedlit_cli(f"data check {table} --root {tmp_path / 'nowhere'}").refused("proposal-root-missing", "nowhere", code=2)
+    fedlit_cli(f"data check {table} --root {tmp_path / 'nowhere'}").refused("nowhere", code=2)

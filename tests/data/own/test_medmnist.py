@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 from refusals import refused
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import MedMNIST, NIHChestXray14
 
 SIZES = {"train": 40, "val": 8, "test": 12}
@@ -72,23 +73,23 @@ def test_names_of_ones_own_and_another_size(tmp_path):
 
 
 def test_what_is_refused(tmp_path):
-    with refused("medmnist-file-not-given"):
+    with refused(DataError, "data.file is missing"):
         MedMNIST()
-    with refused("medmnist-file-missing", "gone.npz"):
+    with refused(MissingFileError, "gone.npz"):
         opened(tmp_path / "gone.npz")
     (tmp_path / "x.npz").write_bytes(b"no archive")
-    with refused("medmnist-file-damaged", "x.npz"):
+    with refused(DataError, "x.npz"):
         opened(tmp_path / "x.npz")
     np.savez(tmp_path / "y.npz", train_images=np.zeros((2, 28, 28)))
-    with refused("medmnist-array-missing", "'train_images'", "train_labels"):
+    with refused(DataError, "'train_images'", "train_labels"):
         opened(tmp_path / "y.npz")
     solid = write(tmp_path / "organmnist3d.npz", train_images=np.zeros((40, 28, 28, 28), np.uint8))
-    with refused("medmnist-array-shapes"):
+    with refused(DataError, "_images [N, height, width] or [N, height, width, 3] and"):
         opened(solid)
     file = write(tmp_path / "pneumoniamnist.npz", categories=5)
-    with refused("medmnist-label-range", "to 1", "0 to 4", "'normal'"):
+    with refused(DataError, "to 1", "0 to 4", "'normal'"):
         opened(file).records()
-    with refused("medmnist-label-count", "expected 14", "found 1"):
+    with refused(DataError, "expected 14", "found 1"):
         opened(write(tmp_path / "chestmnist.npz", labels=14), labels=["a"])
-    with refused("class-unknown", "data.classes", "'x'"):
+    with refused(DataError, "data.classes", "'x'"):
         opened(write(tmp_path / "two.npz"), classes=["x"])

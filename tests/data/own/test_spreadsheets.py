@@ -7,6 +7,7 @@ import pytest
 from own_tables import people, picture, write_columns
 from refusals import refused
 
+from fedlit.core.errors import DataError
 from fedlit.data import ImageTable
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.own.cells import joined_labels
@@ -27,7 +28,7 @@ def of_doses(tmp_path, cells):
 
 @pytest.mark.parametrize("cells", [["1,234", "450"], ["-2,450", "12,000,000"], ["310", "1,020"]])
 def test_a_comma_that_may_be_a_point_is_refused(tmp_path, cells):
-    with refused("number-of-two-readings", "ours.csv, line", "'dose'", " or "):
+    with refused(DataError, "ours.csv, line", "'dose'", " or "):
         of_doses(tmp_path, cells)
     assert is_numeric(cells) == ""
 
@@ -50,7 +51,7 @@ def test_signs_by_which_excel_marks_text_are_no_part_of_an_id(tmp_path, marked):
 def test_a_failed_formula_is_nobody(tmp_path, word, column):
     columns = people(4, clinic=["north"] * 4)
     columns[column][2] = word
-    with refused("xray-cell-unexpected", "ours.csv, line 4", column, word):
+    with refused(DataError, "ours.csv, line 4", column, word):
         reading(write_columns(tmp_path / "ours.csv", columns), site="clinic")
 
 
@@ -58,7 +59,7 @@ def test_a_failed_formula_is_nobody(tmp_path, word, column):
 def test_an_id_that_was_rounded_is_refused(tmp_path, cell):
     columns = people(4)
     columns["patient"][1] = f'"{cell}"'
-    with refused("xray-cell-unexpected", "line 3", "patient", cell):
+    with refused(DataError, "line 3", "patient", cell):
         reading(write_columns(tmp_path / "ours.csv", columns))
 
 
@@ -72,7 +73,7 @@ def test_an_id_that_was_rounded_is_refused(tmp_path, cell):
 )
 def test_a_table_without_a_header_is_refused(tmp_path, rows):
     (tmp_path / "ours.csv").write_text("\n".join(rows) + "\n")
-    with refused("table-header-is-data", "ours.csv", "header", rows[0].split(",")[0]):
+    with refused(DataError, "ours.csv", "header", rows[0].split(",")[0]):
         read_any_table(tmp_path / "ours.csv")
 
 
@@ -113,7 +114,7 @@ def test_lists_as_python_and_json_write_them(tmp_path, lists, classes):
 @pytest.mark.parametrize("name", ["ours.xls", "ours.xlsx"])
 def test_what_is_only_called_a_spreadsheet_is_named(tmp_path, content, name):
     (tmp_path / name).write_bytes(content)
-    with refused("spreadsheet-is-text", name, "web page" if b"<" in content else "text"):
+    with refused(DataError, name, "web page" if b"<" in content else "text"):
         read_any_table(tmp_path / name)
 
 
@@ -131,7 +132,7 @@ def test_another_encoding_is_read_by_name_and_never_as_garbage(tmp_path, encodin
     columns = people(12, clinic=[hospital] * 12)
     table = write_columns(tmp_path / "ours.csv", columns)
     table.write_bytes(table.read_text(encoding="utf-8").encode(encoding))
-    with refused("table-encoding-foreign", "ours.csv", "data.encoding", guess):
+    with refused(DataError, "ours.csv", "data.encoding", guess):
         reading(table, site="clinic")
     assert set(reading(table, site="clinic", encoding=encoding).sites) == {hospital}
 
@@ -145,9 +146,9 @@ def test_single_letters_of_western_europe_need_no_name(tmp_path, hospital):
 
 def test_an_encoding_that_does_not_fit_is_refused(tmp_path):
     table = write_columns(tmp_path / "ours.csv", people(4, clinic=["Müller"] * 4))
-    with refused("table-encoding-unknown", "data.encoding", "'chinese-2'"):
+    with refused(DataError, "data.encoding", "'chinese-2'"):
         read_any_table(table, encoding="chinese-2")
-    with refused("table-not-of-encoding", "line 2", "ascii"):
+    with refused(DataError, "line 2", "ascii"):
         read_any_table(table, encoding="ascii")
 
 
@@ -185,7 +186,7 @@ def test_rows_of_one_image_are_joined(rule, expected):
 def test_a_row_for_each_box_or_reader(tmp_path):
     columns = {"file": ["0.png", "1.png", "0.png", "0.png"], "patient": ["a", "b", "a", "a"], "Edema": list("1000")}
     table = write_columns(tmp_path / "ours.csv", columns)
-    with refused("table-image-twice", "'0.png'", "data.rows"):
+    with refused(DataError, "'0.png'", "data.rows"):
         reading(table)
     boxes, votes = reading(table, rows="any"), reading(table, rows="vote")
     assert boxes.names.tolist() == votes.names.tolist() == ["0.png", "1.png"]
@@ -193,5 +194,5 @@ def test_a_row_for_each_box_or_reader(tmp_path):
     assert boxes.patients.tolist() == ["a", "b"]
     assert "4 rows are of 2 images of ours: a label is positive if one of them is" in boxes.notes
     columns["patient"][2] = "c"
-    with refused("xray-cell-unexpected", "line 4", "patient", "'c'"):
+    with refused(DataError, "line 4", "patient", "'c'"):
         reading(write_columns(tmp_path / "ours.csv", columns), rows="any")

@@ -144,7 +144,7 @@ def test_site_check_says_what_to_write(tmp_path, fedlit_cli):
     lead = {"class_path": "ImageTable", "init_args": {"table": "none.csv", "image": "File", "labels": CLASSES}}
     whole.write_text(yaml.safe_dump({"data": lead, "model": {"class_path": "ImageClassifier"}, "federation": {}}))
     fedlit_cli(f"site check {site(tmp_path, 'no column', labels=['Edema', 'Mass'])} --config {whole}").refused(
-        "site-classes-differ", "classes: [Edema, Mass, Hernia]", "unlabelled: [Hernia]"
+        "classes: [Edema, Mass, Hernia]", "unlabelled: [Hernia]"
     )
 
 

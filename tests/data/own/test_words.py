@@ -9,6 +9,7 @@ from own_tables import data_check as check
 from own_tables import people, picture, write_columns, write_table
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ImageTable
 
 
@@ -93,7 +94,7 @@ def test_sites_under_one_name(tmp_path):
     merged = {"north ward": "North", "south": "South"}
     given = {"image": "file", "patient": "patient", "site": "site", "labels": ["Edema"]}
     assert set(ImageTable(table, sites=merged, **given).read().sites) == {"North", "South"}
-    with refused("site-without-rows", "ours.csv", "'east'"):
+    with refused(DataError, "ours.csv", "'east'"):
         ImageTable(table, sites={"east": "South", "weat": "x"}, **given).read()
 
 
@@ -120,21 +121,21 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
     labels = read(table, words | {"Age": RANGES}).labels
     np.testing.assert_array_equal(labels[:, 0], [1, 1, 0, 0] * 2)
     np.testing.assert_array_equal(labels[:, 1], [0, 1, 0, 1, -1, np.nan, 1, 0])
-    with refused("cell-without-meaning", "line 6", "column 'Age'", ">= 18 and < 65, < 18, > 65, erwachsen", "'65'"):
+    with refused(DataError, "line 6", "column 'Age'", ">= 18 and < 65, < 18, > 65, erwachsen", "'65'"):
         read(table, words | {"Age": {{">=65": "> 65"}.get(key, key): value for key, value in RANGES.items()}})
-    with refused("cell-without-meaning", "line 6", "column 'Age'", "'65'", "Age: {65", "positive}}"):
+    with refused(DataError, "line 6", "column 'Age'", "'65'", "Age: {65", "positive}}"):
         read(table, words | {"Age": RANGES | {"> 60": "positive"}})  # in two ranges of different meanings
-    with refused("cell-without-meaning", "line 5", "column 'Edema'", "'nein'"):
+    with refused(DataError, "line 5", "column 'Edema'", "'nein'"):
         read(table, {"ja": "positive", "Age": RANGES})
 
 
 @pytest.mark.parametrize(
     ("values", "mistake"),
     [
-        ({"Age": {">= x": "positive"}}, ("range-invalid", "data.values: 'Age'", "'>= x'")),
-        ({"Age": {">= 18": "yes"}}, ("argument-type", "values['Age']['>= 18']", "positive")),
-        ({"Agee": {">= 18": "positive"}}, ("values-column-unknown", "'Agee'")),
-        ({">= 18": "positive"}, ("range-without-column", "'>= 18'", "positive")),
+        ({"Age": {">= x": "positive"}}, (DataError, "data.values: 'Age'", "'>= x'")),
+        ({"Age": {">= 18": "yes"}}, (ConfigError, "values['Age']['>= 18']", "positive")),
+        ({"Agee": {">= 18": "positive"}}, (DataError, "'Agee'")),
+        ({">= 18": "positive"}, (DataError, "'>= 18'", "positive")),
     ],
 )
 def test_values_that_mean_nothing(tmp_path, values, mistake):

@@ -303,7 +303,7 @@ class TestRecognise:
         assert recognise(folder, "NIH") is NIHChestXray14
 
     def test_no_folder(self, folder: Path):
-        with refused("check-root-not-a-folder", "nowhere"):
+        with refused(ConfigError, "nowhere"):
             recognise(folder / "nowhere", "NIH")
 
     def test_like_none(self, tmp_path: Path):
@@ -317,5 +317,5 @@ class TestRecognise:
 
     def test_like_two(self, folder: Path):
         pd.DataFrame().to_csv(folder / "Data_Entry_2017.csv")
-        with refused("data-set-ambiguous", "NIH and like Tiny"):
+        with refused(ConfigError, "NIH and like Tiny"):
             recognise(folder)

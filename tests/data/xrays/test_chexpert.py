@@ -11,6 +11,7 @@ from refusals import refused
 from small_chexpert import COLUMNS, line, write_folder
 from two_organisations import small_phantom
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import Organisations
 from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.chexpert import CheXpert
@@ -70,9 +71,9 @@ def test_label_files_that_are_not_asked_for_are_not_read(tmp_path):
     assert {name.split("/")[0] for name in found[None]} == {"train", "valid", "test"}
     (root / "valid.csv").unlink()
     assert open_folder(root, parts=("train",)).read().names.tolist() == found["train",]
-    with refused("chexpert-parts-without-official-split", "train"):
+    with refused(DataError, "train"):
         open_folder(root, parts=("train",), official_split=True)
-    with refused("chexpert-file-missing", "valid.csv"):
+    with refused(MissingFileError, "valid.csv"):
         open_folder(root, parts=("val",)).read()
 
 
@@ -152,7 +153,7 @@ def test_the_official_split_on_request(tmp_path):
 
 
 def test_wrong_arguments_are_refused(tmp_path):
-    with refused("chexpert-views-empty", "views", "frontal", "lateral"):
+    with refused(DataError, "views", "frontal", "lateral"):
         open_folder(tmp_path, views=())
 
 
@@ -161,17 +162,17 @@ def test_label_files_that_are_needed_are_named(tmp_path):
     root = tmp_path / "CheXpert-v1.0-small"
     (root / "valid.csv").unlink()
     assert len(open_folder(root).read().names) == 20
-    with refused("chexpert-file-missing", "small", "valid.csv"):
+    with refused(MissingFileError, "small", "valid.csv"):
         open_folder(root, official_split=True).records()
     (root / "train.csv").unlink()
-    with refused("chexpert-file-missing", "train.csv"):
+    with refused(MissingFileError, "train.csv"):
         open_folder(root).read()
 
 
 def test_an_image_in_two_files_is_refused(tmp_path):
     root = write_folder(tmp_path)
     replace_in(root / "valid.csv", "CheXpert-v1.0-small/valid/patient64541", "other/train/patient00001")
-    with refused("xray-rows-twice", "train/patient00001/study1/view1"):
+    with refused(DataError, "train/patient00001/study1/view1"):
         open_folder(root).read()
 
 
@@ -179,7 +180,7 @@ def test_no_image_of_the_views_is_refused(tmp_path):
     root = write_folder(tmp_path)
     text = (root / "train.csv").read_text().splitlines()
     (root / "train.csv").write_text("\n".join(row for row in text if "lateral" not in row))
-    with refused("chexpert-views-without-images", "lateral", "among 25"):
+    with refused(DataError, "lateral", "among 25"):
         open_folder(root, views=["lateral"]).read()
 
 
@@ -247,5 +248,5 @@ def test_copies_under_organisations_are_trained_on_too_and_in_no_test(tmp_path):
 
 
 def test_an_unknown_label_to_upsample_is_refused(tmp_path):
-    with refused("class-unknown", "data.upsample", "'Heart'"):
+    with refused(DataError, "data.upsample", "'Heart'"):
         open_folder(tmp_path, upsample=["Heart"])

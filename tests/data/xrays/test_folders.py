@@ -11,6 +11,7 @@ import small_nih
 import small_padchest
 from refusals import refused
 
+from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.data import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest, VinDrCXR
 from fedlit.data.xrays.check import recognise
 from fedlit.data.xrays.folders import home
@@ -43,7 +44,7 @@ def test_a_level_too_high_or_too_low_is_found(tmp_path, case):
 def test_two_downloads_in_a_folder_are_named(tmp_path):
     for name in ("one", "two"):
         small_nih.write_folder(tmp_path / name, patients=2)
-    with refused("several-data-set-folders", "one", "two"):
+    with refused(DataError, "one", "two"):
         NIHChestXray14(tmp_path)
 
 
@@ -79,7 +80,7 @@ def test_the_long_tail_of_physionet(tmp_path):
     (folder / "train.csv").write_text("\n".join(",".join([line[0], *line[3:]]) for line in lines))  # no other ids
     again = MIMICCXRLT(root, labels_file=str(folder / "train.csv"), views=views).read()
     assert len(again.names) == 40
-    with refused("cxr-lt-files-missing", "train.csv, development.csv, test.csv", "name", "cxr-lt-2023"):
+    with refused(MissingFileError, "train.csv, development.csv, test.csv", "name", "cxr-lt-2023"):
         MIMICCXRLT(root, labels_file=str(folder.parent))
 
 
@@ -138,21 +139,21 @@ def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
     (tmp_path / "train").mkdir()
     (tmp_path / "train.csv").write_text(KAGGLE)
     said = "is Kaggle's VinBigData, with boxes of 14 findings in train.csv, not VinDr-CXR"
-    with refused("check-root-of-other-data-set", said):
+    with refused(ConfigError, said):
         recognise(tmp_path)
     for kind in (VinDrCXR, CheXpert):
-        with refused("root-of-other-data-set", said):
+        with refused(MissingFileError, said):
             kind(tmp_path).records()
 
 
 @pytest.mark.parametrize(
     ("kind", "mistake"),
     [
-        (NIHChestXray14, ("nih-label-file-missing", "found 'train.csv'")),
-        (CheXpert, ("label-file-column-missing", "train.csv", "'Path'")),
-        (MIMICCXR, ("mimic-file-missing", "mimic-cxr-2.0.0-metadata.csv.gz")),
-        (PadChest, ("padchest-label-file-missing", "found 'train.csv'")),
-        (VinDrCXR, ("vindr-label-files-missing", "found 'train.csv'")),
+        (NIHChestXray14, (MissingFileError, "found 'train.csv'")),
+        (CheXpert, (DataError, "train.csv", "'Path'")),
+        (MIMICCXR, (MissingFileError, "mimic-cxr-2.0.0-metadata.csv.gz")),
+        (PadChest, (MissingFileError, "found 'train.csv'")),
+        (VinDrCXR, (MissingFileError, "found 'train.csv'")),
     ],
 )
 def test_another_train_csv_is_none_of_the_data_sets(tmp_path, kind, mistake):

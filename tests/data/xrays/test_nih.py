@@ -12,6 +12,7 @@ from PIL import Image
 from refusals import refused
 from small_nih import V2020, write_folder
 
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.nih import NIHChestXray14
 from fedlit.testing import check_data_module
@@ -126,7 +127,7 @@ def test_two_label_files(tmp_path):
 
 
 def test_there_is_no_default_root():
-    with refused("data-root-missing", "Data_Entry_2017"):
+    with refused(DataError, "Data_Entry_2017"):
         NIHChestXray14()
 
 
@@ -135,7 +136,7 @@ def test_blank_lines_do_not_shift_line_numbers(tmp_path):
     replace_in(path, "\n", "\n\n")
     assert len(open_folder(tmp_path).records().names) == 60
     replace_in(path, "Effusion|Mass", "Efusion")
-    with refused("nih-label-unknown", "line 4", "'Efusion'"):
+    with refused(DataError, "line 4", "'Efusion'"):
         open_folder(tmp_path).records()
 
 
@@ -144,13 +145,13 @@ def test_missing_images_are_counted_and_named(tmp_path):
     for path in (tmp_path / "images_002" / "images").iterdir():
         path.unlink()
     names = "'00000001_001.png', '00000005_001.png', '00000009_001.png', ... (5 in all)"
-    with refused("images-missing", "5 of 60 images in", names, "images_001/images"):
+    with refused(MissingFileError, "5 of 60 images in", names, "images_001/images"):
         open_folder(tmp_path).records()
 
 
 def test_no_image_folder_is_refused(tmp_path):
     (write_folder(tmp_path) / "images").rename(tmp_path / "pictures")
-    with refused("nih-image-folders-missing"):
+    with refused(MissingFileError, "found no folder of images"):
         open_folder(tmp_path).records()
 
 
@@ -159,21 +160,21 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
     tests, others = tmp_path / "test_list.txt", tmp_path / "train_val_list.txt"
     good = tests.read_text()
     tests.write_text(good + "99999999_000.png\n")
-    with refused("nih-split-name-unknown", "test_list.txt, line 16: '99999999_000.png'", "Data_Entry_2017_v2020"):
+    with refused(DataError, "test_list.txt, line 16: '99999999_000.png'", "Data_Entry_2017_v2020"):
         open_folder(tmp_path).records()
     tests.write_text(good + "00000001_000.png\n")
-    with refused("nih-splits-overlap", "test_list.txt: 1", "'00000001_000.png'"):
+    with refused(DataError, "test_list.txt: 1", "'00000001_000.png'"):
         open_folder(tmp_path).records()
     tests.write_text("\n".join(good.split()[1:]))
-    with refused("nih-images-without-split", "1 images", "train_val_list.txt nor in test_list.txt"):
+    with refused(DataError, "1 images", "train_val_list.txt nor in test_list.txt"):
         open_folder(tmp_path).records()
     first = good.split()[0]
     tests.write_text("\n".join(good.split()[1:]))
     others.write_text(others.read_text() + f"\n{first}\n")
-    with refused("patient-in-several-splits", "'16'"):
+    with refused(DataError, "'16'"):
         open_folder(tmp_path).setup()
     tests.unlink()
-    with refused("nih-split-list-missing"):
+    with refused(MissingFileError, "test_list.txt"):
         open_folder(tmp_path).records()
 
 
@@ -181,7 +182,7 @@ def test_lists_that_do_not_fit_are_refused(tmp_path):
 def test_an_empty_list(tmp_path, name):
     root = write_folder(tmp_path, lists=True)
     (root / name).write_text("\n\n")
-    with refused("nih-split-list-empty", name):
+    with refused(DataError, name):
         NIHChestXray14(root).read()
 
 

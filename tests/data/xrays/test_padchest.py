@@ -10,6 +10,7 @@ from PIL import Image
 from refusals import refused
 from small_padchest import COLUMNS, FILE, LABELS, PATIENT, write_folder
 
+from fedlit.core.errors import DataError
 from fedlit.data.partition import ByPatient
 from fedlit.data.xrays.padchest import PadChest
 from fedlit.testing import check_data_module
@@ -79,7 +80,7 @@ def test_an_unpacked_label_file_wins_and_two_are_refused(tmp_path):
     (tmp_path / f"{FILE}.gz").write_bytes(b"not even an archive")
     assert open_folder(tmp_path).read().source == tmp_path / FILE
     (tmp_path / "PADCHEST_mine.csv").touch()
-    with refused("padchest-several-label-files", FILE, "'PADCHEST_mine.csv'"):
+    with refused(DataError, FILE, "'PADCHEST_mine.csv'"):
         open_folder(tmp_path).records()
 
 
@@ -154,7 +155,7 @@ def test_phrases_of_ones_own(tmp_path):
     assert named.records().labels[3].tolist() == [1]
     assert PadChest.labels[0] == "atelectasis"
     for findings in ([], ["mass", "Mass"], ["mass", " "]):
-        with refused("padchest-findings-repeated"):
+        with refused(DataError, "data.findings"):
             open_folder(tmp_path, findings=findings)
 
 
@@ -163,14 +164,14 @@ def test_phrases_of_ones_own(tmp_path):
 
 def test_views_that_are_not_there_are_refused(tmp_path):
     write_folder(tmp_path)
-    with refused("view-unknown", "csv", "Projection 'AP horizontal'"):
+    with refused(DataError, "csv", "Projection 'AP horizontal'"):
         open_folder(tmp_path, views=("AP horizontal",)).records()
-    with refused("padchest-views-empty", "'PA'"):
+    with refused(DataError, "'PA'"):
         open_folder(tmp_path, views=())
 
 
 def test_no_physician_at_all_is_refused(tmp_path):
     write_folder(tmp_path)
     (tmp_path / FILE).write_text((tmp_path / FILE).read_text().replace("Physician", "physicist"))
-    with refused("padchest-method-label", "'Physician'", "found 'physicist', 'RNN_model'"):
+    with refused(DataError, "'Physician'", "found 'physicist', 'RNN_model'"):
         open_folder(tmp_path, physician_only=True).records()

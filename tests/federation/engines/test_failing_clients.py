@@ -11,6 +11,7 @@ from refusals import refused
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, Scaffold
+from fedlit.core.errors import TrainingError, WorkerError
 from fedlit.federation.engines import base
 from fedlit.federation.federation import Federation
 
@@ -25,9 +26,9 @@ class Exploding(Aggregator):
 IN_A_WORKER = "training client 'site-1' failed in a worker process(.|\\n)*awkward.py(.|\\n)*this client has had enough"
 FAILURES = {
     # site-1 has 14 images in batches of 4: its fourth batch holds 2
-    "a NaN loss": (lambda: Stumbling(what="nan"), Scaffold, ("loss-not-finite", "'site-1', round 2", "step 4", "nan")),
+    "a NaN loss": (lambda: Stumbling(what="nan"), Scaffold, (TrainingError, "'site-1', round 2", "step 4", "nan")),
     "an infinite update": (ToyNet, Exploding,
-                           ("hook-value-not-finite", "'site-2', round 2: 'boom' of Exploding")),
+                           (TrainingError, "'site-2', round 2: 'boom' of Exploding")),
 }  # fmt: skip
 
 
@@ -55,7 +56,7 @@ def test_an_exception_names_the_client_and_no_state_is_kept(workers, jobs, messa
 def test_a_killed_worker_is_an_error():
     with (
         opened(Federation([], rounds=1), Stumbling(what="kill"), ToyData(), 2) as (session, server),
-        refused("worker-died", "code -9", "federation.workers"),
+        refused(WorkerError, "code -9", "federation.workers"),
     ):
         run(session, server)
 
@@ -67,5 +68,5 @@ def test_a_worker_killed_while_idle_is_an_error_at_the_next_round():
         process = session.engine._pool._workers[1][0]
         os.kill(process.pid, signal.SIGKILL)
         process.join(10)
-        with refused("worker-died", "worker process 1"):
+        with refused(WorkerError, "worker process 1"):
             play_round(session, server, 1)

@@ -174,13 +174,11 @@ def test_started_by_itself_by_torchrun_and_by_fabric_run(tmp_path):
     assert len(set(keys)) == len(keys)
 
 
-def test_an_error_keeps_its_key_on_all_ranks(monkeypatch):
-    monkeypatch.setattr(
-        Engine, "run", raising(TrainingError("client 'site-1': the loss is nan", key="loss-not-finite"))
-    )
+def test_an_error_is_raised_on_all_ranks(monkeypatch):
+    monkeypatch.setattr(Engine, "run", raising(TrainingError("client 'site-1': the loss is nan")))
     engine = object.__new__(FabricEngine)
     engine._own, engine._gather = set(), lambda report: [report, report]
-    with refused("loss-not-finite", "'site-1'"):
+    with refused(TrainingError, "'site-1'"):
         engine.run([], None, None)
 
 

@@ -10,7 +10,7 @@ from refusals import refused
 
 from fedlit.sites.checking import _client
 from fedlit.sites.data import RemoteData
-from fedlit.sites.envelope import Envelope
+from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Leaves, Policy
@@ -148,5 +148,5 @@ def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(i
 @pytest.mark.parametrize("groups", [{"s\x1b[2J": []}, {"sex": ["f\nm"]}, {"": []}, {"sex": [""]}])
 def test_names_that_would_reach_a_terminal_are_refused(groups):
     told = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", groups)
-    with refused("hello-groups-unprintable"):
+    with refused(InvalidMessageError, "expected printable names and values of groups, found"):
         _check_info(told, ["Edema"])

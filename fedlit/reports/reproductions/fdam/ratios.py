@@ -40,8 +40,7 @@ class RatiosReport:
                 rows += self._rows(source, keys["sources"][source], self.root / folder, keys["classes"])
         if not rows:
             raise ConfigError(
-                f"--root {self.root}: expected one or more of {', '.join(self.folders.values())}, found none",
-                key="ratio-folders-missing",
+                f"--root {self.root}: expected one or more of {', '.join(self.folders.values())}, found none"
             )
         table = pd.DataFrame(rows, columns=["source", "images", "class", "ours", "published"])
         table["difference"] = table["ours"] - table["published"]

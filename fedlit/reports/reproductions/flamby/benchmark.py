@@ -52,9 +52,7 @@ class BenchmarkReport:
             ConfigError: The score is unknown.
         """
         if self.score not in SCORES:
-            raise ConfigError(
-                f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}", key="report-score-unknown"
-            )
+            raise ConfigError(f"report.score: expected {' or '.join(SCORES)}, found {self.score!r}")
         published = self._published()
         tests = [column for column in published if column not in ("method", "seed", MEAN)]
         ours = pd.DataFrame(row for run in runs.to_dict("records") for row in self._measured(run, tests))
