@@ -18,7 +18,6 @@ import yaml
 from fedlit.core.system import documents
 from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
 from fedlit.experiment.custom import custom_code
-from fedlit.tracking.addresses import scalars
 
 KEY = re.compile(r'Parser key "([^"]+)"')
 OWNER = re.compile(r".*class_path '([\w.]+)'")
@@ -63,17 +62,18 @@ class Sources:
         """
         path = key.split(".")
         paths = [path[:length] for length in range(len(path), 0, -1)] if words else [path]
-        entries = [(file, entry) for p in paths for file in self.files if (entry := _find(_composed(file), p))]
+        read = [document for document in map(_document, self.files) if document]
+        entries = [(document, entry) for p in paths for document in read if (entry := document.entry(p))]
         for word in words:
             if any(word in (option.lstrip("-"), *re.split(r"[^\w]+", option)) for option in self.argv):
                 return "command line"
-            for file, entry in entries:
-                for node in scalars(entry[1]):
+            for document, entry in entries:
+                for node in documents.scalars(entry[1]):
                     if node.value == word:
-                        return f"{file}, line {node.start_mark.line + 1}"
+                        return document.place(node)
         if any(re.split(r"[=+]", option)[0] == f"--{key}" for option in self.argv):
             return "command line"
-        return next((f"{file}, line {entry[0].start_mark.line + 1}" for file, entry in entries), "")
+        return next((document.place(entry[0]) for document, entry in entries), "")
 
     def problem(self) -> Exception | None:
         """Return the first error of reading the files, or None if all can be read."""
@@ -102,7 +102,7 @@ class SweepSources(Sources):
         """Return the place of a key, searching the sections of the sweep first."""
         settings = list(self._settings())
         for word in words:
-            for node in (n for entry, value in settings for n in (entry, *scalars(value))):
+            for node in (n for entry, value in settings for n in (entry, *documents.scalars(value))):
                 if word in (node.value, node.value.rpartition(".")[2]):
                     return f"{self.file}, line {node.start_mark.line + 1}"
         for entry, _ in settings if not words else ():
@@ -113,9 +113,9 @@ class SweepSources(Sources):
 
     def _settings(self) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
         """Yield keys and values of the sections that made the run, the overriding ones first."""
-        node = _composed(self.file) if self.file else None
+        document = _document(self.file) if self.file else None
         for section in (["grid"], ["cases", self.case, "ranges"], ["ranges"], ["cases", self.case], ["set"]):
-            entry = _find(node, section)
+            entry = document.entry(section) if document else None
             yield from entry[1].value if entry and isinstance(entry[1], yaml.MappingNode) else ()
 
 
@@ -217,20 +217,9 @@ def _members(path: str) -> list[str]:
     return constructor_arguments(getattr(home, name)) if hasattr(home, name) else dir(home)
 
 
-def _composed(file: Path) -> yaml.Node | None:
+def _document(file: Path) -> documents.Document | None:
+    """Return a file's content, or None if it cannot be read, which is reported before all else."""
     try:
-        text = documents.text_of(file)
-        documents.check_text(text)
-        return yaml.compose(text, documents.Loader)
-    except (OSError, yaml.YAMLError):
+        return documents.read_file(file)
+    except (OSError, documents.DocumentError):
         return None
-
-
-def _find(node: yaml.Node | None, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
-    """Return the nodes of a dotted key and of its value; ``init_args`` may be between its parts."""
-    if not isinstance(node, yaml.MappingNode):
-        return None
-    for key, value in node.value:
-        if key.value == path[0]:
-            return _find(value, path[1:]) if len(path) > 1 else (key, value)
-    return next((_find(value, path) for key, value in node.value if key.value == "init_args"), None)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from lightning.pytorch import LightningModule
 from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.core.system.argument_types import fits
 from fedlit.core.system.typed import Mistyped, Table, built, class_paths
 
@@ -60,7 +60,7 @@ def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
     notes: dict[str, Any] = {}
     for name, text in texts.items():
         try:
-            notes[name] = text if name in PLAIN else json.loads(text)
+            notes[name] = text if name in PLAIN else documents.parse_json(text)
         except ValueError as error:
             raise ConfigError(f"{file}: note {name!r}: expected JSON, found other text ({error}); {AGAIN}") from error
     for name in ("classes", *KINDS):
@@ -92,9 +92,9 @@ def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         ConfigError: The note ``config`` is not a configuration of a run.
     """
     try:
-        config = yaml.safe_load(notes["config"])
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{file}: note 'config': expected YAML, found other text ({error}); {AGAIN}") from error
+        config = documents.parse(notes["config"])
+    except documents.DocumentError as error:
+        raise ConfigError(f"{file}: note 'config': {error}; {AGAIN}") from error
     model = config.get("model") if isinstance(config, dict) else None
     fabric = config.get("fabric") if isinstance(config, dict) else None
     named = isinstance(model, dict) and isinstance(model.get("class_path"), str) and PATH.fullmatch(model["class_path"])

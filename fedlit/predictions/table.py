@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedlit import __version__
 from fedlit.core.errors import DataError
+from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.data.clients import groups_of
 from fedlit.data.pictures.opening import not_a_file
@@ -207,7 +208,7 @@ def _note(path: Path, metadata: Mapping[str, str], name: str, kind: type) -> lis
     if name not in metadata:
         return None
     try:
-        values = json.loads(metadata[name])
+        values = documents.parse_json(metadata[name])
     except ValueError:
         values = None
     if not isinstance(values, list) or not all(isinstance(each, kind) for each in values):

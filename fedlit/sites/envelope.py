@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 
 from fedlit.core.errors import FedlitError
+from fedlit.core.system.documents import parse_json
 from fedlit.core.system.typed import Mistyped, built, made
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Header:
             InvalidMessageError: If it is not a valid header.
         """
         try:
-            entries = strict_json(header)
+            entries = parse_json(header)
             shapes = built(dict[str, tuple[int, ...]], entries["shapes"], "shapes")
             listed = built(list[tuple[str, Literal[DTYPES], int]], entries["vectors"], "vectors")
             content = _numbers(built(dict[str, Any], entries["content"], "content"))
@@ -275,28 +276,3 @@ def _numbers(value: Any, depth: int = 0) -> Any:
             return NOT_FINITE[value[""]]
         return {key: _numbers(each, depth + 1) for key, each in value.items()}
     return [_numbers(each, depth + 1) for each in value] if isinstance(value, list) else value
-
-
-def strict_json(text: bytes) -> Any:
-    """Read JSON whose maps have each key once, and whose numbers are finite.
-
-    Raises:
-        ValueError: If the text is anything else.
-    """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        read = dict(pairs)
-        if len(read) < len(pairs):
-            raise ValueError("a key appears twice")
-        return read
-
-    return json.loads(text, object_pairs_hook=once, parse_constant=_no_number, parse_float=_finite)
-
-
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a JSON number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    return value if math.isfinite(value) else _no_number(text)

@@ -1,6 +1,5 @@
 """Check of the connection to a server with the certificate of a folder: only the TLS handshake."""
 
-import json
 import os
 import socket
 import ssl
@@ -14,6 +13,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.sites.messages import SOON, printable
 
 KITS = {"fed_client.json": "site", "fed_admin.json": "lead"}
@@ -227,7 +227,7 @@ def kit_of(folder: Path) -> Kit | None:
         if not file.exists():
             continue
         try:
-            held = json.loads(file.read_text())
+            held = documents.parse_json(file.read_text())
             if role == "lead":
                 there = held["admin"]
                 return Kit(startup, role, there["host"], int(there["port"]), there["server_identity"])

@@ -15,6 +15,7 @@ import torch
 from fedlit import __version__
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.messages import State
+from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, SiteInfo, check_run, new_run, printable
@@ -85,7 +86,7 @@ class Roster:
                 )
             self._write(file, {})
         try:
-            content = json.loads(file.read_text())
+            content = documents.parse_json(file.read_text())
             self.run, before = str(content["run"]), dict(content.get("clients", {}))
             check_run(self.run)
         except (ValueError, KeyError, TypeError) as error:
@@ -113,7 +114,7 @@ def run_with(folder: Path, run: str) -> Path | None:
     """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
     for file in folder.glob(f"*/{FILE}"):
         with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file is an error only for its own run
-            if json.loads(file.read_text())["run"] == run:
+            if documents.parse_json(file.read_text())["run"] == run:
                 return file.parent
     return None
 
@@ -154,7 +155,7 @@ class Ledgers:
 
     def _read(self) -> dict[str, str]:
         with suppress(OSError, ValueError, AttributeError):
-            heads = json.loads(self.file.read_text()) if self.file else {}
+            heads = documents.parse_json(self.file.read_text()) if self.file else {}
             return {str(site): str(head) for site, head in heads.items()}
         return {}
 

@@ -70,8 +70,12 @@ class Lead:
             )
         if len(set(sites)) < len(sites):
             raise ConfigError(f"{sites_file}: sites: a name appears twice; remove one")
-        user = json.loads(admin.read_text())["admin"]
-        return cls(folder.absolute(), str(user["username"]), tuple(sites), str(user.get("host", cls.server)))
+        try:
+            user = documents.parse_json(documents.text_of(admin))["admin"]
+            name, host = str(user["username"]), str(user.get("host", cls.server))
+        except (ConfigError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"{admin} cannot be read ({error}): repeat `nvflare package`") from error
+        return cls(folder.absolute(), name, tuple(sites), host)
 
     def reaching(self, summary: str) -> str:
         """Replace the server's local addresses, or commands, in the summary of a run by those that others can use."""

@@ -22,7 +22,6 @@ from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
 from fedlit.sites import recipe
-from fedlit.sites.envelope import strict_json
 from fedlit.sites.table import lacking, line_to_add, table_of
 from fedlit.tracking.addresses import absolute, store_address
 from fedlit.tracking.base import Tracker
@@ -142,7 +141,7 @@ def experiment_of(text: str, own: ServerSettings, name: str) -> Iterator[Experim
     table = table_of(own.allow)
     try:
         try:
-            content = strict_json(text.encode())
+            content = documents.parse_json(text)
         except ValueError as error:
             raise Mistyped(f"expected JSON that fedlit has written: {error}") from error
         submitted = made(Submitted, content, "")

@@ -3,7 +3,6 @@
 import atexit
 import copy
 import importlib.util
-import json
 import logging
 import os
 import shlex
@@ -11,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
 from fedlit.tracking.parents import log_parents
@@ -188,7 +188,7 @@ def opening(uri: str, page: str = "") -> str:
 def noted_opening(directory: Path) -> str:
     """Return :func:`opening` for the MLflow experiment of a run directory, or "" if it has none."""
     try:
-        note = json.loads((directory / "mlflow_run.json").read_text())
+        note = documents.parse_json((directory / "mlflow_run.json").read_text())
         return opening(note["tracking_uri"], f"#/experiments/{note['experiment_id']}/{ALL_RUNS}")
     except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or an incomplete file
         return ""

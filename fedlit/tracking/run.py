@@ -66,7 +66,7 @@ class Result:
         """
         file = directory / "result.json"
         try:
-            fields = dict(json.loads(file.read_text()))
+            fields = dict(documents.parse_json(file.read_text()))
             fields.pop("phase_rounds", None)  # in results from before phases were runs
             metrics = {key: float("nan") if value is None else value for key, value in fields.pop("metrics").items()}
             return cls(**fields, metrics=metrics)

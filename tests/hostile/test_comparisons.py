@@ -134,6 +134,8 @@ INPUTS = [
     Wrong("a configuration that is no YAML", content("b/config.yaml", b"a: [b"), ("b/config.yaml",
         "cannot be read as YAML")),
     Wrong("a torn result", content("b/result.json", b'{"rounds": 3'), ("b/result.json", "found a damaged file")),
+    Wrong("a result of lists without end", content("b/result.json", b"[" * 3000),
+        ("b/result.json", "nested")),
     Wrong("a result that is a list", content("b/result.json", b"[]"), ("b/result.json", "found a damaged file")),
     Wrong("no result", lambda: Path("b/result.json").unlink(), ("b has not finished",)),
     Wrong("metrics that are no text", content("b/metrics.csv", bytes(range(256))),

@@ -21,6 +21,9 @@ NOTES = {
 MODEL = "fedlit.models.ImageClassifier"
 PREDICT = "predict --model m.safetensors images"
 AGAIN = "export the model again"
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{key}: &{key} [{', '.join([f'*{before}'] * 9)}]\n" for before, key in zip("abcdefgh", "bcdefghi", strict=True)
+)
 
 
 def config(class_path: str = MODEL, **options: object) -> str:
@@ -71,10 +74,16 @@ INPUTS = [
     row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),
     row("a size of a terabyte", exported(image_size=10**6), "'image_size'", "found 1000000"),
     row("two channels", exported(channels=2), "'channels'", "1 or 3", "found 2"),
-    row("a mean that is no number", exported(mean="[NaN]"), "'mean'", "a number for each channel"),
+    row("a mean that is no number", exported(mean="[NaN]"), "note 'mean'", "NaN"),
+    row("a note of lists without end", exported(classes="[" * 3000 + "]" * 3000), "note 'classes'", "nested"),
     row("a mean of another length", exported(mean=[0.1, 0.2]), "note 'mean': expected 1 numbers (in_chans), found 2"),
     row("a deviation of zero", exported(std=[0]), "'std'", "above 0"),
-    row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': expected YAML"),
+    row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': line 1",
+        "expected valid YAML"),
+    row("a configuration that explodes", exported(config=LAUGHS), "note 'config': line", "anchors"),
+    row("a configuration of lists without end", exported(config="[" * 3000 + "]" * 3000), "note 'config': line 1",
+        "nested"),
+    row("a configuration with a key twice", exported(config=config()[:-1] + ', "model": {}}'), "'model' occurs twice"),
     row("a configuration that is a list", exported(config="[1, 2]"), "expected model.class_path and fabric"),
     row("a configuration without a model", exported(config="seed: 1"), "expected model.class_path and fabric"),
     row("a class path that is a number", exported(config(class_path=3)), "expected model.class_path and fabric"),

@@ -153,7 +153,7 @@ def test_a_character_that_only_looks_like_yaml_is_named(text, line, sign, tmp_pa
 def test_what_explodes_is_refused_in_milliseconds():
     began = time.perf_counter()
     with refused(DocumentError, "anchors"):
-        documents.check_text(LAUGHS)
+        documents.parse(LAUGHS)
     assert time.perf_counter() - began < 0.1
 
 
@@ -185,6 +185,14 @@ def test_what_fedlit_writes_can_be_read(word, tmp_path: Path):
 def test_a_long_file_is_no_explosion(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(documents, "LARGEST", 100)
     assert documents.parse("- 1\n" * 2000) == [1] * 2000
+
+
+def test_a_file_is_parsed_once(fedlit_cli, folder, monkeypatch):
+    parsed, parse = [], yaml.parse
+    monkeypatch.setattr(yaml, "parse", lambda text, loader: parsed.append(text) or parse(text, loader))
+    Path("bad.yaml").write_text(TINY.replace("rounds", "rouns"))
+    fedlit_cli(FIT).refused("bad.yaml, line 5", "rounds", code=2)
+    assert parsed.count(Path("bad.yaml").read_text()) == 1
 
 
 def test_configurations_in_pieces_are_merged(fedlit_cli, folder):

@@ -1,19 +1,52 @@
-"""YAML files of users: read in one way everywhere, and refused if they cannot mean what they say."""
+"""YAML and JSON of users and strangers: read in one way everywhere, and refused if it cannot mean what it says.
 
+A YAML text is read once: its `Document` has the content and the lines of keys and values.
+"""
+
+import json
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
+from yaml.composer import Composer
+from yaml.constructor import SafeConstructor
+from yaml.resolver import Resolver
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import lookalikes
 
+Scanner = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""Source of the events of a text; libyaml is ten times as fast as Python."""
 
-class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-    """A loader of YAML 1.2's words: ``NO``, ``1:30``, ``007`` and dates are texts, and ``1e-3`` is a number."""
+
+class Loader(Composer, SafeConstructor, Resolver):
+    """A loader of YAML 1.2's words: ``NO``, ``1:30``, ``007`` and dates are texts, and ``1e-3`` is a number.
+
+    Composes the events of `_checked`, so that nothing is built of a text that is refused.
+    """
+
+    def __init__(self, events: Iterator[yaml.Event]) -> None:
+        for base in (Composer, SafeConstructor, Resolver):
+            base.__init__(self)
+        self._events, self._next = events, None
+
+    def peek_event(self) -> yaml.Event:
+        """Return the next event, which stays the next."""
+        self._next = self._next or next(self._events)
+        return self._next
+
+    def get_event(self) -> yaml.Event:
+        """Return the next event."""
+        event, self._next = self.peek_event(), None
+        return event
+
+    def check_event(self, *kinds: type[yaml.Event]) -> bool:
+        """Return whether the next event is of one of the kinds."""
+        return isinstance(self.peek_event(), kinds)
 
 
 # PyYAML follows YAML 1.1, by which yes, no, on and off are truth values, and 012 is ten.
@@ -74,26 +107,118 @@ class _Level:
     items: int = 0
 
 
-def load(path: Path) -> Any:
-    """Read a YAML file.
+@dataclass(frozen=True)
+class Document:
+    """A YAML text that has been read, and the name of its file, if it is of one."""
+
+    text: str
+    name: str
+    root: yaml.Node | None  # None if the text is empty.
+
+    def content(self) -> Any:
+        """Return new objects with the content.
+
+        Raises:
+            DocumentError: The text asks for an object that YAML does not have.
+        """
+        try:
+            return Loader(iter(())).construct_document(self.root) if self.root is not None else None
+        except yaml.YAMLError as error:
+            raise DocumentError(_described(error, self.name, self.text)) from error
+
+    def entry(self, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
+        """Return the nodes of a dotted key and of its value; ``init_args`` may be between its parts."""
+        return _entry(self.root, path)
+
+    def place(self, node: yaml.Node) -> str:
+        """Return ``FILE, line N``."""
+        return _place(self.name, node.start_mark.line + 1)
+
+
+_READ: dict[str, Document] = {}
+"""The newest documents by their texts, because each library reads a text again that it is given."""
+
+KEPT = 1000
+"""Number of documents in `_READ`; words of a command line are most of them."""
+
+
+def read(text: str, name: str = "") -> Document:
+    """Read a YAML text; messages begin with the ``name`` of its file.
 
     Raises:
-        DocumentError: It is not UTF-8 or not YAML, or it is ambiguous; see :func:`check_text`.
+        DocumentError: It is not YAML; a key occurs twice, which would drop the first; its anchors or nesting make it
+            far larger than a configuration; or a word of a file has a blank or a quotation mark that is not YAML's.
     """
-    return parse(text_of(path), str(path))
+    known = _READ.get(text)
+    if known is not None and name in ("", known.name):
+        return known
+    try:
+        document = Document(text, name, Loader(_checked(text, name)).get_single_node())
+    except yaml.YAMLError as error:
+        raise error if isinstance(error, DocumentError) else DocumentError(_described(error, name, text)) from error
+    _READ[text] = document
+    for oldest in list(_READ)[:-KEPT]:
+        _READ.pop(oldest, None)
+    return document
 
 
 def parse(text: str, name: str = "") -> Any:
-    """Return the content of a YAML text.
+    """Return the content of a YAML text; raises like :func:`read`."""
+    return read(text, name).content()
+
+
+def read_file(path: Path) -> Document:
+    """Read a YAML file.
 
     Raises:
-        DocumentError: It is not YAML, or it is ambiguous; see :func:`check_text`.
+        DocumentError: It is not UTF-8; or see :func:`read`.
     """
-    check_text(text, name)
+    return read(text_of(path), str(path))
+
+
+def load(path: Path) -> Any:
+    """Return the content of a YAML file; raises like :func:`read_file`."""
+    return read_file(path).content()
+
+
+def scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
+    """Yield all scalars below a node, including keys, in the order of the text."""
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+        return
+    for child in node.value if node is not None else ():
+        for part in child if isinstance(child, tuple) else (child,):
+            yield from scalars(part)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the content of a JSON text whose maps have each key once, and whose numbers are finite.
+
+    Raises:
+        ValueError: It is anything else.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content = dict(pairs)
+        if len(content) < len(pairs):
+            names = [key for key, _ in pairs]
+            twice = next(key for key in names if names.count(key) > 1)
+            raise ValueError(f"the key {twice[:40]!r} occurs twice")
+        return content
+
     try:
-        return yaml.load(text, Loader)
-    except yaml.YAMLError as error:
-        raise DocumentError(_described(error, name, text)) from error
+        return json.loads(text, object_pairs_hook=once, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _no_number(text)
 
 
 def text_of(path: Path) -> str:
@@ -118,22 +243,6 @@ def text_of(path: Path) -> str:
     return text
 
 
-def check_text(text: str, name: str = "") -> None:
-    """Refuse an ambiguous document, without building its content; messages begin with the ``name`` of its file.
-
-    Raises:
-        DocumentError: It is not YAML; a key occurs twice, which would drop the first; its anchors or nesting make it
-            far larger than a configuration; or a word of a file has a blank or a quotation mark that is not YAML's.
-    """
-    try:
-        problem = next(_problems(text, of_file=bool(name)), None)
-    except yaml.YAMLError as error:
-        raise DocumentError(_described(error, name, text)) from error
-    if problem is not None:
-        line, what = problem
-        raise DocumentError(f"{_place(name, line)}: {what}")
-
-
 def load_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file of keys and values.
 
@@ -149,68 +258,91 @@ def load_mapping(path: Path) -> dict[str, Any]:
     return content
 
 
-def _problems(text: str, of_file: bool) -> Iterator[tuple[int, str]]:
-    """Yield (line, problem) of a document as it is written, without expanding aliases."""
-    levels: list[_Level] = []
-    sizes: dict[str, int] = {}  # numbers of values behind anchors, with all aliases expanded
-    words: dict[str, str] = {}  # single words behind anchors
-    places: dict[tuple[str, ...], int] = {}  # lines of dotted keys
-    documents = 0
-    for number, event in enumerate(yaml.parse(text, Loader)):
-        line = event.start_mark.line + 1
+class _Check:
+    """A check of a text as it is written, event by event, without expanding aliases."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._events, self._documents = name, 0, 0
+        self._levels: list[_Level] = []
+        self._sizes: dict[str, int] = {}  # numbers of values behind anchors, with all aliases expanded
+        self._words: dict[str, str] = {}  # single words behind anchors
+        self._places: dict[tuple[str, ...], int] = {}  # lines of dotted keys
+
+    def see(self, event: yaml.Event) -> None:
+        """Refuse the next event if the text is ambiguous, or much larger than it looks."""
+        self._events += 1
+        line, levels = event.start_mark.line + 1, self._levels
         if isinstance(event, yaml.AliasEvent):
             if any(level.anchor == event.anchor for level in levels):
-                yield line, f"the anchor &{event.anchor} contains itself; write its content out"
-            word, size, anchor = words.get(event.anchor), sizes.get(event.anchor, 1), None
+                self._refuse(line, f"the anchor &{event.anchor} contains itself; write its content out")
+            self._count(line, self._words.get(event.anchor), self._sizes.get(event.anchor, 1), None)
         elif isinstance(event, yaml.ScalarEvent):
-            word, size, anchor = event.value, 1, event.anchor
-            if of_file and event.style in (None, "") and (sign := lookalikes.mistaken(word)):
-                yield line, f"{word!r}: {lookalikes.described(sign)}"
-            words |= {anchor: word} if anchor else {}
+            if self._name and event.style in (None, "") and (sign := lookalikes.mistaken(event.value)):
+                self._refuse(line, f"{event.value!r}: {lookalikes.described(sign)}")
+            self._words |= {event.anchor: event.value} if event.anchor else {}
+            self._count(line, event.value, 1, event.anchor)
         elif isinstance(event, (yaml.MappingStartEvent, yaml.SequenceStartEvent)):
             path = _below(levels[-1]) if levels else ()
             levels.append(_Level(isinstance(event, yaml.MappingStartEvent), path, event.anchor))
             if len(levels) > DEEPEST:
-                yield line, TOO_DEEP
-            continue
+                self._refuse(line, TOO_DEEP)
         elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
             level = levels.pop()
-            word, size, anchor = None, level.size, level.anchor
-        else:
-            documents += isinstance(event, yaml.DocumentStartEvent)
-            if documents > 1:
-                yield line, "expected one document, found a second document; use a file for each"
-            continue
+            self._count(line, None, level.size, level.anchor)
+        elif isinstance(event, yaml.DocumentStartEvent):
+            self._documents += 1
+            if self._documents > 1:
+                self._refuse(line, "expected one document, found a second document; use a file for each")
+
+    def _count(self, line: int, word: str | None, size: int, anchor: str | None) -> None:
+        """Count a key or a value that has ended; ``word`` is its text if it is a single one."""
         if anchor:
-            sizes[anchor] = size
-        if not levels:
-            continue
-        level = levels[-1]
+            self._sizes[anchor] = size
+        if not self._levels:
+            return
+        level = self._levels[-1]
         level.size += size
-        if level.size > max(LARGEST, 10 * number):
-            yield line, f"its anchors expand to more than {level.size - 1:,} values; use fewer aliases"
+        if level.size > max(LARGEST, 10 * self._events):
+            self._refuse(line, f"its anchors expand to more than {level.size - 1:,} values; use fewer aliases")
         if not level.mapping:
             level.items += 1
         elif level.key is not None:
             level.key = None
         else:
             level.key = "" if word is None else word
-            twice = _twice(level, line, places) if word not in (None, "<<") else None
-            if twice is not None:
-                yield line, f"the key {word!r} occurs twice, first in line {twice}; the later one would win: remove one"
+            dotted = (*level.path, *level.key.split("."))
+            if word in (None, "<<"):
+                return
+            first = level.lines.get(word, self._places.get(dotted))
+            if first is not None:
+                twice = f"the key {word!r} occurs twice, first in line {first}; the later one would win: remove one"
+                self._refuse(line, twice)
+            level.lines[word] = self._places[dotted] = line
+
+    def _refuse(self, line: int, what: str) -> NoReturn:
+        raise DocumentError(f"{_place(self._name, line)}: {what}")
 
 
-def _twice(level: _Level, line: int, places: dict[tuple[str, ...], int]) -> int | None:
-    """Return the line of an earlier occurrence of the level's key, with dots or nested, or None."""
-    dotted = (*level.path, *level.key.split("."))
-    earlier = level.lines.get(level.key, places.get(dotted))
-    level.lines[level.key] = places[dotted] = line
-    return earlier
+def _checked(text: str, name: str) -> Iterator[yaml.Event]:
+    """Yield the events of a text up to its first problem."""
+    check = _Check(name)
+    for event in yaml.parse(text, Scanner):
+        check.see(event)
+        yield event
 
 
 def _below(level: _Level) -> tuple[str, ...]:
     """Return the dotted key of the next value in a level."""
     return (*level.path, *(level.key or "").split(".")) if level.mapping else (*level.path, f"[{level.items}]")
+
+
+def _entry(node: yaml.Node | None, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
+    if not isinstance(node, yaml.MappingNode):
+        return None
+    for key, value in reversed(node.value):  # what a merge key adds comes first, once the content was asked for
+        if key.value == path[0]:
+            return _entry(value, path[1:]) if len(path) > 1 else (key, value)
+    return next((_entry(value, path) for key, value in node.value if key.value == "init_args"), None)
 
 
 def _described(error: yaml.YAMLError, name: str, text: str) -> str:
@@ -240,7 +372,7 @@ def _lookalike(error: yaml.YAMLError, lines: Sequence[str], line: int) -> tuple[
         if plain == lines[number]:
             continue
         try:
-            for _ in yaml.parse("\n".join([*lines[:number], plain, *lines[number + 1 :]]), Loader):
+            for _ in yaml.parse("\n".join([*lines[:number], plain, *lines[number + 1 :]]), Scanner):
                 pass
         except yaml.YAMLError as other:
             if str(other) == str(error):

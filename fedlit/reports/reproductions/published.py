@@ -1,12 +1,12 @@
 """Published results: the papers' own tables, as text, in ``papers/``."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.core.system.argument_types import fits
 
 PAPERS = Path(__file__).parent / "papers"
@@ -52,7 +52,7 @@ def read_paper(name: str, *homes: Path) -> Paper:
         shipped = ", ".join(sorted(each.stem for each in PAPERS.glob("*.json")))
         raise ConfigError(f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {shipped}, found {name!r}")
     try:
-        return _parsed(json.loads(file.read_text(encoding="utf-8")))
+        return _parsed(documents.parse_json(documents.text_of(file)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         keys = "source, and tables by title with caption, columns and rows"
         raise ConfigError(f"{file}: expected JSON with {keys}; {type(error).__name__}: {error}") from error
