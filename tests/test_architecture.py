@@ -127,7 +127,7 @@ def test_nothing_imports_the_command_line():
 
 def test_what_travels_between_sites_knows_the_core_alone():
     """To review what leaves a site, one reads four files."""
-    below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "transport", "roster")]
+    below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "ranges", "transport", "roster")]
     allowed = ("fedlit.core", "fedlit.__init__", *below)
     wrong = [f"{m} imports {i}" for m in below for i in imports(m) if i != "fedlit" and not within(i, allowed)]
     assert wrong == []

@@ -23,7 +23,13 @@ from fedlit.sites.messages import ClientInfo, Evaluated, Prepared, RoundReport, 
 from fedlit.sites.payloads import MASK, VECTORS, filled
 
 FAR = 10.0
-"""The server warns about an update whose norm is this many times the usual one."""
+"""The server warns about an update whose norm is this many times the usual one, and about such a loss."""
+
+FARTHEST = 1000.0
+"""Largest norm of an update, in norms of the model before the round: the model would be useless to all other sites."""
+
+LARGEST, LARGEST_SUM = 1e6, 1e20
+"""Largest magnitude of a value in what a round changes, and in sums of squares and what a measuring round counts."""
 
 COHORT = 4
 """Least number of clients whose updates are compared with each other; fewer are compared with their own past rounds."""
@@ -108,6 +114,8 @@ class Replies:
             self._check_form(name, vector, known, rnd)
             if rnd.window:
                 self._check_shared(name, vector, mask)
+            if name == "w":
+                self._check_length(float(vector.norm()) / client.weight, float(request.tensors["w"].norm()))
         missing = known.keys() - payload.vectors.keys()
         of_scores = {name for name in known if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
@@ -142,6 +150,17 @@ class Replies:
             raise InvalidMessageError(f"its {name!r} has type {vector.dtype}, expected {dtype}")
         if not torch.isfinite(vector).all():
             raise InvalidMessageError(f"its {name!r} is not finite")
+        most = LARGEST_SUM if not rnd.window or name == "squares" else LARGEST
+        most = min(most, torch.finfo(vector.dtype).max / len(self._program.clients))  # the sum is finite too
+        if (highest := float(vector.abs().max()) if len(vector) else 0.0) > most:
+            raise InvalidMessageError(f"its {name!r}: expected magnitudes up to {most:g}, found {highest:g}")
+
+    def _check_length(self, update: float, model: float) -> None:
+        if update > FARTHEST * max(model, 1.0):
+            raise InvalidMessageError(
+                f"its 'w': expected a change of at most {FARTHEST:g} times the model's norm, {model:.3g}, found one "
+                f"of {update:.3g}; lower the learning rate, or check its data"
+            )
 
     def _check_shared(self, name: str, vector: Tensor, mask: Mask) -> None:
         layout = self._layout
@@ -159,8 +178,6 @@ class Replies:
         for key, value in {"client": client.name, "steps": steps, "examples": client.examples}.items():
             if (said := getattr(report, key)) != value:
                 raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said), 60)}")
-        if report.seconds < 0:
-            raise InvalidMessageError(f"seconds: expected at least 0, found {report.seconds:g}")
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
         info = self._infos[request.client]
@@ -204,29 +221,46 @@ def _form(payload: Payload) -> tuple[tuple[str, int, str], ...]:
 
 
 @dataclass
-class Norms:
-    """Norms of the clients' updates, to detect unusually large ones."""
+class Watch:
+    """Norms of the clients' updates, and their losses, to detect unusual ones."""
 
     past: dict[str, list[float]] = field(default_factory=dict)  # Norms of each client's accepted rounds.
 
-    def watch(self, parts: Mapping[str, Payload], site_of: Mapping[str, str]) -> None:
-        """Warn about updates that are far larger than the cohort's, or than the client's own past ones."""
+    def norms(self, parts: Mapping[str, Payload], site_of: Mapping[str, str], model: float) -> None:
+        """Warn about updates that are far larger than the cohort's, than the client's own past ones, or than the model.
+
+        Args:
+            parts: The payload of each client.
+            site_of: The site of each client.
+            model: Norm of the weights before the round.
+        """
         norms = {name: float(p.vectors["w"].norm()) / p.weight for name, p in parts.items() if "w" in p.vectors}
         for name, norm in norms.items():
             past = self.past.setdefault(name, [])
             others = [value for other, value in norms.items() if other != name]
-            usual, whose = None, ""
+            usual, whose = max(model, 1.0), "the model"
             if len(norms) >= COHORT:
                 usual, whose = statistics.median(others), "the others in this round"
             elif len(past) >= PAST:
                 usual, whose = statistics.median(past), "its own past rounds"
-            if usual is not None and norm > FAR * usual:
+            if norm > FAR * usual:
                 warnings.warn(
                     f"site {site_of[name]!r}, client {name!r}: the norm of its update is {norm:.3g}, "
                     f"{norm / max(usual, 1e-30):,.0f} times that of {whose}; ask the site, and check its data",
                     stacklevel=3,
                 )
             past.append(norm)
+
+    def losses(self, reports: Sequence[ClientReport], site_of: Mapping[str, str]) -> None:
+        """Warn about losses that are far from most of the cohort's: ``train/loss`` is their mean."""
+        usual = statistics.median(report.loss for report in reports) if len(reports) > 2 else None
+        for report in reports if usual is not None else ():
+            if abs(report.loss - usual) > FAR * max(abs(usual), 1.0):
+                warnings.warn(
+                    f"site {site_of[report.client]!r}, client {report.client!r}: its loss is {report.loss:.3g}, and "
+                    f"the median of this round is {usual:.3g}; ask the site, and do not select by train/loss",
+                    stacklevel=3,
+                )
 
 
 def read_scores(

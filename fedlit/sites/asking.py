@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fedlit.core.errors import TrainingError
 from fedlit.core.messages import State
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, LASTING, Failure, printable
+from fedlit.sites.messages import LASTING, REPLY, Failure, printable
 from fedlit.sites.transport import NoReply, Transport
 
 TRIES = 3
@@ -180,7 +180,7 @@ def _read(request: Request, answer: Envelope | NoReply, read: Callable[[Request,
     if isinstance(answer, NoReply):
         return _failed(request, "lost", answer.reason)
     try:
-        if answer.verb != FAILED:
+        if answer.verb == REPLY:
             return read(request, answer)
         failure = answer.message(Failure)
     except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:

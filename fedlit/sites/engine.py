@@ -19,7 +19,7 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnRe
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.settings import Settings
 from fedlit.sites import recipe
-from fedlit.sites.answers import Norms, Replies, disagreeing, name_of
+from fedlit.sites.answers import Replies, Watch, disagreeing, name_of
 from fedlit.sites.asking import Asking, NoAnswer, Request
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, new_run, printable
@@ -66,7 +66,7 @@ class SiteEngine(Engine):
         on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
         self._ask = Asking(roster.transport, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
         _check_windows(settings, layout)
-        self._norms, self._rounds = Norms(), -1
+        self._watch, self._rounds = Watch(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
         self._trained: dict[str, int | None] = {}
         self._trained_round = -1
@@ -85,7 +85,7 @@ class SiteEngine(Engine):
         for request, answer in self._ask(asked, lambda request, reply: self._replies.part(request, reply, rnd), what):
             parts[request.client] = answer
             on_reply(answer[1])
-        self._leave_out(parts, what)
+        self._leave_out(parts, what, float(down.w.norm()))
         total, reports = None, [report for _, report in parts.values()]
         if self.reduce is not None and rnd.window:
             total = self.reduce([parts.pop(name)[0] for name in cohort if name in parts])
@@ -101,8 +101,8 @@ class SiteEngine(Engine):
                 self._compare(reports, down, time.perf_counter() - began)
         return total, reports
 
-    def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str) -> None:
-        """Remove replies whose vectors differ in form from most others, and warn about unusually large updates."""
+    def _leave_out(self, parts: dict[str, tuple[Payload, ClientReport]], what: str, norm: float) -> None:
+        """Remove replies whose vectors differ in form from most others, and warn about unusual updates and losses."""
         odd = disagreeing({name: payload for name, (payload, _) in parts.items()})
         if odd:
             named = "; ".join(f"site {self._site_of[n]!r}, client {n!r}: {printable(why)}" for n, why in odd.items())
@@ -116,7 +116,8 @@ class SiteEngine(Engine):
             warnings.warn(f"{error}; continuing with {left} of {len(parts)}", stacklevel=2)
             for name in odd:
                 del parts[name]
-        self._norms.watch({name: payload for name, (payload, _) in parts.items()}, self._site_of)
+        self._watch.norms({name: payload for name, (payload, _) in parts.items()}, self._site_of, norm)
+        self._watch.losses([report for _, report in parts.values()], self._site_of)
 
     def commit(self) -> None:
         """Accept the clients' states after the round: sites learn of it with their next message."""

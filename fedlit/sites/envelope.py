@@ -19,6 +19,7 @@ import numpy as np
 from fedlit.core.errors import FedlitError
 from fedlit.core.system.documents import parse_json
 from fedlit.core.system.typed import Mistyped, built, made
+from fedlit.sites.ranges import Head, faults
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,6 +70,8 @@ class Header:
             listed = built(list[tuple[str, Literal[DTYPES], int]], entries["vectors"], "vectors")
             content = _numbers(built(dict[str, Any], entries["content"], "content"))
             words = [built(str, entries[key], key) for key in ("verb", "sha256", "ledger")]
+            if odd := faults(Head, words[2], "ledger"):
+                raise ValueError(odd[0])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidMessageError(
                 f"the header of a message cannot be read: {type(error).__name__} {error}"
@@ -135,19 +138,23 @@ class Envelope:
         return replace(self, verb=verb, content=asdict(message))
 
     def message(self, kind: type[Message]) -> Message:
-        """Read the fields as a dataclass.
+        """Read the fields as a dataclass, and check each value against its range.
 
         Raises:
-            InvalidMessageError: If the fields are those of another message, or a value has another type.
+            InvalidMessageError: If the fields are those of another message, or a value has another type or is out of
+                range.
         """
         wanted = {each.name for each in fields(kind)}
         if wanted != self.content.keys():
             odd = sorted(wanted ^ self.content.keys())
             raise InvalidMessageError(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
         try:
-            return made(kind, self.content, self.verb)
+            message = made(kind, self.content, self.verb)
         except Mistyped as error:
             raise InvalidMessageError(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
+        if odd := faults(kind, message):
+            raise InvalidMessageError(f"a message {self.verb!r} has a value out of range: {odd[0]}")
+        return message
 
     def tensors(self) -> "dict[str, Tensor]":
         """Return the arrays as tensors, in their original shapes."""

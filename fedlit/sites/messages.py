@@ -3,10 +3,11 @@
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fedlit.core.system.typed import AnyFloat
+from fedlit.sites.ranges import Count, Head, Loss, Matching, Moment, Prose, Rate, Text, Within
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
 """Verbs that a site answers."""
@@ -49,23 +50,23 @@ def printable(text: str, most: int = 2000) -> str:
 class ClientInfo:
     """A site's report about one of its clients."""
 
-    name: str  # The client.
-    classes: list[str]  # The classes that it labels.
-    scheme: list[str] | None  # The classes of its label scheme; None if it has none.
+    name: Text  # The client.
+    classes: list[Text]  # The classes that it labels.
+    scheme: list[Text] | None  # The classes of its label scheme; None if it has none.
     # train, val, test: Number of examples; None if it has no such part.
-    train: int
-    val: int | None
-    test: int | None
+    train: Count
+    val: Count | None
+    test: Count | None
     augmented: bool  # Whether its training images are augmented.
     # For each part the positives and negatives of each class; None for both if the site hides the class.
-    counts: dict[str, list[list[int | None]]]
+    counts: dict[Literal["train", "val", "test"], list[list[Count | None]]]
     # Names of the organisations of its images by part; `organisation/CLIENT/PART` has their indices. Empty unless
     # scores of single images leave the site.
-    organisations: dict[str, list[str]]
-    data: str  # Fingerprint of its data, which only the site can compute.
+    organisations: dict[Literal["train", "val", "test"], list[Text]]
+    data: Text  # Fingerprint of its data, which only the site can compute.
     # Names of the groups of its test images, such as `sex`, each with its values; `group/CLIENT/NAME` has their
     # indices, -1 for none. Empty unless scores of single images leave the site.
-    groups: dict[str, list[str]] = field(default_factory=dict)
+    groups: dict[Text, list[Text]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.classes = [str(name) for name in self.classes]
@@ -85,21 +86,21 @@ class Hello:
 class SiteInfo:
     """A site's answer to `Hello`: who it is, and what it has."""
 
-    name: str  # The site.
+    name: Text  # The site.
     # fedlit, torch, python: Versions.
-    fedlit: str
-    torch: str
-    python: str
-    device: str  # The device on which it trains.
-    time: float  # Seconds since 1970 by its clock.
-    classes: list[str]  # The classes of its data, in their order.
+    fedlit: Text
+    torch: Text
+    python: Text
+    device: Text  # The device on which it trains.
+    time: Moment  # Seconds since 1970 by its clock.
+    classes: list[Text]  # The classes of its data, in their order.
     clients: list[ClientInfo]  # Its clients.
     scores: bool  # Whether scores of single images leave it.
     whole: bool  # Whether it evaluates only whole views.
-    examples: int  # Least number of examples of a client's round.
-    hides_below: int  # Its `counts_below`.
-    until: float | None  # When its certificate expires, in seconds since 1970; None if it has none.
-    ledger: str  # Head of its ledger after the lines that the server knows of; "" if it has fewer.
+    examples: Count  # Least number of examples of a client's round.
+    hides_below: Count  # Its `counts_below`.
+    until: Moment | None  # When its certificate expires, in seconds since 1970; None if it has none.
+    ledger: Head  # Head of its ledger after the lines that the server knows of; "" if it has fewer.
 
 
 @dataclass
@@ -124,11 +125,11 @@ class Prepare:
 class Prepared:
     """A site's answer to `Prepare`: the layout of the model that it has built."""
 
-    fingerprint: str
-    parameters: int
-    statistics: int
-    classes: list[str]
-    frozen: str
+    fingerprint: Text
+    parameters: Count
+    statistics: Count
+    classes: list[Text]
+    frozen: Annotated[str, Matching("[0-9a-f]{0,64}", "a SHA-256 or nothing")]
 
 
 @dataclass
@@ -196,36 +197,38 @@ class Started:
 class RoundReport:
     """Report of a client's round, see :class:`fedlit.core.messages.ClientReport`."""
 
-    client: str
-    steps: int
-    examples: int
-    loss: AnyFloat
-    seconds: float
-    bytes_up: int
-    logged: dict[str, AnyFloat]
-    error: str
-    still: str
-    rates: list[AnyFloat]
+    client: Text
+    steps: Count
+    examples: Count
+    loss: Loss
+    seconds: Annotated[float, Within(0, 1e9)]
+    bytes_up: Count
+    logged: dict[Text, AnyFloat]
+    error: Prose
+    still: Prose
+    rates: list[Rate]
 
 
 @dataclass
 class Sent:
     """A site's answer to a round, with the payload's vectors, and the fingerprint of the client's data."""
 
-    weight: float
+    weight: Annotated[float, Within(0, 1)]
     report: RoundReport
-    data: str
-    whole: dict[str, int]  # Full number of values of each vector that is cut to what the client shares.
+    data: Text
+    whole: dict[Text, Count]  # Full number of values of each vector that is cut to what the client shares.
 
 
 @dataclass
 class Evaluated:
     """A site's answer to an evaluation, with scores and labels, or with AUROC and histograms."""
 
-    examples: int  # Number of images.
-    logged: dict[str, AnyFloat]  # Means over them of what the module logs; empty if the site hides a class of the view.
+    examples: Count  # Number of images.
+    logged: dict[
+        Text, AnyFloat
+    ]  # Means over them of what the module logs; empty if the site hides a class of the view.
     kind: Literal["scores", "tally", "none"]  # `scores`, `tally`, or `none` if the module gives no scores.
-    data: str  # Fingerprint of the client's data.
+    data: Text  # Fingerprint of the client's data.
     taken: Literal["own", "softmax", "probabilities"]  # What the scores were made from.
 
 
@@ -235,8 +238,8 @@ class Failure:
 
     # `refused` by its policy, `unfit` (another version, other classes, another layout), `state` (a file is missing),
     # `unprepared` (the process is new), `damaged` (an invalid message), or `failed`.
-    kind: str
-    reason: str  # Readable reason.
+    kind: Literal["refused", "unfit", "state", "unprepared", "damaged", "failed"]
+    reason: Prose  # Readable reason.
 
 
 @dataclass
@@ -250,4 +253,4 @@ class End:
 class Done:
     """A site's answer without a result."""
 
-    values: dict[str, AnyFloat] = field(default_factory=dict)
+    values: dict[Text, AnyFloat] = field(default_factory=dict)

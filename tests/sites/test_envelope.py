@@ -57,7 +57,7 @@ def test_numbers_that_json_does_not_know_travel_in_the_header():
     said = {"loss": math.nan, "most": math.inf, "least": -math.inf, "third": 1 / 3}
     envelope = Envelope.of("reply", Done(said))
     json.loads(envelope.header(), parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    out = Envelope.from_bytes(envelope.to_bytes()).message(Done).values
+    out = Envelope.from_bytes(envelope.to_bytes()).content["values"]
     assert repr(out) == repr(said)
 
 

@@ -144,8 +144,8 @@ def test_a_client_that_claims_nearly_all_images_is_named(fit, sites):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"name": "site-1\x1b[2J"}, "a client's name 'site-1\\\\x1b[2J'"),
-        ({"train": -3}, "a possible number of images in train, found -3"),
+        ({"name": "site-1\x1b[2J"}, "clients.0.name: expected a printable text"),
+        ({"train": -3}, "clients.0.train: expected a number from 0 to 1.09951e+12, found -3"),
         ({"train": 10**30}, "expected int, found 1000"),
         ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that do not fit its classes"),
         ({"counts": {"train": [[99, 1, 1], [1, 1, 1]]}}, "99 positives and 1 negatives of 14 images"),
