@@ -71,7 +71,7 @@ MUTANTS = (
            "if False:", "sites/attacks/test_code.py"),
     Mutant("a lead may choose the folder", "sites/submitted.py", '"run_dir": own.run_dir, "logger"', '"logger"',
            "sites/attacks/test_code.py"),
-    Mutant("JSON may have a key twice", "sites/envelope.py", "if len(read) < len(pairs):", "if False:",
+    Mutant("JSON may have a key twice", "core/system/documents.py", "if len(content) < len(pairs):", "if False:",
            "sites/attacks/test_resources.py"),
     Mutant("JSON without depth", "sites/envelope.py", "if depth > DEEPEST:", "if False:",
            "sites/attacks/test_resources.py"),
