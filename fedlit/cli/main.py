@@ -18,7 +18,7 @@ from fedlit.core.system.output import lasting_output
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
 from fedlit.federation.interrupts import unwinding_on_signals
-from fedlit.tracking.addresses import without_credentials
+from fedlit.tracking.addresses import showable
 
 
 def run() -> None:
@@ -115,5 +115,5 @@ def _greet(argv: list[str]) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *place: object) -> None:
     Console(stderr=True).print(
-        f"warning: {without_credentials(str(message))}", style="yellow", highlight=False, markup=False, soft_wrap=True
+        f"warning: {showable(str(message))}", style="yellow", highlight=False, markup=False, soft_wrap=True
     )

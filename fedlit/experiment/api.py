@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from jsonargparse import Namespace
 from lightning.pytorch import LightningModule
 from rich.console import Console
@@ -26,6 +25,7 @@ from fedlit.core.fabric import launch, make_fabric
 from fedlit.core.module import copy_of
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import seed_process
+from fedlit.core.system import documents
 from fedlit.core.system.argument_types import check_arguments
 from fedlit.core.system.output import lasting_output
 from fedlit.data.clients import parts_of
@@ -44,7 +44,7 @@ from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, RoundSettings, Settings
 from fedlit.metrics.direction import better
-from fedlit.tracking.addresses import marked
+from fedlit.tracking.addresses import masked
 from fedlit.tracking.loggers import LoggerSetting
 from fedlit.tracking.names import DEFAULT_EXPERIMENT
 
@@ -175,7 +175,7 @@ def fit(
             "federation": _settled(federation),
         }  # fmt: skip
         written = {"data": _of_data(data), "phases": [described(phase)["init_args"] for phase in phases or []]}
-        config = marked(yaml.safe_dump(plain(options) | written, sort_keys=False))
+        config = documents.dump(masked(plain(options) | written))
         seed_process(seed, "initial weights")
         prints = fingerprints(start, data, fabric)
         objects = {"fabric": fabric, "data": data, "model": start, "federation": federation, "fingerprints": prints}

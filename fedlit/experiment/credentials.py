@@ -1,44 +1,46 @@
-"""Credentials in the addresses of a configuration, which no file contains."""
-
-import json
-from typing import Any
+"""The values of a configuration from which objects are made: those of the environment, and no mark of a password."""
 
 from jsonargparse import Namespace
 
-from fedlit.tracking.addresses import MARK, completed, without_credentials
+from fedlit.core.errors import ConfigError
+from fedlit.core.system.environment import REFERENCE, from_environment, resolve
+from fedlit.tracking.addresses import lacks_credentials, masked, without_credentials
 
-UNUSED = ("config", "tags")
-"""Keys whose addresses are not opened."""
+AS_WRITTEN = ("config", "tags")
+"""Keys whose values are only written down."""
+
+FOLDERS = ("run_dir", "ckpt_path")
+"""Keys that files and the terminal name, so that nothing of the environment may be in them."""
 
 
-def complete(args: Namespace) -> None:
-    """Put credentials from the environment into the configuration of an earlier run, which has marks instead.
+def opened(args: Namespace, several: bool = False) -> Namespace:
+    """Return a copy of a configuration with what the environment holds; ``several`` runs read it from files.
 
     Raises:
-        ConfigError: The environment lacks them; names the key and the variables.
+        ConfigError: A variable or a password is missing; names the key.
     """
-    for key, value in list(args.items()):
-        if not key.startswith(UNUSED):
-            args[key] = _completed(key.replace(".init_args", ""), value)
 
+    def open_text(key: str, text: str) -> str:
+        shown = without_credentials(text)
+        if lacks_credentials(text):
+            web = f", or write {shown} and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
+            raise ConfigError(
+                f"{key}: expected the password for {shown}, found none, because no file contains passwords; write "
+                f"${{env:NAME}} in its place and set NAME in the environment, or pass the address with --{key}"
+                + (web if shown.startswith("http") else "")
+            )
+        if several and masked(text) != text:
+            raise ConfigError(
+                f"{key}: expected ${{env:NAME}} in place of the password for {shown}, found the password itself, but "
+                "several runs read their configuration from files, which contain none; set NAME in the environment"
+            )
+        return from_environment(key, text)
 
-def as_words(args: Namespace) -> tuple[str, ...]:
-    """Return the values with credentials as options of a command line, which accompany a file with the others."""
-    values = {key: value for key, value in args.items() if not key.startswith(UNUSED)}
-    texts = {k: v if isinstance(v, str) else json.dumps(v, default=_as_json) for k, v in values.items()}
-    return tuple(f"--{key}={text}" for key, text in texts.items() if without_credentials(text, MARK) != text)
-
-
-def _completed(key: str, value: Any) -> Any:
-    if isinstance(value, str):
-        return completed(key, value)
-    if isinstance(value, list):
-        return [_completed(f"{key}.{i}", part) for i, part in enumerate(value)]
-    if isinstance(value, (dict, Namespace)):
-        for name, part in list(value.items()):
-            value[name] = _completed(f"{key}.{name}".replace(".init_args", ""), part)
-    return value
-
-
-def _as_json(value: Any) -> Any:
-    return value.as_dict() if isinstance(value, Namespace) else str(value)
+    for key in FOLDERS:
+        if REFERENCE.search(str(args.get(key))):
+            raise ConfigError(
+                f"{key}: expected the name of a folder, found {args[key]}, which would tell a value of the environment;"
+                f" write the folder, or --{key} $NAME on the command line"
+            )
+    values = {key: value if key in AS_WRITTEN else resolve(value, key, open_text) for key, value in vars(args).items()}
+    return Namespace(**values)

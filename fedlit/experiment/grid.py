@@ -16,7 +16,7 @@ from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.choices import short_names
-from fedlit.experiment.credentials import as_words, complete
+from fedlit.experiment.credentials import opened
 from fedlit.experiment.jobs import CommandLine
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
@@ -136,7 +136,6 @@ class PlannedRun:
     directory: Path
     config: str  # Whole configuration, as YAML.
     rounds: int  # Number of rounds.
-    credentials: tuple[str, ...] = ()  # Options with credentials.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
     tracker: Tracker = field(default_factory=Tracker, compare=False)  # That of its configuration.
 
@@ -148,7 +147,7 @@ class PlannedRun:
         case, shown = (point.case, point.shown) if point else ("", {})
         return cls(
             args.name, group, case, shown, args.seed, Path(args.run_dir) / args.experiment / args.name,
-            config=resolved(args, parser), rounds=rounds, credentials=as_words(args),
+            config=resolved(args, parser), rounds=rounds,
             data_seed=args.get("data.init_args.seed"), tracker=tracker,
         )  # fmt: skip
 
@@ -184,7 +183,7 @@ class PlannedRun:
     def job(self) -> CommandLine:
         """Return the command that starts the run, or continues it if it has a checkpoint."""
         resume = ("--ckpt_path", str(self.directory)) if self.has_checkpoint else ()
-        words = ("fit", "--config", str(self.directory / WANTED), *self.credentials, *resume)
+        words = ("fit", "--config", str(self.directory / WANTED), *resume)
         return CommandLine(self.name, words, self.directory / LOG)
 
     def prepare(self) -> None:
@@ -253,7 +252,7 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
         sources = SweepSources(("fit", *shared), sweep.file, point.case)
         with _explained(f"run {point.group or sweep.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
-            complete(whole := args.clone())  # missing credentials are found now
+            whole = opened(args, several=True)  # what the environment lacks is found now
             parts = {part: str(args[part]) for part in ("data", "model", "federation", "logger")}
             if fresh := {(parts["data"], parts["model"]), parts["federation"], parts["logger"]} - made:
                 with without_fetching():  # mistakes that constructors refuse are found now
@@ -302,9 +301,8 @@ def _with_clients(points: Iterable[_Point], sweep: Sweep, shared: Sequence[str],
             continue
         with _explained(f"run {point.group}", SweepSources(("fit", *shared), sweep.file, point.case), parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
-            complete(args)
             with without_fetching():
-                data = parser.instantiate(args).data
+                data = parser.instantiate(opened(args, several=True)).data
             data.prepare_data()
             data.setup()
         names = args.federation.clients or list(data.clients)
@@ -327,7 +325,7 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
             f"ckpt_path: expected nothing with {len(seeds)} seeds, found {args.ckpt_path}; to continue all runs, "
             "repeat the command without it, and to continue one run, give only its seed"
         )
-    complete(whole := args.clone())  # missing credentials are found now
+    whole = opened(args, several=True)  # what the environment lacks is found now
     check_names(args)
     with without_fetching():
         objects = parser.instantiate(whole)  # mistakes that constructors refuse are found now

@@ -24,7 +24,9 @@ OWNER = re.compile(r".*class_path '([\w.]+)'")
 OF_A_UNION = re.compile(r"- (Problem with given class_path '[\w.]+':)\n +(.+)")
 """The reason for the class of a key that takes several kinds; the other kinds do not accept the class at all."""
 
-OWN_KEY = re.compile(r"(?:seed|logger|ckpt_path|(?:fabric|data|model|federation)\.[\w.]*\w)\b")
+OWN_KEY = re.compile(
+    r"(?:(?:fabric|data|model|federation|logger|callbacks|phases)\.[\w.]*\w|seed|logger|ckpt_path|run_dir)\b"
+)
 """Beginning of fedlit's own errors about an option."""
 
 LONGEST = 300

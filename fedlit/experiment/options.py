@@ -16,7 +16,7 @@ from fedlit.core.parts import class_names
 from fedlit.core.randomness import seed_process
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.choices import AXES, shipped, short_names
-from fedlit.experiment.credentials import complete
+from fedlit.experiment.credentials import opened
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.helptexts import CHOSEN, EPILOG, metrics_help
 from fedlit.experiment.mistakes import Sources
@@ -173,11 +173,11 @@ def composed(args: Namespace, parser: Parser, tracked: bool = False) -> Iterator
     config = resolved(args, parser)
     if not tracked or args.fast_dev_run:
         args.logger = False
-    complete(args)
-    fabric = make_fabric(**args.fabric)
+    made_of = opened(args)
+    fabric = make_fabric(**made_of.fabric)
     launch(fabric)
     seed_process(args.seed, "initial weights")
-    objects = parser.instantiate(args)
+    objects = parser.instantiate(made_of)
     check_classes(objects.model, objects.data)
     made = {name: objects[name] for name in ("data", "model", "federation")}
     with ready(Experiment.of(config, objects, fabric=fabric, **made)) as experiment:

@@ -13,7 +13,7 @@ from fedlit.core.system import documents
 from fedlit.experiment.custom import custom_code
 from fedlit.experiment.helptexts import HelpFormatter
 from fedlit.experiment.mistakes import Sources, explain, home
-from fedlit.tracking.addresses import marked, without_credentials
+from fedlit.tracking.addresses import masked, showable
 
 HELP = "Each command has its own --help."
 SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": HELP, "help": None}
@@ -29,7 +29,8 @@ def _read(text: str) -> Any:
 
 
 def _written(settings: Any) -> str:
-    return yaml.dump(settings, Dumper=documents.Dumper, sort_keys=False, allow_unicode=True)
+    """Return settings as YAML, with a mark instead of every credential in an address."""
+    return documents.dump(masked(settings))
 
 
 set_loader("yaml", _read, (yaml.YAMLError,))
@@ -56,10 +57,6 @@ class Parser(ArgumentParser):
         for name, parser in self.nested.items():
             nested.add_subcommand(name, parser, help=parser.description)
             parser.introduce(argv, commands)
-
-    def dump(self, *args: Any, **options: Any) -> str:
-        """Return a configuration as YAML, with a mark instead of every credential in an address."""
-        return marked(super().dump(*args, **options))
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Namespace:
         """Parse a command line; mistakes in the YAML files are reported before those in their values."""
@@ -110,5 +107,5 @@ def is_mistake(error: Exception) -> bool:
 
 def complain(message: str | Exception) -> None:
     """Print an error without the credentials of addresses."""
-    line = f"fedlit: error: {without_credentials(str(message))}"
+    line = f"fedlit: error: {showable(str(message))}"
     Console(stderr=True).print(line, style="red", highlight=False, markup=False, soft_wrap=True)

@@ -14,12 +14,12 @@ from fedlit import __version__
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.flat import SLICES
+from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.federation.session import Session
-from fedlit.tracking.addresses import marked
-from fedlit.tracking.run import config_difference
+from fedlit.tracking.run import config_difference, read_config
 
 
 def check_described(run: Path, config: str) -> None:
@@ -100,7 +100,7 @@ def export(session: Session, checkpoint: Contents, run: Path, client: str | None
     described = {"round": checkpoint.round, "classes": session.classes}
     described |= {"learned": [name in learned for name in session.classes], "exclusive": session.exclusive}
     described |= described_images(session.data)
-    save_model(module, (run / "config.yaml").read_text(), client, described, file)
+    save_model(module, documents.dump(read_config(run)), client, described, file)
 
 
 def save_model(
@@ -111,7 +111,7 @@ def save_model(
     Of the configuration, which is YAML, only ``model`` and ``fabric`` are used.
     """
     kind = type(module)
-    texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}", "config": marked(config)}
+    texts = {"fedlit": __version__, "model": f"{kind.__module__}.{kind.__qualname__}", "config": config}
     texts |= {} if client is None else {"client": client}
     # Copies: the parameters are views of one vector, and safetensors refuses tensors that share memory.
     contiguous = {"memory_format": torch.contiguous_format}

@@ -29,7 +29,7 @@ from fedlit.sites.retention import forget, has_ended
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.transport import Transport, TransportClosedError
-from fedlit.tracking.addresses import without_credentials
+from fedlit.tracking.addresses import showable
 from fedlit.tracking.lock import is_held
 from fedlit.tracking.run import last_checkpoint
 
@@ -169,7 +169,7 @@ class Hosted:
     def train(self) -> None:
         """Train to the end of the run or to its failure; keep what it prints for the lead."""
         shown = warnings.showwarning
-        warnings.showwarning = lambda message, *place: print(f"warning: {without_credentials(str(message))}")
+        warnings.showwarning = lambda message, *place: print(f"warning: {showable(str(message))}")
         try:
             with redirect_stdout(self.lines), redirect_stderr(self.lines):
                 self.ending = self._train()

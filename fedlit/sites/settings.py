@@ -11,6 +11,7 @@ import yaml
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import checked
+from fedlit.core.system.environment import resolve
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import Sources, explain
@@ -72,7 +73,7 @@ def read_settings(file: Path) -> SiteSettings:
         ConfigError: If it cannot be read or a value is not valid; names the file and the key.
     """
     try:
-        return settings_of(documents.load(file))
+        return settings_of(resolve(documents.load(file)))
     except (ConfigError, ValueError, OSError) as error:
         raise ConfigError(f"{file}: {str(error).removeprefix(f'{file}: ')}") from error
 

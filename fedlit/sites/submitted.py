@@ -14,6 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import PRECISIONS, launch, make_fabric
 from fedlit.core.randomness import seed_process
 from fedlit.core.system import documents
+from fedlit.core.system.environment import resolve
 from fedlit.core.system.typed import Mistyped, Table, built, made
 from fedlit.data.federated import FederatedDataModule
 from fedlit.experiment.experiment import Experiment, ready
@@ -59,8 +60,9 @@ class ServerSettings:
         """
         values = (documents.load(file) if file is not None and file.exists() else None) or {}
         try:
+            values = resolve(values)
             settings = made(cls, values, "")
-        except Mistyped as error:
+        except (Mistyped, ConfigError) as error:
             raise ConfigError(f"{file} at the server: {error}") from error
         if not Path(settings.home).is_dir():
             raise ConfigError(f"{file} at the server: home: expected an existing folder, found {settings.home!r}")

@@ -1,15 +1,13 @@
-"""Addresses of stores: removal of credentials, and their completion from the environment."""
+"""Addresses of stores, and the removal of credentials from them."""
 
-import json
 import os
 import re
-from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
-import yaml
-
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.environment import REFERENCE, from_environment, hide, resolve
 
 MARK = "***"
 """Replacement of a credential in a configuration."""
@@ -23,8 +21,8 @@ HARMLESS = {
 }  # fmt: skip
 """Options after the ``?`` of an address that are not secret; all others may be."""
 
-USER, PASSWORD, TOKEN, URI = (f"MLFLOW_TRACKING_{name}" for name in ("USERNAME", "PASSWORD", "TOKEN", "URI"))
-"""Environment variables from which MLflow and fedlit read an address and its credentials."""
+URI = "MLFLOW_TRACKING_URI"
+"""Environment variable from which MLflow and fedlit read an address."""
 
 DATABASE = "sqlite:///mlflow.db"
 """Default address of MLflow's store."""
@@ -46,19 +44,14 @@ def without_credentials(text: str, mark: str = "") -> str:
     return _ADDRESS.sub(lambda match: _bare(*match.groups(), mark), text)
 
 
-def marked(config: str) -> str:
-    """Replace every credential in a YAML text by `MARK`, without any other change."""
-    if ":/" not in config:
-        return config
-    for node in reversed(list(scalars(yaml.compose(config)))):
-        # A value that starts with an address is an address to its end, because passwords may contain blanks.
-        whole = _WHOLE.fullmatch(node.value)
-        redacted = _bare(*whole.groups(), MARK) if whole else without_credentials(node.value, MARK)
-        if redacted != node.value:
-            start, end = node.start_mark.index, node.end_mark.index
-            line_end = "\n" if config[start:end].endswith("\n") else ""
-            config = f"{config[:start]}{json.dumps(redacted, ensure_ascii=False)}{line_end}{config[end:]}"
-    return config
+def showable(text: str) -> str:
+    """Return a text for the terminal, without credentials and without values of the environment."""
+    return without_credentials(hide(text))
+
+
+def masked(value: Any) -> Any:
+    """Return a copy of a configuration with `MARK` in place of every credential; ``${env:NAME}`` stays."""
+    return resolve(value, text=_masked)
 
 
 def hidden(text: str, address: str) -> str:
@@ -69,7 +62,7 @@ def hidden(text: str, address: str) -> str:
             text = text.replace(part, MARK)
         elif part:  # short: remove whole words only
             text = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", MARK, text)
-    return without_credentials(text)
+    return showable(text)
 
 
 def lacks_credentials(address: object) -> bool:
@@ -78,33 +71,13 @@ def lacks_credentials(address: object) -> bool:
     return isinstance(address, str) and bool(re.search(rf":/{{1,2}}{mark}@|={mark}(?=$|[&#;])", address))
 
 
-def completed(key: str, address: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return an address with the credentials that its configuration lacks, from the environment.
-
-    MLflow itself reads user, password and token of a web server: such an address is returned without credentials.
+def store_address(named: str | None = None) -> str:
+    """Return the address of MLflow's store: the named one, else that of the environment, else `DATABASE`.
 
     Raises:
-        ConfigError: The environment lacks the credentials; names the missing variables.
+        ConfigError: The named one has a reference to a variable that is not set.
     """
-    if not lacks_credentials(address):
-        return address
-    if without_credentials(environment.get(URI, ""), MARK) == address:
-        return environment[URI]
-    web, shown = address.startswith(("http://", "https://")), without_credentials(address)
-    if web and (environment.get(TOKEN) or (environment.get(USER) and environment.get(PASSWORD))):
-        return shown
-    if web and environment.get(USER):
-        raise ConfigError(f"--{key}: {shown} needs {USER} and {PASSWORD}; {PASSWORD} is missing in the environment")
-    variables = f"set {USER} and {PASSWORD}, or {TOKEN}, or {URI}" if web else f"set {URI} to the whole address"
-    raise ConfigError(
-        f"--{key}: the credentials for {shown} are missing, as configurations are stored without them; {variables} in "
-        f"the environment, or pass the address again: --{key} ADDRESS"
-    )
-
-
-def store_address(named: str | None = None) -> str:
-    """Return the address of MLflow's store: the named one, else that of the environment, else `DATABASE`."""
-    return named or os.environ.get(URI) or DATABASE
+    return (named and from_environment("tracking_uri", named)) or os.environ.get(URI) or DATABASE
 
 
 def absolute(uri: str) -> str:
@@ -133,14 +106,10 @@ def absent(uri: str) -> str:
     return f"there is no file {file}" + ("" if file.is_absolute() else f" in {Path.cwd()}")
 
 
-def scalars(node: yaml.Node | None) -> Iterator[yaml.ScalarNode]:
-    """Yield all scalars below a YAML node, including keys, in the order of the text."""
-    if isinstance(node, yaml.ScalarNode):
-        yield node
-        return
-    for child in node.value if node is not None else ():
-        for part in child if isinstance(child, tuple) else (child,):
-            yield from scalars(part)
+def _masked(_: str, text: str) -> str:
+    # A value that starts with an address is an address to its end, because passwords may contain blanks.
+    whole = _WHOLE.fullmatch(text)
+    return _bare(*whole.groups(), MARK) if whole else without_credentials(text, MARK)
 
 
 def _bare(scheme: str, slashes: str, rest: str, mark: str) -> str:
@@ -159,13 +128,16 @@ def _user_end(scheme: str, rest: str) -> int:
     """Return the length of user and password after ``scheme://``, or 0 if there is no secret."""
     host = re.split(r"[/?#]", rest, maxsplit=1)[0]
     user, at, _ = host.rpartition("@")
+    known = REFERENCE.sub("", user)  # what is written besides references
+    if at and known != user and not known.partition(":")[2]:
+        return 0
     if ":" in (user if at else host):  # a password with a slash starts like a host
         return rest.rfind("@") + 1
     return len(user) + 1 if at and (scheme.lower() in WEB or user == MARK) else 0
 
 
 def _option(separator: str, name: str, value: str, mark: str) -> str:
-    if name.lower() in HARMLESS or not value:
+    if name.lower() in HARMLESS or not value or REFERENCE.fullmatch(value):
         return f"{separator}{name}={value}"
     return f"{separator}{name}={mark}" if mark else ""
 

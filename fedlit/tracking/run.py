@@ -16,7 +16,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
-from fedlit.tracking.addresses import marked
+from fedlit.tracking.addresses import masked
 from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.names import COUNT
 
@@ -323,7 +323,7 @@ def read_config(directory: Path) -> dict:
     """
     file = directory / "config.yaml"
     try:
-        settings = documents.parse(marked(file.read_text()))
+        settings = masked(documents.parse(file.read_text()))
     except FileNotFoundError:
         raise CheckpointError(f"{directory} has no config.yaml: not the directory of a fedlit run") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -79,29 +79,51 @@ def test_several_seeds_read_that_of_the_environment(here):
 
 
 @pytest.mark.slow
-def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fedlit_cli, monkeypatch):
+def test_a_tracker_of_ones_own_gets_the_whole_address_and_files_do_not(here, fedlit_cli):
     address, again = "https://anna:geheim@HOST/x?key=geheim", f"--config {CONFIG} --ckpt_path last"
     logger = f"--logger test_credentials.Remembering --logger.address {address}"
     assert fedlit_cli(f"fit {RUN} {logger} --logger.tags.page {address}")[0] == 0
     assert Remembering.addresses == [address]
     assert leaks(here) == []
-    fedlit_cli(f"fit {again}").refused("logger.address", "https://HOST/x")
+    fedlit_cli(f"fit {again}").refused("logger.address", "https://HOST/x", "${env:NAME}")
     assert fedlit_cli(f"test {again}")[0] == 0  # no tracker there
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-    assert fedlit_cli(f"fit {again} --logger.tags null")[0] == 0
     assert fedlit_cli(f"fit {again} --logger.tags null --logger.address {address}2")[0] == 0
     assert Remembering.addresses[-2:] == [address, f"{address}2"]
     assert leaks(here) == []
 
 
+OF_A_VARIABLE = "--logger test_credentials.Remembering --logger.address"
+
+
+def test_a_value_of_the_environment_reaches_objects_and_no_file(here, fedlit_cli, caplog, monkeypatch):
+    monkeypatch.setenv("ADDRESS", "geheim")
+    (ended := fedlit_cli(f"fit {RUN} {OF_A_VARIABLE} ${{env:ADDRESS}} --tags.key ${{env:ADDRESS}}")).succeeded()
+    assert Remembering.addresses == ["geheim"]
+    assert leaks(here) == []
+    assert "geheim" not in ended.out + ended.err + caplog.text
+    assert "address: ${env:ADDRESS}" in CONFIG.read_text()
+    assert fedlit_cli(f"fit --config {CONFIG} --ckpt_path last")[0] == 0
+    monkeypatch.setenv("ADDRESS", "im@")
+    ended = fedlit_cli(f"fit {RUN} --data.clients 0 {OF_A_VARIABLE} ${{env:ADDRESS}}")
+    assert "im@" not in ended.out + ended.err
+
+
+def test_an_error_shows_the_reference_in_place_of_the_value(here, fedlit_cli, monkeypatch):
+    monkeypatch.setenv("PLACE", "/geheim/images")
+    ended = fedlit_cli("fit --data NIHChestXray14 --data.root '${env:PLACE}/nih'")
+    ended.refused("${env:PLACE}/nih: no such folder")
+    assert "geheim" not in ended.out + ended.err
+
+
 @pytest.mark.slow
-def test_several_seeds_and_a_sweep_pass_them_on_without_a_file(here, fedlit_cli):
-    address = "http://anna:geheim@127.0.0.1:9"
-    fedlit_cli(f"fit {RUN} --seed 0,1 {WEB} {address}").succeeded()
+def test_several_seeds_read_that_of_a_variable(here):
+    environment = {"NAME": "anna", "WORD": "geheim", "PYTHONPATH": os.pathsep.join(sys.path)}
+    address = "http://${env:NAME}:${env:WORD}@127.0.0.1:9"
+    line = [sys.executable, "-m", "fedlit", *f"fit {RUN} --seed 0,1 {WEB} {address}".split()]
+    subprocess.run(line, check=True, cwd=here, env=os.environ | environment, timeout=240)
     assert leaks(here) == []
     log = (here / "runs/default/run,seed=0/console.log").read_text()
     assert "MLflow at http://127.0.0.1:9 was not reached" in log
-    assert "credentials" not in log
 
 
 def test_an_artifact_location_with_a_password_is_refused(here, fedlit_cli):

@@ -54,7 +54,8 @@ def held(what: str, command: str, run: str = RUN) -> Refused:
 
 
 MARKED = "logger: {class_path: MLflowTracker, init_args: {tracking_uri: 'http://***@HOST'}}\n"
-MISSING = ("--logger.tracking_uri", "the credentials for http://HOST are missing", "MLFLOW_TRACKING_PASSWORD")
+PLACE = "logger.tracking_uri (c.yaml, line 1)"
+MISSING = (PLACE, "expected the password for http://HOST", "${env:NAME}", "MLFLOW_TRACKING_PASSWORD")
 DATABASE = MARKED.replace("http://***@HOST", "mysql://***@HOST/db")
 SWEEP = "experiment: s\nconfig: [tiny.yaml, c.yaml]\n"
 
@@ -83,8 +84,20 @@ INPUTS = [
     Refused("a sweep without credentials", "sweep --config s.yaml", MISSING, {"c.yaml": MARKED, "s.yaml": SWEEP},
         code=2),
     Refused("a database without credentials", "fit --config tiny.yaml --config c.yaml",
-            ("--logger.tracking_uri", "mysql://HOST/db are missing", "set MLFLOW_TRACKING_URI to the whole address"),
+            (PLACE, "the password for mysql://HOST/db", "write ${env:NAME}"),
             {"c.yaml": DATABASE}),
+    Refused("several seeds with a password", "fit --config tiny.yaml --config c.yaml --seed 0,1",
+            (PLACE, "${env:NAME} in place of the password for http://HOST"), {"c.yaml": MARKED.replace("***", "a:b")}),
+    Refused("a variable that is not set", "fit --config tiny.yaml --config c.yaml",
+            (PLACE, "environment variable ABSENT_", "export ABSENT_="),
+            {"c.yaml": MARKED.replace("***", "${env:ABSENT_}")}),
+    Refused("a variable in a list", "fit --config tiny.yaml --config c.yaml",
+            ("logger.0.tracking_uri (c.yaml, line 3)", "environment variable ABSENT_"),
+            {"c.yaml": "logger:\n- class_path: MLflowTracker\n  init_args: {tracking_uri: 'a${env:ABSENT_}'}\n"}),
+    Refused("a variable without a name", "fit --config tiny.yaml --model.weights '${env:}'",
+            ("model.weights (command line)", "${env:NAME}", "found ${env:}")),
+    Refused("a variable as a folder", "fit --config tiny.yaml --run_dir '${env:HOME}'",
+            ("run_dir (command line)", "--run_dir $NAME")),
     Refused("an artifact location with a password",
             "fit --config tiny.yaml --logger MLflowTracker --logger.artifact_location ftp://anna:geheim@HOST/x",
             ("artifact_location", "ftp://HOST/x", "without credentials")),

@@ -94,6 +94,11 @@ Dumper.add_representer(
 )
 
 
+def dump(value: Any) -> str:
+    """Return a value as YAML that :func:`parse` reads."""
+    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+
+
 @dataclass
 class _Level:
     """A mapping or list that is being read."""
@@ -127,7 +132,10 @@ class Document:
             raise DocumentError(_described(error, self.name, self.text)) from error
 
     def entry(self, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
-        """Return the nodes of a dotted key and of its value; ``init_args`` may be between its parts."""
+        """Return the nodes of a dotted key and of its value; ``init_args`` may be between its parts.
+
+        A part of the key that is a number is the place in a list.
+        """
         return _entry(self.root, path)
 
     def place(self, node: yaml.Node) -> str:
@@ -337,6 +345,9 @@ def _below(level: _Level) -> tuple[str, ...]:
 
 
 def _entry(node: yaml.Node | None, path: Sequence[str]) -> tuple[yaml.Node, yaml.Node] | None:
+    if isinstance(node, yaml.SequenceNode) and path[0].isdecimal() and int(path[0]) < len(node.value):
+        item = node.value[int(path[0])]
+        return _entry(item, path[1:]) if len(path) > 1 else (item, item)
     if not isinstance(node, yaml.MappingNode):
         return None
     for key, value in reversed(node.value):  # what a merge key adds comes first, once the content was asked for
