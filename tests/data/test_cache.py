@@ -1,10 +1,8 @@
-"""Files of the cache that were damaged are made again, and drafts of dead processes go."""
+"""Files of the cache that were damaged are made again."""
 
 import importlib
 import os
 import shutil
-import socket
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -15,10 +13,10 @@ from hospital_source import ready
 from shades import Shades, cached, fabric, model
 from torch import nn
 
-from fedlit.data.pictures import cache
-from fedlit.data.pictures.cache import append_checksum, damage, intact, sweep
+from fedlit.data.pictures import store
 from fedlit.data.pictures.features import _key, with_fixed_features
 from fedlit.data.pictures.images import ImageStore
+from fedlit.data.pictures.store import damage, finish
 
 SHAPE = (40, 1, 8, 8)
 PIXELS = np.arange(np.prod(SHAPE), dtype=np.int64).reshape(SHAPE).astype(np.uint8)
@@ -37,9 +35,10 @@ def flip(file: Path, at: int, count: int = 64) -> None:
 HURT = {
     "64 flipped bytes": lambda file: flip(file, 1000),
     "one flipped byte": lambda file: flip(file, 200, 1),
-    "a flipped sum": lambda file: flip(file, file.stat().st_size - 1, 1),
+    "a flipped sum": lambda file: flip(file.with_suffix(".rows"), file.with_suffix(".rows").stat().st_size - 36, 1),
     "cut off": lambda file: os.truncate(file, 1000),
-    "cut in its sum": lambda file: os.truncate(file, file.stat().st_size - 3),
+    "cut in its last image": lambda file: os.truncate(file, file.stat().st_size - 3),
+    "cut in its sums": lambda file: os.truncate(file.with_suffix(".rows"), 700),
     "its head alone": lambda file: os.truncate(file, 128),
     "empty": lambda file: os.truncate(file, 0),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0" * 10),
@@ -79,54 +78,25 @@ def test_what_is_sound_is_opened_in_silence(tmp_path: Path):
         stored(tmp_path)
 
 
-def test_a_file_of_an_earlier_version_has_no_sum_and_is_taken(tmp_path: Path):
-    np.save(tmp_path / "old.npy", PIXELS)
-    assert damage(tmp_path / "old.npy", SHAPE, np.uint8) == ""
-    os.truncate(tmp_path / "old.npy", 2000)
-    assert "expected 2,688 bytes, found 2,000" in damage(tmp_path / "old.npy", SHAPE, np.uint8)
+def test_a_file_of_an_earlier_version_is_made_again_in_silence(tmp_path: Path):
+    np.save(tmp_path / "pictures.npy", PIXELS * 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert (stored(tmp_path)[list(range(40))].numpy() == PIXELS).all()
 
 
-def test_a_large_file_is_summed_in_blocks_all_over_it(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(cache, "WHOLE", 2**12)
-    monkeypatch.setattr(cache, "BLOCKS", 16)
+def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(store, "CHECKED", 2**12)
     file = tmp_path / "large.npy"
-    np.save(file, np.zeros((2**16,), dtype=np.uint8))
-    append_checksum(file)
-    assert intact(file, (2**16,), np.uint8)
-    read = []
-    methods = {"update": lambda _, block: read.append(len(block)), "digest": lambda _: b""}
-    monkeypatch.setattr(cache.hashlib, "sha256", lambda start: type("Sum", (), methods)())
-    damage(file, (2**16,), np.uint8)
+    np.save(file, np.zeros((2**10, 64), dtype=np.uint8))
+    file.rename(file.with_suffix(".partial"))
+    finish(file)
+    read, real = [], store.checksum
+    monkeypatch.setattr(store, "checksum", lambda row: read.append(len(row)) or real(row))
+    assert damage(file, (2**10, 64), np.uint8) == ""
     assert sum(read) == 2**12
-    monkeypatch.undo()
-    monkeypatch.setattr(cache, "WHOLE", 2**12)
-    monkeypatch.setattr(cache, "BLOCKS", 16)
-    flip(file, 30_000, 5_000)  # a block lies in any stretch of an eighth
-    assert "checksum does not match" in damage(file, (2**16,), np.uint8)
-
-
-def test_drafts_of_dead_processes_are_swept(tmp_path: Path):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    host = socket.gethostname()
-    left = tmp_path / f".features-0123.npy.{host}.{dead.pid}.tmp"
-    ours = tmp_path / f".features-0123.npy.{host}.{os.getpid()}.tmp"
-    young, old = (tmp_path / f".features-0123.npy.elsewhere.{n}.tmp" for n in (1, 2))
-    for draft in (left, ours, young, old):
-        draft.write_bytes(b"half")
-    os.utime(old, (1, 1))
-    sweep(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted([ours, young])
-
-
-def test_features_sweep_the_drafts_of_a_killed_run(tmp_path: Path):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    data = ready(Shades(cache_dir=str(tmp_path)))
-    left = tmp_path / f".features-0123.npy.{socket.gethostname()}.{dead.pid}.tmp"
-    left.write_bytes(b"half")
-    with_fixed_features(model(), data, fabric())
-    assert not left.exists()
+    flip(file, 30_000, 64 * 17)  # a row is checked in any stretch of sixteen
+    assert "checksum does not match" in damage(file, (2**10, 64), np.uint8)
 
 
 BODY = """

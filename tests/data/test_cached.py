@@ -26,15 +26,17 @@ def folder(tmp_path: Path) -> Path:
     with refused(DataError, "1 of 5"):
         decode_images(files[:5], 32, cache_dir=tmp_path / "cache")
     store = ImageStore.from_array(np.zeros((1, 1, 16, 16), np.uint8), tmp_path / "cache")
-    os.utime(store.path, (0, time.time() - 40 * 86400))
+    for file in (store.path, store.path.with_suffix(".rows")):
+        os.utime(file, (0, time.time() - 40 * 86400))
     (tmp_path / "cache" / "notes.txt").write_text("of somebody else")
     return tmp_path / "cache"
 
 
 def test_what_is_there(folder: Path):
     found = entries(folder)
-    assert [(entry.what, entry.finished) for entry in found] == [
-        ("decoded image files", True), ("decoded image files, unfinished", False), ("images of an array", True),
+    assert [(entry.what, entry.state) for entry in found] == [
+        ("decoded image files", "finished"), ("decoded image files, unfinished", "unfinished"),
+        ("images of an array", "finished"),
     ]  # fmt: skip
     for entry in found:
         names = [file for file in folder.iterdir() if file.name.startswith(entry.name)]
@@ -79,6 +81,10 @@ def test_what_names_stand_for(folder: Path):
     assert select(found, ["all"]) == found
     assert select(found, ["unfinished"]) == [found[1]]
     assert select(found, ["array"]) == [found[2]]
+    assert select(found, ["earlier"]) == []
+    np.save(folder / "vision-32-old.npy", np.zeros((1, 1, 4, 4), np.uint8))
+    (old,) = select(entries(folder), ["earlier"])
+    assert (old.name, old.what) == ("vision-32-old", "decoded data sets, of an earlier version")
     assert select(found, ["all"], older=30) == [found[2]]
     with refused(DataError, "imag3s", "'imag3s'"):
         select(found, ["imag3s"])

@@ -1,6 +1,5 @@
 """Decoding: images that are kept if it stops, damage that is refused or dropped, a sample first, and processes."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -16,7 +15,6 @@ from runs import execute
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
-from fedlit.data.pictures.decoders import decoded, duration
 from fedlit.data.pictures.decoding import decode, decode_images
 from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
@@ -71,21 +69,48 @@ def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     assert list((tmp_path / "cache").glob("*.partial")) == []
 
 
-def test_files_that_another_store_has_are_copied(tmp_path, read):
+def test_the_same_files_and_options_are_decoded_once(tmp_path, read):
     files = write_pictures(tmp_path / "png")
-    decode_images(files[:8], 16, cache_dir=tmp_path / "cache")
-    read.clear()
     store = decode_images(files[::-1], 16, cache_dir=tmp_path / "cache")
-    assert sorted(read) == [f"{n:03d}.png" for n in range(8, 12)]
     check(store, range(11, -1, -1))
     np.testing.assert_array_equal(store.hashes(), perceptual_hashes(store[list(range(12))]))
     read.clear()
     assert decode_images(files[::-1], 16, cache_dir=tmp_path / "cache").path == store.path
     assert read == []
+    decode_images(files, 16, cache_dir=tmp_path / "cache")
     decode_images(files, 8, cache_dir=tmp_path / "cache")
     decode_images(files, 16, channels=3, cache_dir=tmp_path / "cache")
     decode_images(files, 16, cache_dir=tmp_path / "cache", depth=12)
-    assert len(read) == 36  # another size, other channels and another depth are other pictures
+    decode(files, 16, cache_dir=tmp_path / "cache", resize="pad")
+    assert len(read) == 60  # another order, size, depth and resizing, and other channels, are other images
+
+
+def test_a_file_that_changed_is_decoded_again(tmp_path, read):
+    files = write_pictures(tmp_path / "png")
+    before = decode_images(files, 16, cache_dir=tmp_path / "cache")
+    picture(40, 16).save(files[3])
+    os.utime(files[3], (0, 1))
+    after = decode_images(files, 16, cache_dir=tmp_path / "cache")
+    assert after.path != before.path
+    check(before, range(12)), check(after, [0, 1, 2, 40, *range(4, 12)])
+
+
+def test_damaged_images_of_a_store_are_decoded_again_without_the_others(tmp_path, read):
+    files = write_pictures(tmp_path / "png")
+    damage(files[5])
+    store, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    content, hashes = bytearray(store.path.read_bytes()), store.hashes()
+    content[128 + 7 * 256 + 3] ^= 1
+    content[128 + 2 * 256] ^= 1
+    store.path.write_bytes(content)
+    read.clear()
+    with pytest.warns(UserWarning, match=r"this cache file is damaged \(its checksum does not match\)"):
+        again, reasons = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    assert sorted(read) == ["002.png", "005.png", "007.png"]
+    assert reasons == damaged
+    kept = [n for n in range(12) if n != 5]
+    check(PartOfStore(again, kept), kept)
+    np.testing.assert_array_equal(again.hashes(), hashes)
 
 
 KILLED = """
@@ -99,7 +124,7 @@ real, seen = pixels.read_image, []
 
 def slow(file, *rest):
     seen.append(file)
-    if len(seen) == 9:
+    if len(seen) == 10:
         os.kill(os.getpid(), 9)
     return real(file, *rest)
 
@@ -109,15 +134,15 @@ decode_images(sorted(Path(sys.argv[1]).iterdir()), 16, cache_dir=sys.argv[2])
 
 
 @pytest.mark.slow
-def test_a_kill_loses_nothing_that_was_decoded(tmp_path, read):
+def test_a_kill_loses_only_the_image_that_was_being_decoded(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     assert execute(KILLED, tmp_path, tmp_path / "png", tmp_path / "cache").wait() == -signal.SIGKILL
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
-    assert 12 - len(read) >= 4  # as many as were done, whatever the number of threads
+    assert len(read) == 3  # one thread had decoded nine
     check(store, range(12))
 
 
-def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
+def test_of_an_unfinished_store_that_is_damaged_the_whole_images_are_kept(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     damage(files[3])
     with refusals.refused(DataError, "1 of 12"):
@@ -125,8 +150,13 @@ def test_an_unfinished_store_that_is_damaged_is_begun_again(tmp_path, read):
     (partial,) = (tmp_path / "cache").glob("*.partial")
     os.truncate(partial, 700)
     read.clear()
+    store, _ = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    kept = [n for n in range(12) if n != 3]
+    check(PartOfStore(store, kept), kept)
+    assert len(read) == 10  # two images lie before the cut
+    (tmp_path / "cache" / partial.name).write_bytes(b"half")
+    os.utime(files[0], (0, 1))
     assert len(decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")[0]) == 12
-    assert len(read) == 12
 
 
 # Damage that is dropped
@@ -227,15 +257,25 @@ def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monke
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")
     said = capsys.readouterr().err
     assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
-    assert "decoded a sample of 4 files; about 1 s left on " in said
+    assert "decoded a sample of 4 files; the others take less than 0:00:0" in said
     decode_images(files, 16, cache_dir=tmp_path / "cache")
     assert capsys.readouterr().err == ""
-    decode_images([*files, *write_pictures(tmp_path / "more", 2)], 16, cache_dir=tmp_path / "cache")
-    assert "decoding 42 images, 40 of them are decoded already; " in capsys.readouterr().err
 
 
-def test_times_in_words():
-    assert [duration(s) for s in (0.2, 80, 200, 7000)] == ["1 s", "80 s", "3 min", "1.9 h"]
+def test_files_of_an_earlier_version_are_ignored_and_named_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    np.save(folder / "images-16-0123.npy", np.zeros((4, 1, 16, 16), np.uint8))
+    (folder / "images-16-0456.partial").write_bytes(b"half")
+    np.save(folder / "images-16-0456.rows", np.zeros(4, [("id", "<u8"), ("state", "u1")]))
+    (folder / "images-16-0456.rows.npy").rename(folder / "images-16-0456.rows")
+    files = write_pictures(tmp_path / "png")
+    decode_images(files, 16, cache_dir=folder)
+    decode_images(files, 8, cache_dir=folder)
+    said = capsys.readouterr().err
+    assert said.count("2 files of an earlier version are not used") == 1
+    assert "fedlit data cache --remove earlier" in said
 
 
 def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
@@ -272,22 +312,18 @@ def test_dark_pictures_are_warned_of(tmp_path):
 
 
 @pytest.mark.slow
-def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch):
+@pytest.mark.parametrize("copied", [True, False])
+def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch, copied):
     files = write_pictures(tmp_path / "png", 60)
     damage(files[30])
     in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
-    monkeypatch.setattr(decoding, "WORTH", -1)
+    started, real = [], decoding.context
+    monkeypatch.setattr(decoding, "MANY", 4)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
-    monkeypatch.setattr(decoding.time, "process_time", lambda: 0.0)  # as if the threads had waited for each other
-
-    def watched(job, partial, states, rows, processes):
-        assert processes == (len(rows) > 4)
-        return decoded(job, partial, states, rows, processes)
-
-    monkeypatch.setattr(decoding, "decoded", watched)
+    monkeypatch.setattr(decoding, "context", lambda alike: started.append(alike) or real(alike and copied))
     store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
+    assert started == [True]
     assert in_processes == damaged
-    assert json.loads(next((tmp_path / "two").glob("*.damaged")).read_text()) == {"30": damaged[30]}
     rows = list(range(60))
     np.testing.assert_array_equal(store[rows].numpy(), in_one[rows].numpy())
     np.testing.assert_array_equal(store.hashes(), in_one.hashes())

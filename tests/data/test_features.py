@@ -120,7 +120,7 @@ class TestCache:
 
     def test_nothing_is_left_but_the_file_and_its_lock(self, data, tmp_path):
         with_fixed_features(model(), data, fabric())
-        assert {p.suffix for p in tmp_path.glob("features-*")} == {".npy", ".lock"}
+        assert {p.suffix for p in tmp_path.glob("features-*")} == {".npy", ".rows"}
 
     def test_two_processes_compute_it_once(self, tmp_path):
         """Both start without it; only one runs the body."""

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentError
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -42,7 +41,7 @@ def _check(args: Namespace) -> int:
 
     if args.classes:
         args.set = {"classes": args.classes, **args.set}
-    with uncollected(), _ahead(roots, args.decode) as ahead:
+    with uncollected():
         from fedlit.cli.check_report import report, report_problems
         from fedlit.cli.tables import wide_console
         from fedlit.data.xrays.check import check_folder, compare_folders
@@ -50,7 +49,7 @@ def _check(args: Namespace) -> int:
         console, checks = wide_console(), []
         try:
             for reader in [_reader(root, args) for root in roots]:
-                checks.append(check_folder(reader, args.decode, Path(args.pairs), ahead))
+                checks.append(check_folder(reader, args.decode, Path(args.pairs)))
                 report(checks[-1], console)
         except ConfigError as error:
             complain(error)
@@ -58,14 +57,6 @@ def _check(args: Namespace) -> int:
     shared = compare_folders(checks, Path(args.pairs))
     report_problems(shared, console)
     return 1 if shared or any(each.problems for each in checks) else 0
-
-
-def _ahead(roots: Sequence[Path], decode: bool) -> AbstractContextManager:
-    """Inspect the images in other processes, while this one reads the label files."""
-    from fedlit.data.xrays.ahead import Ahead, is_worth_it
-
-    folders = [str(root) for root in roots if root.is_dir()]
-    return Ahead(folders) if not decode and is_worth_it(folders) else nullcontext()
 
 
 def _check_parser() -> Parser:
@@ -100,7 +91,7 @@ def _cache_parser() -> Parser:
     parser = Parser(description=description, epilog=CACHE)
     place = "Folder of the cache. By default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit."
     parser.add_argument("--cache_dir", type=str | None, default=None, help=place)
-    which = "Entries to remove: names or their beginnings, `unfinished`, or `all`."
+    which = "Entries to remove: names or their beginnings, `unfinished`, `earlier` (of an earlier version), or `all`."
     parser.add_argument("--remove", nargs="+", type=str, default=[], help=which)
     days = "Remove only entries unused for this many days."
     parser.add_argument("--older", type=float, default=0, help=days)

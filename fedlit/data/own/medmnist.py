@@ -15,7 +15,6 @@ from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pictures.cache import read_header
 from fedlit.data.pictures.store import ImageStore
 from fedlit.data.records import SPLITS, Records, listed
 from fedlit.data.xrays.nih import NIHChestXray14
@@ -154,7 +153,10 @@ def _shapes(file: Path) -> dict[str, tuple[int, ...]]:
         with zipfile.ZipFile(file) as archive:
             for name in archive.namelist():
                 with archive.open(name) as opened:
-                    shapes[name.removesuffix(".npy")] = read_header(opened)[0]
+                    version = np.lib.format.read_magic(opened)
+                    first = np.lib.format.read_array_header_1_0
+                    read = first if version == (1, 0) else np.lib.format.read_array_header_2_0
+                    shapes[name.removesuffix(".npy")] = read(opened)[0]
     except (zipfile.BadZipFile, ValueError, OSError) as error:
         raise DataError(f"{file}: expected MedMNIST's .npz file, found: {error}") from None
     wanted = [f"{split}_{what}" for split in SPLITS for what in ("images", "labels")]

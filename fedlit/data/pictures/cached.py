@@ -7,10 +7,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 from filelock import FileLock, Timeout
 
 from fedlit.core.errors import DataError
+from fedlit.data.pictures.store import is_earlier
 
 USED = ".used"
 """Suffix of the file that lists the runs that used an entry, with one line per run."""
@@ -33,7 +35,7 @@ class CacheEntry:
         size: Bytes on the disk.
         used: Time of its creation or last use, in seconds since 1970.
         runs: Directories of the runs that used it, the last one first.
-        finished: True if it was written completely.
+        state: ``finished``, ``unfinished``, or ``earlier`` if an earlier version wrote it, which is not used.
     """
 
     name: str
@@ -41,13 +43,13 @@ class CacheEntry:
     size: int
     used: float
     runs: tuple[str, ...]
-    finished: bool
+    state: Literal["finished", "unfinished", "earlier"]
 
     @property
     def what(self) -> str:
         """Description of the content."""
         kind = KINDS.get(self.name.partition("-")[0], "images of a custom source")
-        return kind if self.finished else f"{kind}, unfinished"
+        return kind + {"finished": "", "unfinished": ", unfinished", "earlier": ", of an earlier version"}[self.state]
 
 
 def entries(folder: Path) -> list[CacheEntry]:
@@ -74,7 +76,10 @@ def _entry(name: str, files: Sequence[Path]) -> CacheEntry:
     # Blocks instead of lengths, because an unfinished store has holes.
     size = sum(getattr(each, "st_blocks", -(-each.st_size // 512)) * 512 for each in stats)
     last = max([each.st_mtime for each in stats] + [datetime.fromisoformat(use["when"]).timestamp() for use in uses])
-    return CacheEntry(name, tuple(files), size, last, tuple(runs), not any(file.suffix == ".partial" for file in files))
+    held = [file for file in files if file.suffix in (".npy", ".partial")]
+    state = "unfinished" if any(file.suffix == ".partial" for file in held) else "finished"
+    state = "earlier" if any(map(is_earlier, held)) else state
+    return CacheEntry(name, tuple(files), size, last, tuple(runs), state)
 
 
 def note_use(stores: Iterable[Path], run: Path) -> None:
@@ -93,20 +98,20 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
 
     Args:
         candidates: All entries.
-        names: ``all``, ``unfinished``, or beginnings of names.
+        names: ``all``, ``unfinished``, ``earlier``, or beginnings of names.
         older: Number of days for which an entry must not have been used.
 
     Raises:
         DataError: A name matches no entry.
     """
-    starts = tuple(name for name in names if name not in ("all", "unfinished"))
+    starts = tuple(name for name in names if name not in ("all", "unfinished", "earlier"))
     for name in starts:
         if not any(entry.name.startswith(name) for entry in candidates):
             raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}")
     return [
         entry
         for entry in candidates
-        if ("all" in names or ("unfinished" in names and not entry.finished) or entry.name.startswith(starts))
+        if ("all" in names or entry.state in names or entry.name.startswith(starts))
         and time.time() - entry.used >= older * 86400
     ]
 

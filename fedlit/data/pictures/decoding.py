@@ -1,53 +1,62 @@
-"""Decoding of image files into a store, with a sample first; finished images are kept if it stops.
+"""Decoding of image files into a store, in several processes; what is decoded is kept if it stops.
 
-``NAME.npy`` is the store, ``NAME.rows`` has the identity and the perceptual hashes of each image, and ``NAME.damaged``
-lists the files that cannot be decoded. Until the store is complete, the images are in ``NAME.partial``. An image that
-another store has, finished or not, is copied from there.
+``NAME.damaged`` of a store lists the files that cannot be decoded. An unfinished store is named by its files alone, and
+a finished one also by their sizes and times: so a damaged file that is replaced is decoded without the others.
 """
 
 import hashlib
 import json
-import math
 import os
+import shutil
 import time
-from collections.abc import Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
+from rich.progress import track
 
-from fedlit.core.errors import DataError, MissingFileError
+from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.core.system.files import whole
-from fedlit.core.system.processes import cores
-from fedlit.data.pictures.cache import append_checksum, damage, intact, sweep
-from fedlit.data.pictures.decoders import DecodeSettings, decoded, duration, with_bar
-from fedlit.data.pictures.hashes import PARTS
+from fedlit.core.system.processes import can_be_copied, context, cores, end_with_parent, may_have_children, starting
+from fedlit.data.pictures import pixels
+from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
-from fedlit.data.pictures.store import ImageStore, cache_folder, check_space, make_cache_folder
+from fedlit.data.pictures.store import (
+    ROW,
+    ImageStore,
+    begin,
+    cache_folder,
+    checksum,
+    damage,
+    locked,
+    note,
+    warn_of_damage,
+)
 
 Damaged = Literal["refuse", "drop"]
 
-# Part of every identity: raise it when decoding changes, so that old images are not reused.
-_FORMAT = "6"
+# Part of every name: raise it when decoding changes, so that old images are not reused.
+_FORMAT = "7"
 
 MAX_FAILURES = 100
 """Number of damaged files after which decoding stops if damage is refused."""
 
 SAMPLE = 64
-"""Number of files of the sample, spread over the list."""
+"""Number of files of the sample that is decoded first, spread over the list."""
 
-WORTH = 30
-"""Seconds of work from which on starting processes pays off."""
+MANY = 512
+"""Number of files from which on processes decode: threads wait for each other in some decoders, but start at once."""
 
-ROW = np.dtype([("id", "<u8"), ("hash", "<u8", len(PARTS)), ("state", "u1")])
-OPEN, DONE, BROKEN = 0, 1, 2
-"""States of a row."""
+CHUNK = 8
+"""Number of files that a process decodes before it replies."""
 
 
 def decode_images(
@@ -92,94 +101,84 @@ def decode(
         ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
             sample cannot be decoded.
     """
-    files = [os.fspath(file) for file in files]
-    ids = identities(files, f"{_FORMAT} {image_size} {channels} {depth}{'' if resize == 'squeeze' else f' {resize}'}")
-    shape = (len(files), channels, image_size, image_size)
-    folder = cache_folder(cache_dir)
-    place = CachePlace(folder, f"images-{image_size}-{hashlib.sha256(ids.tobytes()).hexdigest()[:24]}", ids, shape)
-    if not place.complete():
-        make_cache_folder(folder)
-        sweep(folder)
-        with FileLock(folder / f".{place.name}.lock"):  # another process that needs the same images waits
-            if not (place.store.exists() and place.complete()):
-                _fill(place, DecodeSettings(files, image_size, channels, depth, resize), damaged)
-    reasons = place.reasons()
+    files, options = [os.fspath(file) for file in files], (image_size, channels, depth, resize)
+    ids, shape = identities(files), (len(files), channels, image_size, image_size)
+    recipe = hashlib.sha256(f"{_FORMAT} {options}\n".encode())
+    recipe.update("\0".join(map(os.path.abspath, files)).encode(errors="surrogateescape"))
+    draft = cache_folder(cache_dir) / f"images-{image_size}-{recipe.hexdigest()[:24]}.partial"
+    recipe.update(ids.tobytes())
+    file = draft.with_name(f"images-{image_size}-{recipe.hexdigest()[:24]}.npy")
+    if damage(file, shape, np.uint8):
+        with locked(draft):  # another process that needs the same images waits
+            if damage(file, shape, np.uint8):
+                warn_of_damage(file, shape, np.uint8)
+                if file.exists():  # only its damaged images are decoded again
+                    os.replace(file, draft)
+                    os.replace(file.with_suffix(".rows"), draft.with_suffix(".rows"))
+                _fill(_Target(draft, *_begin(draft, ids, shape), options), files, file, damaged)
+    noted = json.loads(file.with_suffix(".damaged").read_text(encoding="utf-8"))
+    reasons = {int(row): reason for row, reason in noted.items()}
     if reasons and damaged == "refuse":
-        raise _refusal({f"{files[row]}: {reason}" for row, reason in reasons.items()}, len(files))
-    return ImageStore(place.store), reasons
+        raise _refusal(reasons, files, len(files))
+    return ImageStore(file), reasons
 
 
-@dataclass
-class CachePlace:
-    """Paths in the cache for the images of a list of files.
+class _Target:
+    """An unfinished store, to which images are decoded."""
 
-    Attributes:
-        folder: The cache folder.
-        name: Name of the store.
-        ids: Identity of each file, [N] uint64.
-        shape: [N, channels, height, width].
-        store: The finished store.
-        partial: The unfinished store.
-        rows: Identity, hashes and state of each row.
-        damaged: Reasons why files cannot be decoded.
-    """
+    def __init__(self, draft: Path, images: np.memmap, rows: np.memmap, options: tuple) -> None:
+        self.draft, self.images, self.rows, self.options = draft, images, rows, options
 
-    folder: Path
-    name: str
-    ids: np.ndarray
-    shape: tuple[int, int, int, int]
+    def __reduce__(self):
+        return _open, (self.draft, self.options)
 
-    def __post_init__(self) -> None:
-        suffixes = (".npy", ".partial", ".rows", ".damaged")
-        self.store, self.partial, self.rows, self.damaged = (self.folder / f"{self.name}{each}" for each in suffixes)
+    def take(self, chunk: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+        """Decode files into their rows; return each row with the reason if its file cannot be decoded, or ""."""
+        return [(row, self._decode(row, file)) for row, file in chunk]
 
-    def complete(self) -> bool:
-        """Return True if the store is complete and intact."""
-        return self.rows.exists() and intact(self.store, self.shape, np.uint8)
-
-    def reasons(self) -> dict[int, str]:
-        """Return the reasons why files cannot be decoded, by row."""
-        if not self.damaged.exists():
-            return {}
-        return {int(row): reason for row, reason in json.loads(self.damaged.read_text(encoding="utf-8")).items()}
-
-    def begin(self) -> np.memmap:
-        """Return the rows of the unfinished store, which is created if it does not exist."""
-        if self.partial.exists() and not damage(self.partial, self.shape, np.uint8) and self.rows.exists():
-            rows = np.load(self.rows, mmap_mode="r+")
-            if rows.dtype == ROW and np.array_equal(rows["id"], self.ids):
-                return rows
-        for file in (self.store, self.partial, self.rows):
-            file.unlink(missing_ok=True)
-        check_space(self.folder, self.shape)
-        np.lib.format.open_memmap(self.partial, mode="w+", dtype=np.uint8, shape=self.shape).flush()
-        rows = np.lib.format.open_memmap(self.rows, mode="w+", dtype=ROW, shape=self.shape[:1])
-        rows["id"] = self.ids
-        _adopt(self, rows)
-        return rows
-
-    def finish(self, reasons: dict[int, str]) -> None:
-        """Seal the unfinished store and give it its final name."""
-        self.note(reasons)
-        append_checksum(self.partial)
-        os.replace(self.partial, self.store)
-
-    def note(self, reasons: dict[int, str]) -> None:
-        """Write the reasons why files cannot be decoded."""
-        if not reasons:
-            self.damaged.unlink(missing_ok=True)
-            return
-        with whole(self.damaged) as draft:
-            draft.write_text(json.dumps(reasons), encoding="utf-8")
+    def _decode(self, row: int, file: str) -> str:
+        try:
+            image = pixels.read_image(Path(file), *self.options)
+        except ConfigError:  # a package is missing, so the file is not to blame
+            raise
+        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+            return str(error) or type(error).__name__
+        self.images[row] = image
+        self.rows["hash"][row] = perceptual_hashes(image[None])[0]
+        self.rows["sum"][row] = checksum(image)  # the last, so that a kill leaves no half image
+        return ""
 
 
-def identities(files: Sequence[str], settings: str) -> np.ndarray:
-    """Return a digest of each file's path, size and time, and of the decoding settings, [N] uint64.
+def _open(draft: Path, options: tuple) -> _Target:
+    return _Target(draft, np.load(draft, mmap_mode="r+"), np.load(draft.with_suffix(".rows"), mmap_mode="r+"), options)
+
+
+def _begin(draft: Path, ids: np.ndarray, shape: tuple[int, ...]) -> tuple[np.memmap, np.memmap]:
+    """Return the images and rows of an unfinished store, with the intact images that it has of the same files."""
+    file = draft.with_suffix(".rows")
+    try:
+        images, rows = np.load(draft, mmap_mode="r+"), np.load(file, mmap_mode="r+")
+        usable = images.shape == shape and images.dtype == np.uint8 and rows.dtype == ROW and len(rows) == len(ids)
+    except (OSError, ValueError, EOFError, SyntaxError):
+        usable = False
+    if not usable:
+        images = begin(draft, shape, np.uint8)
+        images.flush()
+        rows = np.lib.format.open_memmap(file, mode="w+", dtype=ROW, shape=ids.shape)
+    for row in np.flatnonzero(rows["sum"]):
+        if rows["id"][row] != ids[row] or rows["sum"][row] != checksum(images[row]):
+            images[row], rows["sum"][row] = 0, 0
+    rows["id"] = ids
+    return images, rows
+
+
+def identities(files: Sequence[str]) -> np.ndarray:
+    """Return a digest of each file's path, size and time, [N] uint64.
 
     Raises:
         MissingFileError: Files are missing.
     """
-    ids, missing, stem = np.empty(len(files), dtype=np.uint64), [], f"{settings}\n"
+    ids, missing = np.empty(len(files), dtype=np.uint64), []
     for row, file in enumerate(files):
         try:
             status = os.stat(file)
@@ -188,10 +187,9 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
         except OSError:
             missing.append(f"{file} is {not_a_file(Path(file))}")
         else:
-            text = f"{stem}{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
-            ids[row] = int.from_bytes(
-                hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest(), "little"
-            )
+            text = f"{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
+            digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
+            ids[row] = int.from_bytes(digest, "little")
     if missing:
         raise MissingFileError(
             f"{len(missing)} of {len(files)} image files are missing:\n  " + "\n  ".join(missing[:5])
@@ -200,90 +198,93 @@ def identities(files: Sequence[str], settings: str) -> np.ndarray:
     return ids
 
 
-def _fill(place: CachePlace, job: DecodeSettings, damaged: Damaged) -> None:
-    rows = place.begin()
-    waiting = np.flatnonzero(rows["state"] != DONE)
-    total, say = len(rows), Console(stderr=True, highlight=False, soft_wrap=True).print
-    size = decimal(math.prod(place.shape))
+def _fill(target: _Target, files: Sequence[str], file: Path, damaged: Damaged) -> None:
+    """Decode the images that an unfinished store lacks, and give it its final name."""
+    waiting, total = np.flatnonzero(target.rows["sum"] == 0), len(files)
     cached = f", {total - len(waiting):,} of them are decoded already" if len(waiting) < total else ""
-    say(f"decoding {total:,} images{cached}; they take {size} in {place.store}")
+    note(f"decoding {total:,} images{cached}; they take {decimal(target.images.nbytes)} in {file}")
     failures: dict[int, str] = {}
-    most = MAX_FAILURES if damaged == "refuse" else total + 1
+    terminal = Console(stderr=True)
+    bar = {"console": terminal, "transient": True, "disable": not terminal.is_terminal}
 
-    def look(at: np.ndarray, processes: bool = False, bar: bool = False) -> None:
-        with closing(decoded(job, place.partial, place.rows, at, processes)) as doing:
-            for row, reason in with_bar(doing, len(at)) if bar else doing:
+    def take(rows: np.ndarray) -> None:
+        with _decoded(target, files, rows) as doing:  # before the bar, whose thread forbids copies of this process
+            for row, reason in track(doing, "decoding", len(rows), **bar):
                 if reason:
                     failures[row] = reason
-                if len(failures) >= most:
+                if len(failures) >= MAX_FAILURES and damaged == "refuse":
                     return
 
-    looked = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
-    first = waiting[np.unique(np.linspace(0, len(waiting) - 1, looked).astype(np.int64))]
-    rest = np.setdiff1d(waiting, first)
-    began, busy = time.perf_counter(), time.process_time()
-    look(first)
-    took, busy = time.perf_counter() - began, time.process_time() - busy
+    count = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
+    first = waiting[np.unique(np.linspace(0, len(waiting) - 1, count).astype(np.int64))]
+    rest, began = np.setdiff1d(waiting, first), time.perf_counter()
+    take(first)
     if len(rest):
-        _check_sample(job, failures, len(first), total, damaged)
-        left = took / len(first) * len(rest)
-        blocked = busy / max(took, 1e-9) < 1.3 and cores() > 1 and left > WORTH
-        say(f"decoded a sample of {len(first)} files; about {duration(left)} left on {cores()} cores")
-        look(rest, processes=blocked, bar=True)
-    rows["state"][list(failures)] = BROKEN
-    rows.flush()
+        if failures and (damaged == "refuse" or len(failures) > len(first) / 2):
+            raise _refusal(failures, files, len(first))
+        left = timedelta(seconds=round((time.perf_counter() - began) / len(first) * len(rest)))
+        note(f"decoded a sample of {len(first)} files; the others take less than {left} on {cores()} cores")
+        take(rest)
     if failures and damaged == "refuse":
-        raise _refusal({f"{job.files[row]}: {reason}" for row, reason in failures.items()}, total)
-    place.finish(failures)
+        raise _refusal(failures, files, total)
+    with whole(file.with_suffix(".damaged")) as draft:
+        draft.write_text(json.dumps(failures), encoding="utf-8")
+    target.rows.flush()
+    rows = target.draft.with_suffix(".rows")
+    shutil.copyfile(rows, file.with_suffix(".rows"))
+    os.replace(target.draft, file)
+    rows.unlink()
 
 
-def _check_sample(job: DecodeSettings, failures: dict[int, str], count: int, total: int, damaged: Damaged) -> None:
-    """Raise an error if the sample has damaged files or, with ``drop``, mostly damaged files."""
-    if not failures or (damaged == "drop" and len(failures) <= count / 2):
-        return
-    lines = [f"{job.files[row]}: {reason}" for row, reason in failures.items()]
-    advice = (
-        "set data.damaged to drop"
-        if damaged == "refuse"
-        else "check whether a package or a folder is missing, because so many files are affected"
+@contextmanager
+def _decoded(target: _Target, files: Sequence[str], rows: np.ndarray) -> Iterator[Iterator[tuple[int, str]]]:
+    """Decode rows: an iterator over each with the reason if it cannot be decoded, or ""; the end drops other rows."""
+    parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
+    chunks = [[(row, files[row]) for row in part] for part in parts]
+    enough = MANY if can_be_copied() else 8 * MANY  # other processes import PyTorch first
+    processes = len(rows) >= enough and cores() > 1 and may_have_children()
+    if processes:
+        pool = ProcessPoolExecutor(cores(), context(alike=True), _begin_process, (target,))
+    else:
+        pool = ThreadPoolExecutor(cores())
+    try:
+        with starting() if processes else nullcontext():
+            answers = pool.map(_take if processes else target.take, chunks)
+        yield chain.from_iterable(answers)
+    finally:
+        # Not as a context manager, which would decode all other files after Ctrl-C.
+        pool.shutdown(cancel_futures=True)
+
+
+_target: _Target | None = None  # of a process that decodes
+
+
+def _begin_process(target: _Target) -> None:
+    global _target
+    _target = target
+    import torch
+
+    torch.set_num_threads(1)  # a copy of a process has none of its threads
+    end_with_parent()
+
+
+def _take(chunk: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    return _target.take(chunk)
+
+
+def _refusal(failures: dict[int, str], files: Sequence[str], read: int) -> DataError:
+    """Return the error about files that cannot be decoded; ``read`` is the number of files that were tried."""
+    lines = sorted(f"{files[row]}: {reason}" for row, reason in failures.items())
+    count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''} of {read}"
+    sample = f" of a sample (of {len(files):,})" if read < len(files) else ""
+    advice = "set data.damaged to drop"
+    if len(lines) > read / 2:
+        advice = "check whether a package or a folder is missing, because so many files are affected"
+    left = (
+        f"The other {len(files) - read:,} were not read; `fedlit data check FOLDER --decode` lists all damaged files."
     )
-    raise DataError(
-        f"{len(failures)} of {count} image files of a sample (of {total:,}) cannot be decoded (damaged or not "
-        "images):\n  "
-        + "\n  ".join(lines[:5])
-        + f"\nReplace these files, remove them from the label file, or {advice}. The other {total - count:,} were not "
-        "read; `fedlit data check FOLDER --decode` lists all damaged files. Decoded images are kept."
-    )
-
-
-def _refusal(lines: set[str], total: int) -> DataError:
-    count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''}"
     return DataError(
-        f"{count} of {total} image files cannot be decoded (damaged or not images):\n  "
-        + "\n  ".join(sorted(lines)[:5])
-        + "\nReplace these files, or remove them, also from the label file if there is one; or set data.damaged to "
-        "drop. Decoded images are kept."
-    )
-
-
-def _adopt(place: CachePlace, rows: np.memmap) -> None:
-    """Copy images from other stores, finished or not, and remove an unfinished store that is no longer needed."""
-    pictures = np.load(place.partial, mmap_mode="r+")
-    for file in sorted(place.folder.glob(f"{place.name.rpartition('-')[0]}-*.rows")):
-        other = CachePlace(place.folder, file.stem, place.ids, place.shape)
-        held = other.store if other.store.exists() else other.partial
-        if file == place.rows or not held.exists():
-            continue
-        theirs = np.load(file, mmap_mode="r")
-        if theirs.dtype != ROW or damage(held, (len(theirs), *place.shape[1:]), np.uint8):
-            continue
-        have, wanted = np.flatnonzero(theirs["state"] == DONE), np.flatnonzero(rows["state"] != DONE)
-        _, mine, matching = np.intersect1d(rows["id"][wanted], theirs["id"][have], return_indices=True)
-        source = np.load(held, mmap_mode="r")
-        for start in range(0, len(mine), 1024):
-            to, of = wanted[mine[start : start + 1024]], have[matching[start : start + 1024]]
-            pictures[to] = source[of]
-            rows["hash"][to], rows["state"][to] = theirs["hash"][of], DONE
-        if held == other.partial and len(mine) == len(have):
-            for each in (other.partial, other.rows, other.damaged):
-                each.unlink(missing_ok=True)
+        f"{count} image files{sample} cannot be decoded (damaged or not images):\n  " + "\n  ".join(lines[:5])
+        + f"\nReplace these files, or {advice}: decoded images are kept. Or remove them, also from the label file if "
+        f"there is one. {sample and left}".rstrip()
+    )  # fmt: skip

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from filelock import FileLock
 from lightning.pytorch import LightningModule
 from rich.console import Console
 from rich.progress import track
@@ -23,10 +22,9 @@ from fedlit.core.examples import makes_batches
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
-from fedlit.core.system.files import whole
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.pictures.cache import append_checksum, intact, sweep
 from fedlit.data.pictures.images import LabelledImages, model_input
+from fedlit.data.pictures.store import damage, finish, locked, warn_of_damage
 
 BATCH = 256
 PLAIN = (bool, int, float, str, tuple, type(None))
@@ -84,7 +82,6 @@ def with_fixed_features(
         if key not in stores:
             stores[key] = images.store.path.parent / f"features-{key}.npy"
             if fabric.local_rank == 0:
-                sweep(stores[key].parent)
                 _compute(body, images, stores[key], fabric)
             fabric.barrier()
         return LabelledFeatures(stores[key], images)
@@ -122,9 +119,13 @@ def _code(body: nn.Module) -> str:
 def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: FederationFabric) -> None:
     """Write the features of all N images of the store, unless they exist."""
     # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
-    with FileLock(file.with_suffix(".lock")):
-        if intact(file, (len(images.store), None), np.float32):
+    shape = (len(images.store), None)
+    if not damage(file, shape, np.float32):
+        return
+    with locked(file):
+        if not damage(file, shape, np.float32):
             return
+        warn_of_damage(file, shape, np.float32)
         rows = np.arange(len(images.store))
         body, threads = copy.deepcopy(body).eval().to(fabric.device), torch.get_num_threads()
 
@@ -140,7 +141,6 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
             bar = {"description": "Features of all images", "total": len(batches), "transient": True}
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
-        with whole(file) as draft, draft.open("wb") as out:
+        with file.with_suffix(".partial").open("wb") as out:
             np.save(out, np.ascontiguousarray(np.concatenate(parts)))
-            out.close()
-            append_checksum(draft)
+        finish(file)

@@ -1,26 +1,38 @@
-"""Decoded images in one memory-mapped file in the cache folder."""
+"""Arrays of the cache folder, each in one memory-mapped file, and stores of decoded images.
+
+``NAME.npy`` is an array, such as images, and ``NAME.rows`` has the checksum of each of its rows, by which damage is
+found. Until the array is complete it is ``NAME.partial``. One process at a time writes it, with a lock.
+"""
 
 import hashlib
 import math
 import os
 import shutil
+import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from filelock import FileLock
 from rich.console import Console
 from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError, DataError
-from fedlit.core.system.files import whole
-from fedlit.data.pictures.cache import append_checksum, intact, sweep
-from fedlit.data.pictures.hashes import perceptual_hashes
+from fedlit.data.pictures.hashes import PARTS, perceptual_hashes
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fedlit.data.pictures.duplicates import Thumbs
+
+ROW = np.dtype([("id", "<u8"), ("sum", "<u4"), ("hash", "<u8", len(PARTS))])
+"""What is known of a row: the identity of its file, its checksum (0 until it is written) and its perceptual hashes."""
+
+CHECKED = 64 * 2**20
+"""Number of bytes that are compared with their checksums when an array is opened: of a larger one, rows spread over it,
+in less than a second."""
 
 LARGE = 100 * 10**6
 """Number of bytes from which on path and size of images that do not come from files are printed."""
@@ -85,8 +97,7 @@ class ImageStore:
     ) -> "ImageStore":
         """Return the store named ``key`` in the cache folder; ``write`` fills it if it does not exist yet.
 
-        The file gets its final name only when it is complete, so a killed run leaves no partial store behind. A damaged
-        store is created again, with a warning.
+        The file gets its final name only when it is complete. A damaged store is created again, with a warning.
 
         Args:
             key: A name that changes whenever the pixels change, such as a hash of everything that determines them.
@@ -97,23 +108,20 @@ class ImageStore:
         Raises:
             OSError: The cache folder has not enough free space.
         """
-        folder = cache_folder(cache_dir)
-        path = folder / f"{key}.npy"
-        if intact(path, tuple(shape), np.uint8):
-            return cls(path)
-        make_cache_folder(folder)
-        sweep(folder)
-        check_space(folder, shape)
-        if (size := math.prod(shape)) >= LARGE:
-            Console(stderr=True, highlight=False, soft_wrap=True).print(
-                f"{shape[0]:,} images take {decimal(size)} in {path}"
-            )
-        with whole(path) as draft:
-            array = np.lib.format.open_memmap(draft, mode="w+", dtype=np.uint8, shape=tuple(shape))
-            write(array)
-            array.flush()
-            del array
-            append_checksum(draft)
+        path = cache_folder(cache_dir) / f"{key}.npy"
+        if damage(path, shape, np.uint8):
+            with locked(path):  # another process that needs the same images waits
+                if damage(path, shape, np.uint8):
+                    if (size := math.prod(shape)) >= LARGE:
+                        note(f"{shape[0]:,} images take {decimal(size)} in {path}")
+                    warn_of_damage(path, shape, np.uint8)
+                    array = begin(path.with_suffix(".partial"), shape, np.uint8)
+                    try:
+                        write(array)
+                        array.flush()
+                        finish(path)
+                    finally:
+                        path.with_suffix(".partial").unlink(missing_ok=True)
         return cls(path)
 
     @classmethod
@@ -139,10 +147,8 @@ class ImageStore:
     def hashes(self) -> np.ndarray:
         """Return the perceptual hashes of each image, [N, 4] uint64; decoding computes those of image files."""
         known = self.path.with_suffix(".rows")
-        if known.exists():
-            rows = np.load(known, mmap_mode="r")
-            if len(rows) == len(self):
-                return np.array(rows["hash"])
+        if known.exists() and (rows := np.load(known, mmap_mode="r"))["id"].any():
+            return np.array(rows["hash"])
         parts = [self[range(start, min(start + 256, len(self)))] for start in range(0, len(self), 256)]
         return np.concatenate([perceptual_hashes(part) for part in parts])
 
@@ -193,16 +199,93 @@ class PartOfStore:
         return self.store[self.rows[np.asarray(indices)]]
 
 
-def check_space(folder: Path, shape: tuple[int, ...]) -> None:
-    """Check that the disk has enough space for images.
+def checksum(row: np.ndarray) -> int:
+    """Return the checksum of a row of an array, which is never 0."""
+    return zlib.crc32(np.ascontiguousarray(row)) or 1
+
+
+def damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> str:
+    """Return why an array of the cache cannot be used as text, or "" if it is intact; None in a shape is any length."""
+    try:
+        array, rows = np.load(file, mmap_mode="r"), np.load(file.with_suffix(".rows"), mmap_mode="r")
+    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        return f"it cannot be read: {error}"
+    fits = len(array.shape) == len(shape) and all(n in (None, m) for n, m in zip(shape, array.shape, strict=True))
+    if array.dtype != np.dtype(dtype) or not fits:
+        expected = ", ".join("any" if n is None else str(n) for n in shape)
+        return f"expected {np.dtype(dtype)} [{expected}], found {array.dtype} {list(array.shape)}"
+    if (size := file.stat().st_size) != array.offset + array.nbytes:
+        return f"expected {array.offset + array.nbytes:,} bytes, found {size:,}"
+    if rows.dtype != ROW or len(rows) != len(array):
+        return "it has no checksums"
+    count = min(len(array), max(1, CHECKED // max(1, array[:1].nbytes)))
+    spread = np.unique(np.linspace(0, len(array) - 1, count).astype(np.int64))
+    wrong = any(rows["sum"][row] not in (0, checksum(array[row])) for row in spread)
+    return "its checksum does not match" if wrong else ""
+
+
+def warn_of_damage(file: Path, shape: tuple[int | None, ...], dtype: type) -> None:
+    """Warn about an array that is about to be written again; arrays of earlier versions are named once instead."""
+    if file.exists() and not is_earlier(file):
+        reason = damage(file, shape, dtype)
+        warnings.warn(f"{file}: this cache file is damaged ({reason}); it is recreated", stacklevel=3)
+
+
+def is_earlier(file: Path) -> bool:
+    """Return True if an array, finished or not, was written by an earlier version, without a checksum of each row."""
+    try:
+        return np.load(file.with_suffix(".rows"), mmap_mode="r").dtype != ROW
+    except FileNotFoundError:
+        return file.suffix == ".npy"
+    except (OSError, ValueError, EOFError, SyntaxError):
+        return False
+
+
+def locked(file: Path) -> FileLock:
+    """Return the lock of a file of the cache for the process that writes it; earlier versions' files are named once."""
+    folder = file.parent
+    make_cache_folder(folder)
+    if folder not in _NAMED:
+        _NAMED.add(folder)
+        earlier = [each for kind in ("*.npy", "*.partial") for each in folder.glob(kind) if is_earlier(each)]
+        if earlier:
+            size = decimal(sum(each.stat().st_size for each in earlier))
+            note(f"{folder}: {len(earlier)} files of an earlier version are not used ({size}); remove them with "
+                 "`fedlit data cache --remove earlier`")  # fmt: skip
+    return FileLock(folder / f".{file.stem}.lock")
+
+
+_NAMED: set[Path] = set()  # folders whose files of earlier versions were named
+
+
+def begin(partial: Path, shape: tuple[int, ...], dtype: type) -> np.memmap:
+    """Return a new array, which gets its final name by ``finish``.
 
     Raises:
-        OSError: There is too little; the message names the needed and the free space.
+        OSError: The disk has not enough free space.
     """
+    partial.unlink(missing_ok=True)
     # Writing to a memory map on a full disk would kill the process by a signal, without a message.
-    need, free = math.prod(shape), shutil.disk_usage(folder).free
+    need, free = math.prod(shape) * np.dtype(dtype).itemsize, shutil.disk_usage(partial.parent).free
     if need > free:
         raise OSError(
-            f"{folder}: decoded images {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB free. "
-            "Free disk space, or choose another cache_dir or a smaller image_size."
+            f"{partial.parent}: decoded images {list(shape)} need {need / 2**30:.1f} GiB, found {free / 2**30:.1f} GiB "
+            "free. Free disk space, or choose another cache_dir or a smaller image_size."
         )
+    return np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=tuple(shape))
+
+
+def finish(file: Path) -> None:
+    """Write the checksums of a complete array, and give it its final name."""
+    partial = file.with_suffix(".partial")
+    array = np.load(partial, mmap_mode="r")
+    rows = np.zeros(len(array), ROW)
+    rows["sum"] = [checksum(row) for row in array]
+    with file.with_suffix(".rows").open("wb") as out:
+        np.save(out, rows)
+    os.replace(partial, file)
+
+
+def note(text: str) -> None:
+    """Print a line on the terminal's error stream."""
+    Console(stderr=True, highlight=False, soft_wrap=True).print(text)

@@ -23,7 +23,6 @@ from fedlit.data.patients import keys, united
 from fedlit.data.pictures.pixels import SIDE, read_image
 from fedlit.data.records import SPLITS, check_records, contents, labelled_classes, listed
 from fedlit.data.splits import shared_patients
-from fedlit.data.xrays.ahead import CHUNK, Ahead
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
 from fedlit.data.xrays.folders import home, other_than_expected
@@ -69,16 +68,13 @@ def recognise(root: Path, source: str | None = None) -> type[ChestXrays]:
     return shipped[looks_like[0]]
 
 
-def check_folder(
-    reader: ChestXrays, decode: bool = False, drawn: Path | None = None, ahead: Ahead | None = None
-) -> Check:
+def check_folder(reader: ChestXrays, decode: bool = False, drawn: Path | None = None) -> Check:
     """Read a data set's label files and inspect each of its images, with a progress bar on the terminal.
 
     Args:
         reader: The reader of the data set.
         decode: Decode each image, to find damaged pixels, and equal images and near-duplicates of different patients.
         drawn: PNG file for a figure of near-duplicates; by default none is written.
-        ahead: Processes that already read the images' headers, if none is decoded.
 
     Raises:
         ConfigError: Images are DICOM files, and pydicom is not installed.
@@ -98,7 +94,7 @@ def check_folder(
         from fedlit.data.pictures.duplicates import Thumbs  # with PyTorch, which takes seconds
 
         result.thumbs = Thumbs(len(reading.files))
-    result.pictures = _inspect(reading, result.thumbs, ahead)
+    result.pictures = _inspect(reading, result.thumbs)
     result.problems += _problems(result)
     if same := _under_two_patients(result):
         result.add_leak(Problem(f"{len(same)} images belong to more than one patient: {LEAK}", same))
@@ -137,25 +133,20 @@ def compare_folders(checks: Sequence[Check], drawn: Path | None = None) -> list[
     return problems
 
 
-def _inspect(reading: Reading, thumbs: "Thumbs | None", ahead: Ahead | None) -> list[Picture | None]:
-    names = reading.files
-    seen = ahead.so_far() if ahead is not None else {}
-    pictures = [seen.get(name) for name in names]
-    left = [row for row in np.flatnonzero(reading.there).tolist() if pictures[row] is None]
-    doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(left):,} images", Console(stderr=True)
+def _inspect(reading: Reading, thumbs: "Thumbs | None") -> list[Picture | None]:
+    names, here = reading.files, np.flatnonzero(reading.there).tolist()
+    pictures: list[Picture | None] = [None] * len(names)
+    doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(here):,} images", Console(stderr=True)
     # In chunks, because passing a single header on takes longer than reading it.
-    size = CHUNK if thumbs is None else 4
-    chunks = [left[start : start + size] for start in range(0, len(left), size)]
+    size = 256 if thumbs is None else 4
+    chunks = [here[start : start + size] for start in range(0, len(here), size)]
     pool = ThreadPoolExecutor()
 
     def inspected(chunk: list[int]) -> list[Picture]:
         return [inspect_image(names[row], thumbs is not None, thumbs and partial(thumbs.put, row)) for row in chunk]
 
     try:
-        if ahead is None:
-            results = pool.map(inspected, chunks)
-        else:
-            results = ahead.inspect([[names[row] for row in chunk] for chunk in chunks])
+        results = pool.map(inspected, chunks)
         bar = track(results, doing, len(chunks), console=terminal, transient=True, disable=not terminal.is_terminal)
         for chunk, opened in zip(chunks, bar, strict=True):
             for row, picture in zip(chunk, opened, strict=True):
