@@ -5,6 +5,7 @@ import traceback
 
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError
 from fedlit.sites.envelope import InvalidMessageError
+from fedlit.sites.ledger import LedgerEntry
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import PolicyError
@@ -17,6 +18,17 @@ class Unprepared(FedlitError):
 
 class IncompatibleError(FedlitError):
     """Error of a site and a server that do not fit together, such as two versions."""
+
+
+class FailedOnData(FedlitError):
+    """Error of an answer that failed after images were read for it; its cause is the error itself.
+
+    Weights can be chosen so that a loss overflows for one image or label, so the cause stays at the site.
+    """
+
+    def __init__(self, entry: LedgerEntry) -> None:
+        super().__init__("failed at the site")
+        self.entry = entry
 
 
 KINDS: dict[type[Exception], str] = {
@@ -43,13 +55,16 @@ def failure_of(error: Exception, whose: str, with_text: bool) -> Failure:
         whose: Site and verb, for the log.
         with_text: Whether texts that may name files or cells of a table leave the site.
     """
+    on_data = isinstance(error, FailedOnData)
+    error = error.__cause__ if on_data else error
     words = isinstance(error, READABLE)
     text = str(error) if words else f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}"
     print(f"{whose}: {text}", file=sys.stderr)
     if not words:
         traceback.print_exception(error)
     kind = next((kind for cls, kind in KINDS.items() if isinstance(error, cls)), "failed")
-    if not with_text and (not words or isinstance(error, ABOUT_FILES)):
+    hidden = on_data and not isinstance(error, PolicyError)
+    if not with_text and (hidden or not words or isinstance(error, ABOUT_FILES)):
         advice = "the site's own log has the details; its administrator may set leaves.errors: true"
-        text = f"{getattr(error, 'public', type(error).__name__)} ({advice})"
+        text = f"{getattr(error, 'public', 'failed at the site')} ({advice})"
     return Failure(kind, text[:2000])

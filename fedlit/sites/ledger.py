@@ -10,16 +10,20 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.core.system.files import private, sync, whole
 from fedlit.sites.messages import REPLY, printable
 
-TEXT, LINES = "leaves_a_site.txt", "ledger.jsonl"
+TEXT, LINES, BEGUN = "leaves_a_site.txt", "ledger.jsonl", "begun.json"
+
+ENDED = "the site's process ended before it answered"
 
 DAY = 86400.0
 
@@ -51,16 +55,22 @@ class LedgerEntry:
     header: list[str] = field(default_factory=list)  # Names in the header of the answer.
     arrays: dict[str, tuple[str, int]] = field(default_factory=dict)  # Type and number of values of each array.
     nbytes: int = 0  # Bytes of the arrays.
+    touched: bool = False  # Whether images were read for it; then it counts even if it failed.
+
+    @property
+    def counts(self) -> bool:
+        """True for an answer, and for a failure after images were read: that it failed says something about them."""
+        return self.answer == REPLY or self.touched
 
     @property
     def trains(self) -> bool:
-        """True for an answered round or measuring round, which counts for the number of rounds."""
-        return self.verb in ("train", "measure") and self.answer == REPLY
+        """True for a round or measuring round that counts for the number of rounds."""
+        return self.verb in ("train", "measure") and self.counts
 
     @property
     def evaluates(self) -> bool:
-        """True for an answered evaluation."""
-        return self.verb == "evaluate" and self.answer == REPLY
+        """True for an evaluation that counts."""
+        return self.verb == "evaluate" and self.counts
 
 
 def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
@@ -107,6 +117,9 @@ class Ledger:
         self._drop_half_a_line()
         for head, entry in read_ledger(folder):
             self._take(head, entry)
+        if (begun := folder / BEGUN).exists():  # its process has died
+            with suppress(ValueError, TypeError):
+                self.note(LedgerEntry(**documents.parse_json(begun.read_text())))
 
     @property
     def head(self) -> str:
@@ -124,6 +137,17 @@ class Ledger:
             if entry.time < start:
                 return
             yield entry
+
+    def begin(self, entry: LedgerEntry) -> None:
+        """Record a message for which images are read next: if the process dies meanwhile, it counts.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        private(self.folder)
+        with whole(self.folder / BEGUN) as draft:
+            draft.write_text(json.dumps(asdict(entry)))
+            draft.chmod(0o600)
 
     def note(self, entry: LedgerEntry) -> None:
         """Record a message on disk, before its answer leaves.
@@ -150,6 +174,7 @@ class Ledger:
             os.close(descriptor)
         if not self.entries:
             sync(self.folder)
+        (self.folder / BEGUN).unlink(missing_ok=True)
         self._take(head, entry)
         self._write_text()
 

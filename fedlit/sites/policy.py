@@ -35,8 +35,8 @@ class Leaves:
         counts_below: A class with fewer positives or fewer negatives than this in a part of a client's data is hidden
             there: no counts, no AUROC, no histogram, no share of positives, and no loss of an evaluation of that part.
             A group of images with fewer patients than this is hidden with its complement.
-        errors: Whether error messages leave that may name files or cells of a table. Otherwise the server learns only
-            that something failed, and the site's own log has the message.
+        errors: Whether error messages leave that may name files or cells of a table, or come from the images. Otherwise
+            the server learns only that something failed, and the site's own log has the message.
     """
 
     vectors: list[str] = field(default_factory=lambda: ["*"])

@@ -32,6 +32,8 @@ OTHER = 120
 class OutOfTime(FedlitError):
     """Error of an answer that takes longer than the site's file allows."""
 
+    public = "it took too long; limits.seconds"
+
 
 def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable[[bytes], bytes]:
     """Return the function that answers messages for a site; if it cannot start, every answer is a failure.

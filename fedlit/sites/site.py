@@ -3,7 +3,8 @@
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,8 +17,8 @@ from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.sites import messages, models, recipe
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.failures import IncompatibleError, Unprepared, failure_of
-from fedlit.sites.ledger import Ledger, LedgerEntry
+from fedlit.sites.failures import FailedOnData, IncompatibleError, Unprepared, failure_of
+from fedlit.sites.ledger import ENDED, Ledger, LedgerEntry
 from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
 from fedlit.sites.policy import PolicyError, digest, view_of
@@ -79,9 +80,25 @@ class ResidentSite:
                 )
             self.policy.check_verb(envelope.verb)
             entry, reply = self._verbs[envelope.verb](envelope, entry)
+        except FailedOnData as failed:
+            entry, reply = failed.entry, self._failed(envelope.verb, failed)
         except Exception as error:  # a custom module may raise anything
             reply = self._failed(envelope.verb, error)
         return self._noted(entry, reply)
+
+    @contextmanager
+    def _on_data(self, entry: LedgerEntry) -> Iterator[None]:
+        """Context manager of what reads images for an answer: from here on the request counts, even if it fails.
+
+        Raises:
+            FailedOnData: If it fails.
+        """
+        entry = replace(entry, touched=True)
+        self._ledger.begin(replace(entry, answer=messages.FAILED, refused=ENDED))
+        try:
+            yield
+        except Exception as error:
+            raise FailedOnData(entry) from error
 
     def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked, policy = envelope.message(messages.Hello), self.policy
@@ -151,20 +168,21 @@ class ResidentSite:
         state, down = ready.state(task), ready.down(envelope)
         if self.policy.configs is not None and ready.plan.weights and task.asked.index <= 0:
             ready.check_first_weights(down)
-        with reading():
+        entry = replace(entry, at=task.asked.index, examples=examples, steps=steps)
+        whole = {}
+        with self._on_data(entry), reading():
             if trains and not state.batches:
                 ready.examine_labels(client)
             payload, [(after, report)] = ready.worker.train([(client.name, state)], down, rnd)
-        self.policy.check_vectors(payload.vectors)
-        whole = {}
-        if trains:
-            ready.states.keep(client.name, task.asked.index + 1, after)
-            payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
-        entry = replace(entry, at=task.asked.index, examples=report.examples, steps=report.steps)
-        fields = asdict(replace(report, metrics={}))
-        del fields["metrics"]  # metric objects hold examples
-        sent = messages.Sent(payload.weight, messages.RoundReport(**fields), self._data.fingerprint(client.name), whole)
-        return entry, Envelope.of(messages.REPLY, sent, payload_tensors(payload.cpu()))
+            self.policy.check_vectors(payload.vectors)
+            if trains:
+                ready.states.keep(client.name, task.asked.index + 1, after)
+                payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
+            fields = asdict(replace(report, metrics={}))
+            del fields["metrics"]  # metric objects hold examples
+            data = self._data.fingerprint(client.name)
+            sent = messages.Sent(payload.weight, messages.RoundReport(**fields), data, whole)
+            return replace(entry, touched=True), Envelope.of(messages.REPLY, sent, payload_tensors(payload.cpu()))
 
     def _evaluate(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         ready, task, entry = self._task(envelope, entry, messages.Look, "an evaluation")
@@ -177,22 +195,23 @@ class ResidentSite:
         self.policy.check_look(look, task.run, entry.question, self._ledger)
         state = None if task.client is None else ready.state(task)
         view = View(task.client, look.holder, look.part, look.method, look.limit)
-        if getattr(self._data.module.clients[look.holder], look.part) is None:
+        down, part = ready.down(envelope), getattr(self._data.module.clients[look.holder], look.part)
+        if part is None:
             raise IncompatibleError(f"client {look.holder!r} has no part {look.part!r}")
-        with reading():
-            scored = ready.worker.evaluate(view, state, ready.down(envelope))
-        entry = replace(entry, examples=scored.examples)
-        scores = self.policy.leaves.scores
-        logged = {} if not scores and self._data.hidden(look.holder, look.part) else scored.logged
-        kind, tensors = "none", {}
-        if scored.scores is not None and scores:
-            kind, tensors = "scores", {"scores": scored.scores, "labels": scored.labels}
-        elif scored.scores is not None:
-            below = self.policy.leaves.counts_below
-            kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
-        data = self._data.fingerprint(look.holder)
-        answer = messages.Evaluated(scored.examples, logged, kind, data, scored.taken)
-        return entry, Envelope.of(messages.REPLY, answer, tensors)
+        entry = replace(entry, examples=min(len(part), look.limit or len(part)))
+        with self._on_data(entry), reading():
+            scored = ready.worker.evaluate(view, state, down)
+            kind, tensors, logged = "none", {}, scored.logged
+            if not self.policy.leaves.scores and self._data.hidden(look.holder, look.part):
+                logged = {}
+            if scored.scores is not None and self.policy.leaves.scores:
+                kind, tensors = "scores", {"scores": scored.scores, "labels": scored.labels}
+            elif scored.scores is not None:
+                below = self.policy.leaves.counts_below
+                kind, tensors = "tally", vars(Tally.of(scored.scores, scored.labels, ready.layout.classes, below))
+            data = self._data.fingerprint(look.holder)
+            answer = messages.Evaluated(scored.examples, logged, kind, data, scored.taken)
+            return replace(entry, touched=True), Envelope.of(messages.REPLY, answer, tensors)
 
     def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Store the best model of a run, with what the client keeps to itself."""

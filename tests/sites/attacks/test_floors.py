@@ -139,7 +139,7 @@ def test_measuring_with_a_window_trains_nothing(ready):
     """The verb says what is done, and the round has no field for anything else."""
     measured = ready.train(verb="measure")
     assert set(measured.vectors) == {"mask_weight", "vectors/mean", "vectors/square"}
-    assert ready.ledger()[-1]["steps"] == 0
+    assert (ready.ledger()[-1]["steps"], ready.ledger()[-1]["examples"]) == (4, 64)  # what was read
     asked = {"index": 0, "cohort": [ready.client], "moments": True, "window": 1}
     task = vars(ready.task(Look(ready.client, "val", 0, "validation_step", None))) | {"asked": asked}
     ready.refuses(ready.content("measure", task, ready.down()), "a field of the wrong type")

@@ -14,7 +14,6 @@ from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Leaves, Policy
-from fedlit.sites.roster import _check_info
 from fedlit.sites.serving import answering
 from fedlit.sites.settings import read_settings
 
@@ -126,6 +125,7 @@ def test_whatever_is_shown_is_of_enough_patients():
 
 
 TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {"test": ["a", "b"]}, "d", {"sex": ["f", "m"]})
+HONEST = SiteInfo("north", "1", "2", "3", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 10, None, "")
 
 
 def test_the_check_of_a_site_names_the_groups_that_leave():
@@ -134,7 +134,7 @@ def test_the_check_of_a_site_names_the_groups_that_leave():
 
 @pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None, 1, [[0], [1], [1]], [0.0, 1.0, 1.0]])
 def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(indices):
-    site_info = SiteInfo("north", "", "", "", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 10, None, "")
+    site_info = HONEST
     sent = {} if indices is None else torch.tensor(indices)
     arrays = {} if indices is None else {"group/north/sex": sent, "organisation/north/test": sent}
     test = RemoteData([site_info], arrays={"north": arrays}).clients["north"].test
@@ -148,5 +148,5 @@ def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(i
 @pytest.mark.parametrize("groups", [{"s\x1b[2J": []}, {"sex": ["f\nm"]}, {"": []}, {"sex": [""]}])
 def test_names_that_would_reach_a_terminal_are_refused(groups):
     told = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", groups)
-    with refused(InvalidMessageError, "expected printable names and values of groups, found"):
-        _check_info(told, ["Edema"])
+    with refused(InvalidMessageError, "clients.0.groups", "expected a printable text"):
+        Envelope.of("reply", SiteInfo(**vars(HONEST) | {"clients": [told]})).message(SiteInfo)
