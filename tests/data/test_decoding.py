@@ -318,7 +318,7 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch, cop
     damage(files[30])
     in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
     started, real = [], decoding.context
-    monkeypatch.setattr(decoding, "MANY", 4)
+    monkeypatch.setattr(decoding, "MANY", 5)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "context", lambda alike: started.append(alike) or real(alike and copied))
     store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
