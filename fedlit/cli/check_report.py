@@ -12,7 +12,7 @@ from rich.table import Table
 from fedlit.data.xrays.checked import SHOWN, Check, Problem
 
 COLUMNS = 12
-"""Largest number of columns, one per site and split, of the table of positives."""
+"""Largest number of columns, one per client or site, of a table of numbers."""
 
 
 def report(check: Check, console: Console) -> None:
@@ -22,7 +22,7 @@ def report(check: Check, console: Console) -> None:
         console.print(_summary(check))
         console.print(_labels(check))
         if check.positives is not None:
-            console.print(_positives(check.positives))
+            console.print(_positives(check.images, check.positives))
         if check.reading.groups:
             console.print(_groups(check.groups()))
     for remark in check.remarks:
@@ -45,15 +45,19 @@ def report_problems(problems: Sequence[Problem], console: Console) -> None:
             console.print(f"  ... and {len(problem.places) - shown:,} more", style="red", soft_wrap=True)
 
 
-def _positives(positives: pd.DataFrame) -> Table:
-    """Return a table of positives by class, site and split, or by class and split if there are many sites."""
-    if len(positives) > COLUMNS:
-        positives = positives.groupby(level=1, sort=False).sum()
-    table = Table("positives of", box=box.SIMPLE_HEAD, show_edge=False)
-    for part in positives.index:
-        table.add_column(part if isinstance(part, str) else " ".join(part), justify="right")
-    for name in positives.columns.unique(0):
-        table.add_row(name, *(f"{count:,} of {total:,}" for count, total in positives[name].itertuples(index=False)))
+def _positives(images: pd.DataFrame, positives: pd.DataFrame) -> Table:
+    """Return a table of images and positives by class and client, with the numbers of training, validation and test."""
+    counts = pd.DataFrame({"images": images.stack(future_stack=True), **positives}).astype(object)
+    texts = counts.map(lambda count: "-" if pd.isna(count) else f"{int(count):,}")
+    cells = texts.groupby(level=0, sort=False).agg(" / ".join).T
+    if len(cells.columns) > COLUMNS:
+        cells = cells.T
+    table = Table("positives", *map(str, cells.columns), box=box.SIMPLE_HEAD, show_edge=False)
+    table.title, table.title_justify = "training / validation / test, as fit divides them", "left"
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for name, *row in cells.itertuples(name=None):
+        table.add_row(name, *row)
     return table
 
 

@@ -211,11 +211,15 @@ class Dirichlet(Partition):
         alpha: Concentration of the Dirichlet distribution, above 0: with 0.1 a client has few classes, 100 is nearly
             IID.
         min_images: Smallest number of training images that a client may have.
+        by: Groups of patients that have proportions of their own: those of a primary ``class``, as above; those of a
+            ``site``, so that clients are mixtures of hospitals; or those of a ``site and class``.
     """
 
-    def __init__(self, clients: int, alpha: float, min_images: int = 10):
+    def __init__(
+        self, clients: int, alpha: float, min_images: int = 10, by: Literal["class", "site", "site and class"] = "class"
+    ):
         check_number("Dirichlet.alpha", alpha, "(0, inf]", error=DataError)
-        self.clients, self.alpha, self.min_images = _checked(clients), alpha, min_images
+        self.clients, self.alpha, self.min_images, self.by = _checked(clients), alpha, min_images, by
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str.
@@ -226,6 +230,9 @@ class Dirichlet(Partition):
         rng = numpy_generator(seed, "Dirichlet")
         patients, of_record = np.unique(records.patients, return_inverse=True)
         primary = _primary_classes(records.labels, of_record, len(patients))
+        if self.by != "class":
+            site = np.unique(records.sites, return_inverse=True)[1][np.unique(of_record, return_index=True)[1]]
+            primary = site * len(records.classes) + site + (primary if self.by == "site and class" else 0)
         groups = [
             (int(group), rng.permutation(part[primary[part] == group]))
             for part in _by_split(records.splits, of_record, len(patients))

@@ -153,6 +153,26 @@ def test_dirichlet_counts_a_patient_under_its_rarest_class():
     assert len(set.union(*groups)) == 3
 
 
+@pytest.mark.parametrize(("by", "groups"), [("class", 2), ("site", 3), ("site and class", 6)])
+def test_dirichlet_has_proportions_for_each_class_site_or_both(by, groups):
+    # When skew is extreme, all patients of a group go to one client: the groups can be told apart by their clients.
+    positive, site = np.arange(300) % 2, np.array(["a", "b", "c"])[np.arange(300) // 100]
+    records = replace(
+        random_records(0, patients=300, largest=1),
+        labels=positive[:, None].astype(np.float32),
+        classes=("a",),
+        patients=np.array([f"p{index:03d}" for index in range(300)]),
+        sites=site,
+    )
+    together = set()
+    for seed in range(20):
+        owners = Dirichlet(2, alpha=1e-3, min_images=1, by=by).assign(records, seed)
+        parts = [frozenset(owners[(site == name) & (positive == kind)]) for name in "abc" for kind in (0, 1)]
+        assert all(len(part) == 1 for part in parts)
+        together.add(tuple(part == parts[0] for part in parts))
+    assert len(set(zip(*together, strict=True))) == groups
+
+
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):

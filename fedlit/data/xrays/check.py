@@ -21,7 +21,7 @@ from fedlit.data import xrays
 from fedlit.data.own.class_folders import ClassFolders
 from fedlit.data.patients import keys, united
 from fedlit.data.pictures.pixels import SIDE, read_image
-from fedlit.data.records import SPLITS, check_records, contents, labelled_classes, listed
+from fedlit.data.records import SPLITS, check_records, contents, listed
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
@@ -203,29 +203,35 @@ def _remarks(result: Check) -> Iterator[str]:
 
 
 def _as_fit_would(result: Check) -> None:
-    """Divide custom images as ``fit`` does; add its errors and warnings, and the positives of each site and split."""
+    """Divide images as ``fit`` does; add its errors and warnings, and the positives of each client, class and split."""
     reader, reading = copy(result.reader), result.reading.where(result.reading.there)
-    if reader.duplicates is None or not len(reading.names):
+    own = reader.duplicates is not None  # a run of a public data set may name other clients
+    if not len(reading.names):
         return
     deep = [file for file, p in zip(reading.files, filter(None, result.pictures), strict=True) if p.is_deep]
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
             reader._records = check_records(reader.described(reading, reading.files), reader.same_person == "exact")
-            records, _, kept, _ = reader.divided()
-            if some := deep[:: -(-len(deep) // DEEP) or 1]:
+            records, owners, kept, hidden = reader.divided()
+            if own and (some := deep[:: -(-len(deep) // DEEP) or 1]):
                 reader.warn_of_dark(np.stack([read_image(file, SIDE, depth=reader.depth) for file in some]), some)
         except ValueError as error:
             head = str(error).partition(":")[0]
-            if not any(problem.text.startswith(head) for problem in result.problems):
+            if own and not any(problem.text.startswith(head) for problem in result.problems):
                 result.problems.append(Problem(str(error)))
+            elif not own and not result.problems:
+                result.remarks.append(f"these images cannot be divided as they are: {error}")
             return
-    result.remarks += dict.fromkeys(str(warning.message) for warning in warned)
-    positive, splits = pd.DataFrame(records.labels == 1, columns=list(records.classes)).iloc[kept], records.splits[kept]
-    positive = positive[list(labelled_classes(records))]
-    positives = positive.groupby([records.sites[kept], splits]).agg(["sum", "size"])
-    result.positives = positives.reindex(SPLITS, level=1)
-    for split, what in NO_IMAGE.items():
+    result.remarks += dict.fromkeys(str(warning.message) for warning in warned if own)
+    seen = np.where(hidden, np.nan, records.labels)[kept]
+    labels, splits = pd.DataFrame(seen, columns=list(records.classes)), records.splits[kept]
+    labels = labels[[name for name in labels if labels[name].notna().any()]]
+    parts = [pd.Series(owners[kept], name="client"), pd.Categorical(splits, SPLITS)]
+    result.images = labels.groupby(parts, observed=False).size().unstack()
+    result.positives = (labels == 1).where(labels.notna()).groupby(parts, observed=False).sum(min_count=1)
+    positive = labels == 1
+    for split, what in NO_IMAGE.items() if own else ():
         of = positive[splits == split]
         absent = [name for name in positive if positive[name].any() and not of[name].any()]
         if absent or not len(of):

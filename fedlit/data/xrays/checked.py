@@ -46,7 +46,8 @@ class Check:
         thumbs: Thumbnails of the images, if they were decoded.
         problems: Mistakes.
         remarks: Facts that are not mistakes but good to know.
-        positives: Positive and all images of each class, by site and split; None if they cannot be divided.
+        images: Number of images by client and split, as ``fit`` divides them; None if it could not.
+        positives: Number of positives of each class by client and split, NaN where no image is labelled for the class.
     """
 
     reader: ChestXrays
@@ -56,6 +57,7 @@ class Check:
     thumbs: "Thumbs | None" = None
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    images: pd.DataFrame | None = None
     positives: pd.DataFrame | None = None
 
     @property

@@ -129,18 +129,18 @@ def test_a_folder_per_examination(tmp_path, fedlit_cli, names, pattern):
         assert "1 of 40 images are missing" in out
 
 
-def test_positives_by_site_and_split_are_shown(tmp_path, fedlit_cli):
+def test_positives_by_client_class_and_split_are_shown(tmp_path, fedlit_cli):
     splits = np.repeat(["train", "val", "test"], [24, 8, 8])
     ill = ["0"] * 24 + ["1"] * 8 + ["0"] * 8
     columns = people(site=np.tile(["north", "north", "south", "south"], 10), split=splits, Mass=ill)
     code, out = check(fedlit_cli, str(write_table(tmp_path, columns)))
     assert code == 0
     for word in (
-        "positives of",
-        "north train",
-        "south test",
-        "Edema 0 of 12 0 of 4 0 of 4",
-        "Mass 0 of 12 4 of 4 0 of 4",
+        "training / validation / test, as fit divides them",
+        "positives north south",
+        "images 12 / 4 / 4 12 / 4 / 4",
+        "Edema 0 / 0 / 0",
+        "Mass 0 / 4 / 0 0 / 4 / 0",
     ):
         assert word in out.replace("│", "")
     assert "no image of train is positive for Mass" in out

@@ -79,7 +79,9 @@ class TestCheck:
     def test_a_well_folder(self, folder: Path):
         found = checked(folder)
         assert found.problems == []
-        assert found.remarks == ["2 lateral images are left out"]
+        assert found.remarks[0] == "2 lateral images are left out"
+        assert "1 of 4 clients would have no image" in found.remarks[1]
+        assert found.positives is None
         assert [(p.kind, p.size, p.digest) for p in found.pictures] == [("PNG, 8-bit grey", (30, 20), "")] * 4
         assert list(found.labels().columns) == [
             "harmonised",
