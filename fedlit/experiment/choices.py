@@ -56,9 +56,9 @@ def mistaken(name: str, key: str) -> str:
     return f"{name} is {kind}{takes}" if kind and name not in others else ""
 
 
-def takers_of(owner: str, arguments: Sequence[str]) -> str:
+def takers_of(owner: type, arguments: Sequence[str]) -> str:
     """Return a hint at the classes with an argument that was given without a class, or ""."""
-    axis = next((name for name, axis in AXES.items() if axis.base.rpartition(".")[2] == owner.rpartition(".")[2]), "")
+    axis = next((name for name, axis in AXES.items() if axis.base_class is owner), "")
     for argument in arguments if axis else ():
         takers = [cls.__name__ for cls in shipped(axis) if argument in signature(cls).parameters]
         if takers:

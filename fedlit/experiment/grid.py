@@ -345,7 +345,7 @@ def _explained(run: str, sources: Sources, parser: Parser) -> Iterator[None]:
     try:
         yield
     except ArgumentError as error:
-        options = [action.dest for action in parser._actions]
+        options = parser.options()
         raise ConfigError(f"{run}: {explain(error, sources, options, short_names())}") from error
     except Exception as error:
         if not is_mistake(error):

@@ -4,7 +4,6 @@ The reason is jsonargparse's own text. A release with other texts changes only t
 """
 
 import difflib
-import importlib
 import re
 import traceback
 import unicodedata
@@ -12,20 +11,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from fedlit.core.system import documents
-from fedlit.experiment.choices import constructor_arguments, mistaken, takers_of
+from fedlit.experiment.choices import mistaken, takers_of
 from fedlit.experiment.custom import custom_code
 
 KEY = re.compile(r'Parser key "([^"]+)"')
-OWNER = re.compile(r".*class_path '([\w.]+)'")
-OF_A_UNION = re.compile(r"- (Problem with given class_path '[\w.]+':)\n +(.+)")
-"""The reason for the class of a key that takes several kinds; the other kinds do not accept the class at all."""
+of_classes: list[Exception] = []
+"""Errors of the parsers of classes. That of a key which takes several kinds of class has another one as its cause."""
 
 OWN_KEY = re.compile(
-    r"(?:(?:fabric|data|model|federation|logger|callbacks|phases)\.[\w.]*\w|seed|logger|ckpt_path|run_dir)\b"
+    r"(?:(?:fabric|data|model|federation|logger|callbacks|phases)\.[\w.]*\w\b|(?:seed|logger|ckpt_path|run_dir|name|experiment)(?=:))"
 )
 """Beginning of fedlit's own errors about an option."""
 
@@ -56,6 +55,12 @@ class Sources:
             if flag in ("-c", "--config") and (equals or i + 1 < len(self.argv)):
                 yield Path(value if equals else self.argv[i + 1])
 
+    @property
+    def parts(self) -> list[Path]:
+        """The words that name YAML files, among them those of one section, as in ``--data FILE``."""
+        words = [Path(word.partition("=")[2] or word) for word in self.argv]
+        return [file for file in words if file.suffix in (".yaml", ".yml")]
+
     def where(self, key: str, words: Sequence[str] = ()) -> str:
         """Return the place of a dotted key as ``FILE, line N`` or ``command line``, or "" if it is unknown.
 
@@ -73,19 +78,20 @@ class Sources:
                 for node in documents.scalars(entry[1]):
                     if node.value == word:
                         return document.place(node)
-        if any(re.split(r"[=+]", option)[0] == f"--{key}" for option in self.argv):
+        if any(re.match(rf"--{re.escape(key)}(\.|[=+]|$)", option) for option in self.argv):
             return "command line"
         return next((document.place(entry[0]) for document, entry in entries), "")
 
     def problem(self) -> Exception | None:
         """Return the first error of reading the files, or None if all can be read."""
-        words = [Path(word.partition("=")[2] or word) for word in self.argv]
-        parts = [file for file in words if file.suffix in (".yaml", ".yml")]  # files of one section, as in --data FILE
+        for file in self.files:
+            if not file.exists():
+                there = (str(file.with_name(each.name)) for each in file.parent.glob("*"))
+                return documents.DocumentError(f"--config: there is no file {file}{near(str(file), there)}")
         try:
             for file in self.files:
-                if file.exists():
-                    documents.load_mapping(file)
-            for file in parts:
+                documents.load_mapping(file)
+            for file in self.parts:
                 if file.is_file():
                     documents.load(file)
         except (OSError, documents.DocumentError) as error:
@@ -132,22 +138,22 @@ def explain(
     chain = list(_chain(error))
     if any(isinstance(each, yaml.YAMLError) for each in chain) and (problem := sources.problem()):
         return str(problem)
+    if chain and "subclass of" in str(chain[-1]) and of_classes:  # the first kind does not accept the class at all
+        chain += _chain(of_classes[-1])
     if chain and (place := custom_code(chain[-1])):
         return f"{place}: {chain[-1]}"
-    if chain and home(chain[-1]).startswith(VERBATIM):
+    if chain and home(chain[-1]).startswith(VERBATIM) and not isinstance(chain[-1], AttributeError):
         text = str(chain[-1])
         own_key = OWN_KEY.match(text)  # the key with which an error of fedlit begins
         place = sources.where(own_key[0]) if own_key else ""
         return f"{own_key[0]} ({place}){text[own_key.end() :]}" if place else text
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
-    if "subclass of" in texts[-1] and (match := next(filter(None, map(OF_A_UNION.search, texts)), None)):
-        texts += match.groups()
-    keys, owner = [], ""  # the class that lacks the argument
-    for each in texts:
-        if match := KEY.match(each):
-            keys, owner = [*keys, match[1]], ""
-        elif match := OWNER.match(each):
-            owner = match[1]
+    keys, owner = [], None  # the parser of the class that lacks an argument
+    for each, message in [(None, text), *((each, str(each)) for each in chain)]:
+        if match := KEY.match(message):
+            keys, owner = [*keys, match[1]], None
+        else:
+            owner = getattr(each, "parser", owner)
     key = ".".join(keys[:1] + [inner for outer, inner in pairwise(keys) if inner != outer])
     reason = re.sub(r"<class '([\w.]+)'>", r"\1", KEY.sub("", texts[-1], count=1).strip(": \n"))
     reason = re.sub(r'^Unable to load config "(.*)"$', r"expected keys with values, found '\1'", reason)
@@ -157,13 +163,18 @@ def explain(
     place = sources.where(key, words) if key else sources.where(next(iter(words), ""))
     if "import path" in reason and (other := mistaken(reason.rpartition(": ")[2], key)):
         return f"{key} ({place}): {other}" if place else f"{key}: {other}"
+    match chain[-1:]:
+        case [AttributeError(obj=module)]:
+            options, owner = dir(module), None
+        case [ModuleNotFoundError(name=name)] if gone := [file for file in sources.parts if file.stem == name]:
+            reason = f"there is no file {gone[0]}"
     hint = _hint(reason, words, owner, [*options], [*classes], f"--{key}+=" if place == "command line" else "")
     reason = f"{reason[:LONGEST]}..." if len(reason) > LONGEST else reason
     signs = ((sign, unicodedata.name(sign, "")) for sign in reason if ord(sign) > 127)  # that only resemble one
     foreign = [f"; its {sign!r} is the character {name}" for sign, name in signs if name and "LATIN" not in name]
     hint += "".join(foreign[:1])
     if owner:
-        reason = f"{owner.rpartition('.')[2]}: {reason}"
+        reason = f"{owner.made.__name__}: {reason}"
     if not key:
         return f"{reason}{hint}" + (f" ({place})" if place else "")
     return f"{key} ({place}): {reason}{hint}" if place else f"{key}: {reason}{hint}"
@@ -184,15 +195,21 @@ def near(word: str, names: Iterable[str]) -> str:
     return f"; did you mean {' or '.join(similar)}?" if similar else ""
 
 
-def _hint(reason: str, words: Sequence[str], owner: str, options: list[str], classes: list[str], adds: str) -> str:
+def _hint(
+    reason: str, words: Sequence[str], owner: Any | None, options: list[str], classes: list[str], adds: str
+) -> str:
     """Return a hint at the intended name or syntax, or ""."""
-    if takers := takers_of(owner, words):
+    if owner and (takers := takers_of(owner.made, words)):
         return takers
-    members = _members(owner)
+    members = [name for name in owner.options() if name.isidentifier() and name != "help"] if owner else []
     names = members or (classes if "import path" in reason else [*options, *classes])
+    if "Literal[" in reason:
+        words, names = words[:1], words[1:]
     for word in words:
         if word.startswith("trainer."):
             return TRAINER
+        if "unrecognized" in reason and word.endswith((".yaml", ".yml")):
+            return f"; write --config {word}"
         if word not in names and (hint := near(word, names)):
             return hint
     if "import path" in reason:
@@ -207,16 +224,6 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
         error = None if home(error).startswith(VERBATIM) else error.__cause__
-
-
-def _members(path: str) -> list[str]:
-    """Return the arguments of a class; if its module does not have the class, the names in the module."""
-    module, _, name = path.rpartition(".")
-    try:
-        home = importlib.import_module(module)
-    except (ImportError, ValueError):
-        return []
-    return constructor_arguments(getattr(home, name)) if hasattr(home, name) else dir(home)
 
 
 def _document(file: Path) -> documents.Document | None:

@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace, set_dumper, set_loader
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_dumper, set_loader
 from rich.console import Console
 
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.custom import custom_code
 from fedlit.experiment.helptexts import HelpFormatter
-from fedlit.experiment.mistakes import Sources, explain, home
+from fedlit.experiment.mistakes import Sources, explain, home, of_classes
 from fedlit.tracking.addresses import masked, showable
 
 HELP = "Each command has its own --help."
@@ -45,10 +45,20 @@ class Parser(ArgumentParser):
     first_words: tuple[str, ...] = ()  # Words that precede those of the user.
     short_names: Callable[[], Sequence[str]] = staticmethod(tuple)  # Short names of classes.
     nested: "dict[str, Parser]" = {}  # Parsers of its own commands, by name.
+    made: type | None = None  # Class that it makes, if it is the parser of one.
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # Without abbreviations, by which --federation.round 3 would mean --federation.rounds.
         super().__init__(*args, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+
+    def add_class_arguments(self, theclass: type, nested_key: str | None = None, *args: Any, **options: Any) -> Any:
+        """Add the arguments of a class; without a key, it is what the parser makes."""
+        self.made = theclass if nested_key is None else self.made
+        return super().add_class_arguments(theclass, nested_key, *args, **options)
+
+    def options(self) -> list[str]:
+        """Return the dotted names of all options."""
+        return [action.dest for action in self._actions]
 
     def introduce(self, argv: tuple[str, ...], commands: tuple[str, ...]) -> None:
         """Set the command line, and add the nested commands, once this parser has been added to its parent."""
@@ -62,6 +72,11 @@ class Parser(ArgumentParser):
         """Parse a command line; mistakes in the YAML files are reported before those in their values."""
         if problem := Sources(tuple(args or ())).problem():
             self.error(str(problem), problem)
+        if not self.made:
+            of_classes.clear()
+        for word in args or ():
+            if word[1:2].isalpha() and len(word) > 2 and f"-{word.partition('=')[0]}" in self._option_string_actions:
+                self.error(f"{word}: expected two dashes, found one; write -{word}")
         parsed = super().parse_args(args, *others, **options)
         for section in self.groups:
             value = parsed.get(section, Namespace())
@@ -75,10 +90,16 @@ class Parser(ArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Explain a mistake and exit with code 2."""
-        if not self.exit_on_error:  # a nested parser, whose error becomes the cause of ours
-            super().error(message, ex)
+        if not self.exit_on_error:  # mostly the parser of a class, whose error becomes the cause of ours
+            try:
+                super().error(message, ex)
+            except ArgumentError as error:
+                if self.made and getattr(self, "_inner_parser", False):  # not the file of a sweep
+                    error.parser = self
+                    of_classes.append(error)
+                raise
         parsers = [each for each in (self, getattr(ex, "subcommand_parser", None)) if each is not None]
-        options = {action.dest for parser in parsers for action in parser._actions}
+        options = {name for parser in parsers for name in parser.options()}
         command = [word for word in self.sources.argv[:2] if word in self.commands]
         tip = f"`{' '.join(('fedlit', *command))} --help` describes the options"
         classes = [name for parser in parsers for name in parser.short_names()]

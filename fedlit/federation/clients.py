@@ -20,7 +20,7 @@ def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> 
     unknown = [name for name in clients if name not in data.clients]
     if unknown or not clients:
         raise ConfigError(
-            f"clients: expected names among {', '.join(data.clients)}, found "
+            f"federation.clients: expected names among {', '.join(data.clients)}, found "
             f"{', '.join(map(repr, map(str, unknown))) or 'an empty list'}"
         )
     part = copy.copy(data)

@@ -3,57 +3,134 @@
 from pathlib import Path
 
 import pytest
+from support.hostile import TINY, check_printed
 from toys import TOYS
 
 pytestmark = pytest.mark.usefixtures("folder")
 
-MISTAKES = {
-    "unknown aggregator": (
-        "fit --federation.aggregators+=SurgicalHead",
-        "federation.aggregators (command line): Expected a dot import path string: SurgicalHead; did you mean "
-        "SurgicalHeads?",
-    ),
-    "one where a list is expected": (
-        "fit --federation.aggregators FedProx",
-        "Expected a list. Got value: FedProx; write '[FedProx]', or --federation.aggregators+=FedProx",
-    ),
-    "unknown name that is near to nothing": (
-        "fit --federation.aggregators+=Zzz",
-        "Expected a dot import path string: Zzz; `fedlit list` shows the built-in classes",
-    ),
-    "unknown optimizer": (
-        "fit --model.optimizer Addam",
-        "model.optimizer (command line): Expected a dot import path string: Addam; did you mean Adam",
-    ),
-    "partition without its arguments": (
-        "fit --data.partition Dirichlet",
-        "data.partition (command line): Dirichlet: the following arguments are required: clients, alpha",
-    ),
-    "unknown argument": (
-        "fit --data.imagesize 32",
-        "data (command line): PhantomCXR: Option 'imagesize' is not accepted; did you mean image_size",
-    ),
-    "unknown module": ("fit --model nowhere.Net", "model (command line): Net: No module named 'nowhere'"),
-    "unknown class of a module": (
-        "fit --model toys.ToyNett",
-        "module 'toys' has no attribute 'ToyNett'; did you mean ToyNet?",
-    ),
-    "an option of Lightning's Trainer": (
-        "fit --trainer.max_epochs 3",
-        "there is no Trainer here: set federation.rounds",
-    ),
-    "unknown command": ("fitt", "invalid choice: 'fitt' (choose from 'fit', 'test', 'predict'"),
-    "no config file": ("fit -c nowhere.yaml", "config: File does not exist: '"),
-    "wrong type": ("fit --federation.rounds many", "federation.rounds (command line): Expected a int. Got value: many"),
-    "wrong choice": (
-        "fit --federation.weights size",
-        "federation.weights (command line): Expected a typing.Literal['examples', 'uniform']. Got value: size",
-    ),
-    "unknown part": ("predict --part tests", "--part: invalid choice: 'tests'"),
-}
-"""Command lines with mistakes, and the errors, which precede the making of objects."""
+HERE = "(command line)"
+MODULE = """
+from fedlit.aggregators import FedAvg
 
-MISTAKES_IN_YAML = {
+class Uniform(FedAvg):
+    def __init__(self):
+        super().__init__("uniform")
+"""
+
+KEYS = [
+    ("--federation.rouds 3", HERE, "federation.rouds", "did you mean federation.rounds"),
+    ("--federation.schedul ConstantSchedule", HERE, "did you mean federation.schedule"),
+    ("--federation.schedule.windw 3", f"federation.schedule {HERE}: ConstantSchedule: ", "did you mean window?"),
+    ("--fabric.device 2", HERE, "did you mean fabric.devices?"),
+    ("--fabric.precison 32-true", HERE, "did you mean fabric.precision?"),
+    ("--sed 3", HERE, "did you mean seed?"),
+    ("--loger false", HERE, "did you mean logger?"),
+    ("--tag.a b", HERE, "unrecognized arguments: --tag.a b"),
+    ("--expriment a", HERE, "did you mean experiment?"),
+    ("--data.imagesize 32", f"data {HERE}: PhantomCXR: Option 'imagesize' is not accepted; did you mean image_size"),
+    ("--data.batchsize 3", f"data {HERE}: PhantomCXR: ", "did you mean batch_size"),
+    ("--data.hospital 3", f"data {HERE}", "did you mean hospitals?"),
+    ("--model.backbne densenet121", f"model {HERE}: ImageClassifier: ", "did you mean backbone?"),
+    ("--model.optimizer.lrr 0.1", f"model.optimizer {HERE}: SGD: ", "did you mean lr?"),
+    ("--model.optimizer Adam --model.optimizer.momentum 0.9", f"model.optimizer {HERE}: Adam: ", "it has lr, betas"),
+    ("--logger MLflowTracker --logger.tracking_url x", f"logger {HERE}: MLflowTracker: ", "did you mean tracking_uri?"),
+    ("--logger CSVLogger --logger.save_dirr x", f"logger {HERE}: CSVLogger: ", "did you mean save_dir?"),
+    ("--logger '[MLflowTracker, {class_path: CSVLogger, init_args: {save_dirr: x}}]'", f"logger {HERE}: CSVLogger: "),
+    ("--trainer.max_epochs 3", "there is no Trainer here: set federation.rounds"),
+    ("-seed 3", "-seed: expected two dashes, found one; write --seed"),
+    ("extra", "unrecognized arguments: extra"),
+]
+"""Options after ``fit --config tiny.yaml`` with misspelt keys, and what the error contains; each ends with code 2."""
+
+CLASSES = [
+    ("--federation.aggregators+=SurgicalHead", f"federation.aggregators {HERE}: Expected a dot import path string: "
+        "SurgicalHead; did you mean SurgicalHeads?"),
+    ("--federation.aggregators+=Fedprox", "did you mean FedProx"),
+    ("--federation.aggregators '[FedAvg, Scafold]'", f"federation.aggregators {HERE}: ", "did you mean Scaffold?"),
+    ("--federation.aggregators FedProx", "Expected a list. Got value: FedProx; write '[FedProx]', or "
+        "--federation.aggregators+=FedProx"),
+    ("--federation.aggregators+=Zzz", "Zzz; `fedlit list` shows the built-in classes"),
+    ("--callbacks+=Nothing", f"callbacks {HERE}", "my_project.MyAggregator"),
+    ("--model.optimizer Addam", f"model.optimizer {HERE}: Expected a dot import path string: Addam; did you mean Adam"),
+    ("--model.optimizer sgd", f"model.optimizer {HERE}: ", "did you mean SGD"),
+    ("--model.objective AUCSadle", f"model.objective {HERE}: ", "did you mean AUCSaddle?"),
+    ("--model ImageClasifier", f"model {HERE}: ", "did you mean ImageClassifier?"),
+    ("--data PhantomCRX", f"data {HERE}: ", "did you mean PhantomCXR?"),
+    ("--data NIHChestXray", f"data {HERE}: ", "did you mean NIHChestXray14?"),
+    ("--data fedlit.data.PhantomCRX", f"data {HERE}: module 'fedlit.data' has no", "did you mean PhantomCXR?"),
+    ("--data.partition Diriclet", f"data.partition {HERE}: ", "did you mean Dirichlet?"),
+    ("--data.partition Dirichlet", f"data.partition {HERE}: Dirichlet: the following arguments are required: clients, "
+        "alpha"),
+    ("--federation.schedule StagSchedule", f"federation.schedule {HERE}: ", "did you mean StageSchedule"),
+    ("--federation.participation RandomShare", f"federation.participation {HERE}: ", "RandomShare"),
+    ("--logger MLflowTraker", f"logger {HERE}: ", "did you mean MLflowTracker?"),
+    ("--model nowhere.Net", f"model {HERE}: No module named 'nowhere'"),
+    ("--callbacks+=nowhere.Callback", f"callbacks {HERE}: No module named 'nowhere'"),
+    ("--model toys.ToyNett", f"model {HERE}: module 'toys' has no attribute 'ToyNett'; did you mean ToyNet?"),
+]  # fmt: skip
+"""The same for classes."""
+
+VALUES = [
+    ("--federation.rounds many", f"federation.rounds {HERE}: Expected a int. Got value: many"),
+    ("--federation.rounds 1e1", f"federation.rounds {HERE}: Expected a int. Got value: 10.0"),
+    ("--federation.rounds", "--federation.rounds: expected one argument"),
+    ("--federation.schedule.window '[1, 2]'", f"federation.schedule.window {HERE}: Expected a int. Got value: [1, 2]"),
+    ("--federation.weights size", f"federation.weights {HERE}: Expected a typing.Literal['examples', 'uniform']. Got "
+        "value: size"),
+    ("--federation.weights example", f"federation.weights {HERE}: ", "did you mean examples?"),
+    ("--federation.optimizer_state keeep", f"federation.optimizer_state {HERE}: ", "did you mean keep?"),
+    ("--federation.monitor_mode maximum", f"federation.monitor_mode {HERE}: ", "['auto', 'max', 'min']"),
+    ("--federation.memory_format channel_last", f"federation.memory_format {HERE}: ", "did you mean channels_last?"),
+    ("--federation.compile perhaps", f"federation.compile {HERE}: Expected a bool. Got value: perhaps"),
+    ("--data.device gpu0", f"data.device {HERE}: ", "['auto', 'cpu', 'cuda']. Got value: gpu0"),
+    ("--data.augment yess", f"data.augment {HERE}: Expected a bool. Got value: yess"),
+    ("--data.image_size 32px", f"data.image_size {HERE}: Expected a int. Got value: 32px"),
+    ("--model.optimizer.lr fast", f"model.optimizer.lr {HERE}: Expected a float. Got value: fast"),
+    ("--tags 3", f"tags {HERE}: Expected a dict. Got value: 3"),
+    ("--phases 3", f"phases {HERE}: Expected a list. Got value: 3"),
+    ("--data absent.yaml", f"data {HERE}: there is no file absent.yaml"),
+]  # fmt: skip
+"""The same for values of other types."""
+
+COMMANDS = [
+    ("fitt", "invalid choice: 'fitt' (choose from 'fit', 'test', 'predict'"),
+    ("trian --config tiny.yaml", "invalid choice: 'trian'", "'fit'"),
+    ("runs lst", "did you mean list?"),
+    ("predict --part tests", "--part: invalid choice: 'tests'"),
+    ("sweep", "the following arguments are required: sweep.config"),
+    ("fit --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
+    ("fit --config tinny.yaml", "--config: there is no file tinny.yaml; did you mean tiny.yaml?"),
+    ("fit -c tiny.yml", "--config: there is no file tiny.yml; did you mean tiny.yaml?"),
+    ("sweep --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
+    ("fit tiny.yaml", "unrecognized arguments: tiny.yaml; write --config tiny.yaml"),
+    ("fit -config tiny.yaml", "-config: expected two dashes, found one; write --config"),
+]
+"""The same for whole commands."""
+
+LATER = [
+    ("--federation.monitor val/auroc_marco", f"federation.monitor {HERE}: ", "val/auroc_macro"),
+    ("--federation.clients '[hospital-1]'", f"federation.clients {HERE}: ", "hospital-01", "'hospital-1'"),
+    ("--federation.eval_every 0", f"federation.eval_every {HERE}: ", "at least 1", "found 0"),
+    ("--federation.participation=-0.1", f"federation.participation {HERE}: ", "(0, 1]", "found -0.1"),
+    ("--federation.gradient_clip=-1", f"federation.gradient_clip {HERE}: ", "above 0", "found -1.0"),
+    ("--fabric.precision 32", f"fabric.precision {HERE}: ", "32-true", "found '32'"),
+    ("--fabric.accelerator gpuu", f"fabric.accelerator {HERE}: ", "'gpuu'", "This machine has cpu"),
+    ("--data.hospitals=-1", "at least 1 hospital", "found -1"),
+    ("--data.images 0", "2 images each", "0 images"),
+    ("--data.batch_size null", "batch_size", "None"),
+    ("--model.optimizer.lr=-1", f"model.optimizer {HERE}: ", "learning rate: -1.0"),
+    ("--model.weights gone.pt", f"model.weights {HERE}: ", "gone.pt"),
+    ("--model.backbone densnet121", f"model.backbone {HERE}: ", "similar names are densenet121, "),
+    ("--name '[a]'", f"name {HERE}: ", "letters, digits", "found '[a]'"),
+    ("--ckpt_path lats", "--ckpt_path lats: expected last, best"),
+    ("--ckpt_path runs/gone", "--ckpt_path runs/gone: expected last, best", "no manifest.json"),
+    ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
+    (f"{TOYS} --data.size 1", "expected at least 2 training samples per client"),
+    ("--federation.aggregators+=FedAvg --federation.aggregators+=own_aggregator.Uniform", "different client weights"),
+]
+"""The same for values that parse; each ends with code 1."""
+
+IN_YAML = {
     "unknown aggregator in a list": (
         "federation:\n  aggregators:\n  - FedBN\n  - class_path: Scafold\n",
         "federation.aggregators (mine.yaml, line 4): Expected a dot import path string: Scafold; did you mean "
@@ -75,6 +152,16 @@ MISTAKES_IN_YAML = {
         "data:\n  class_path: PhantomCXR\n  init_args:\n    batch_size: big\n",
         "data.batch_size (mine.yaml, line 4): Expected a int. Got value: big",
     ),
+    "unknown argument of an optimizer": (
+        "model:\n  class_path: ImageClassifier\n  init_args:\n    optimizer:\n      class_path: SGD\n"
+        "      init_args:\n        momentun: 0.9\n",
+        "model.optimizer (mine.yaml, line 7): SGD: Option 'momentun' is not accepted; did you mean momentum",
+    ),
+    "wrong choice": (
+        "federation:\n  rounds: 2\n  weights: example\n",
+        "federation.weights (mine.yaml, line 3): Expected a typing.Literal['examples', 'uniform']. Got value: example; "
+        "did you mean examples?",
+    ),
     "unknown key": (
         "federation:\n  rounds: 2\n  accumulate_grad_batches: 4\n",
         "Subcommand 'fit' does not accept option 'federation.accumulate_grad_batches'; "
@@ -90,67 +177,64 @@ MISTAKES_IN_YAML = {
         "logger (mine.yaml, line 3): MLflowTracker: Option 'tracking_urii' is not accepted; did you mean tracking_uri?",
     ),
 }
+"""Files, and the beginnings of the errors."""
 
-REFUSED = {
-    "backbone that is near": ("--model ImageClassifier --model.backbone densnet121", "similar names are densenet121, "),
-    "missing root": ("--data NIHChestXray14 --data.root /nowhere", "/nowhere: no such folder"),
-    "too few samples": ("--data.size 1", "expected at least 2 training samples per client"),
-    "weights": (
-        "--federation.aggregators+=FedAvg --federation.aggregators+=aggregating.Uniform",
-        "need different client weights",
-    ),
+VALUES_IN_YAML = {
+    "seed: 1\nfederation:\n  participation: 3\n": "federation.participation (mine.yaml, line 3): expected",
+    "federation: {monitor: null}\n": "Federation.monitor: expected a text",
+    "fabric: {num_nodes: null}\n": "fabric.num_nodes (mine.yaml, line 1): expected",
 }
-"""Options that parse, and the errors before anything is trained."""
+"""The same for values that parse."""
 
-UNIFORM = """
-from fedlit.aggregators import FedAvg
 
-class Uniform(FedAvg):
-    def __init__(self):
-        super().__init__("uniform")
-"""
+def table(commands: list, prefix: str = "fit --config tiny.yaml ") -> pytest.MarkDecorator:
+    """Run a test once per row, under its command; one in three is in the fast tests."""
+    rows = [
+        pytest.param(prefix + row[0], row[1:], id=row[0], marks=[pytest.mark.slow] if number % 3 else [])
+        for number, row in enumerate(commands)
+    ]
+    return pytest.mark.parametrize(("line", "words"), rows)
 
 
 class TestMistakes:
-    @pytest.mark.parametrize("case", MISTAKES)
-    def test_on_the_command_line(self, case: str, fedlit_cli, folder: Path):
-        line, expected = MISTAKES[case]
-        code, out, err = fedlit_cli(line)
-        assert (code, out) == (2, "")
-        assert expected in err
-        assert err.startswith("fedlit: error: ")
-        assert len(err.splitlines()) <= 3
-        assert list(folder.iterdir()) == []
+    @pytest.fixture(autouse=True)
+    def files(self, folder: Path) -> set[Path]:
+        Path("tiny.yaml").write_text(TINY)
+        Path("own_aggregator.py").write_text(MODULE)
+        return set(folder.iterdir())
 
-    @pytest.mark.parametrize("case", MISTAKES_IN_YAML)
+    def refused(self, printed: tuple[int, str, str], words: tuple[str, ...], code: int) -> None:
+        check_printed(printed, words, code)
+        mistake, *tip = printed[2].splitlines()
+        assert mistake.startswith("fedlit: error: ")
+        assert [line for line in tip if "--help` describes the options" not in line] == []
+
+    @table([*KEYS, *CLASSES, *VALUES])
+    def test_in_an_option(self, line: str, words: tuple[str, ...], fedlit_cli, folder: Path, files: set[Path]):
+        self.refused(printed := fedlit_cli(line), words, 2)
+        assert (printed.out, set(folder.iterdir()) - files) == ("", set())
+
+    @table(COMMANDS, "")
+    def test_in_a_command(self, line: str, words: tuple[str, ...], fedlit_cli, folder: Path, files: set[Path]):
+        self.refused(printed := fedlit_cli(line), words, 2)
+        assert (printed.out, set(folder.iterdir()) - files) == ("", set())
+
+    @table(LATER)
+    def test_in_a_value_that_parses(self, line: str, words: tuple[str, ...], fedlit_cli):
+        self.refused(printed := fedlit_cli(line), words, 1)
+        assert "round 1" not in printed.out
+        assert list(Path("runs").glob("*/*")) == []
+
+    @pytest.mark.parametrize("case", IN_YAML)
     def test_in_a_file(self, case: str, fedlit_cli):
-        text, expected = MISTAKES_IN_YAML[case]
+        text, expected = IN_YAML[case]
         Path("mine.yaml").write_text(text)
         Path("other.yaml").write_text("federation: {eval_every: 2}\n")
         code, out, err = fedlit_cli("fit -c mine.yaml -c other.yaml --seed 3")
         assert (code, out) == (2, "")
         assert err.startswith(f"fedlit: error: {expected}")
 
-    @pytest.mark.parametrize("case", REFUSED)
-    def test_before_training(self, case: str, fedlit_cli):
-        options, expected = REFUSED[case]
-        Path("aggregating.py").write_text(UNIFORM)
-        code, out, err = fedlit_cli(f"fit {TOYS} {options}")
-        assert code == 1
-        assert expected in err
-        assert "round 1" not in out
-        assert "Traceback" not in err
-        assert list(Path("runs").glob("*/*")) == []
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            ("seed: 1\nfederation:\n  participation: 3\n", "federation.participation (mine.yaml, line 3): expected"),
-            ("federation: {monitor: null}\n", "Federation.monitor: expected a text"),
-            ("fabric: {num_nodes: null}\n", "fabric.num_nodes (mine.yaml, line 1): expected"),
-        ],
-        ids=["out of range", "no monitor", "no number of nodes"],
-    )  # fmt: skip
-    def test_of_a_value_that_parses(self, text: str, said: str, fedlit_cli):
+    @pytest.mark.parametrize("text", VALUES_IN_YAML)
+    def test_in_a_file_that_parses(self, text: str, fedlit_cli):
         Path("mine.yaml").write_text(text)
-        fedlit_cli("fit -c mine.yaml").refused(f"fedlit: error: {said}")
+        fedlit_cli("fit -c mine.yaml").refused(f"fedlit: error: {VALUES_IN_YAML[text]}")
