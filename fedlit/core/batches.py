@@ -15,8 +15,8 @@ from fedlit.core.randomness import generator
 class BatchStream:
     """Endless stream of batches; the batch at a position is a pure function of (seed, client, position).
 
-    Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a single remaining
-    example is dropped from that pass: BatchNorm refuses a batch of one. If the data set has a ``sampler``
+    Each pass over the data is a fresh permutation. The last batch of a pass may be smaller, but a rest of fewer than
+    ``smallest`` examples is dropped from that pass. BatchNorm refuses a batch of one. If the data set has a ``sampler``
     (:class:`fedlit.data.sampler.Sampler`), it draws the batches of local steps.
 
     Args:
@@ -25,6 +25,7 @@ class BatchStream:
         seed: Seed of the run.
         client: Name of the client.
         purpose: Streams of different purposes are independent.
+        smallest: Least number of examples in a batch, unless the data set has fewer.
         classes: Classes whose labels are checked in every batch, if they could not be checked earlier; none by default.
         ahead: Reads the next batch while the current one trains, and returns the one at a position, which may be a
             client's last; none by default.
@@ -39,12 +40,13 @@ class BatchStream:
         purpose: str = "batches",
         ahead: "Callable[[BatchStream, int, bool], Any] | None" = None,
         classes: Sequence[str] = (),
+        smallest: int = 2,
     ) -> None:
-        self.dataset, self.batch_size = dataset, batch_size
+        self.dataset, self.batch_size, self.smallest = dataset, batch_size, smallest
         self._client, self._classes = client, classes
         self._purpose = (seed, purpose, client)
         n = len(dataset)
-        self.steps_per_epoch = n // batch_size + (n % batch_size > 1)
+        self.steps_per_epoch = n // batch_size + (n % batch_size >= max(min(smallest, n), 2))
         sampler = getattr(dataset, "sampler", None) if purpose == "batches" else None
         self._sampler = sampler if hasattr(sampler, "order") else None
         self._pass: tuple[int, Tensor | None] = (-1, None)

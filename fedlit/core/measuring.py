@@ -24,6 +24,11 @@ def objective_of(module: nn.Module) -> Objective | None:
     return next((m for m in module.modules() if isinstance(m, Objective)), None)
 
 
+def measuring_stream(stream: BatchStream, rnd: Round, client: Client) -> BatchStream:
+    """Return the batches of a client's measuring rounds; those of the round with index r follow those of r - 1."""
+    return BatchStream(stream.dataset, stream.batch_size, rnd.seed, client.name, "measure", smallest=stream.smallest)
+
+
 @torch.no_grad()
 def measure(
     local: LocalModel, stream: BatchStream, client: Client, state: ClientState, down: Broadcast, rnd: Round
@@ -37,7 +42,7 @@ def measure(
     seed_process(rnd.seed, "measure", rnd.index, client.name)
     local.adopt(local.mask(client), state, down)
     local.train()
-    sample = BatchStream(stream.dataset, stream.batch_size, rnd.seed, client.name, "measure")
+    sample = measuring_stream(stream, rnd, client)
     logits, labels = [], []
     mean, square = torch.zeros_like(local.flat.stats), torch.zeros_like(local.flat.stats)
     count = min(local.training.measure_batches, sample.steps_per_epoch)

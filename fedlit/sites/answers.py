@@ -120,7 +120,7 @@ class Replies:
         of_scores = {name for name in known if name.startswith("objective/")}  # a module may give no scores
         if missing and missing != of_scores:
             raise InvalidMessageError(f"{min(missing)!r} is missing")
-        self._check_report(sent.report, client, rnd)
+        self._check_report(sent.report, client, rnd, request.site)
         self._check_data(request, sent.data, name_of(rnd))
         checked = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
         return payload, ClientReport(**asdict(sent.report) | checked)
@@ -170,10 +170,11 @@ class Replies:
         elif vector.numel() == layout.stats_size and not mask.shares_stats(layout) and vector.any():
             raise InvalidMessageError(f"its {name!r} is not zero, although the client keeps its statistics")
 
-    def _check_report(self, report: RoundReport, client: Client, rnd: Round) -> None:
+    def _check_report(self, report: RoundReport, client: Client, rnd: Round, site: str) -> None:
         steps = rnd.window
         if rnd.unit == "epochs":
-            stream = BatchStream(self._program.data[client.name].train, self._program.batch_size, 0, client.name)
+            data, least = self._program.data[client.name].train, self.sites[site].batch
+            stream = BatchStream(data, self._program.batch_size, 0, client.name, smallest=least)
             steps *= stream.steps_per_epoch
         for key, value in {"client": client.name, "steps": steps, "examples": client.examples}.items():
             if (said := getattr(report, key)) != value:

@@ -150,10 +150,13 @@ def _floors(settings: SiteSettings, plan: RunPlan, made: recipe.Recipe, data: Re
     for name, size in sizes.items():
         for index in (0, plan.rounds - 1):
             rnd = plan.round(Train(index, [name], True), made.schedule)
-            stream = BatchStream(data.clients[name].train, plan.batch_size, 0, name)
+            stream = BatchStream(
+                data.clients[name].train, plan.batch_size, 0, name, smallest=floors.batch_size if floors else 2
+            )
             steps = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
             seen = min(steps * max([1, *(a.batches_per_step for a in made.aggregators)]) * plan.batch_size, size)
-            settings.policy.check_steps(steps, seen, size)
+            settings.policy.check_steps(steps)
+            settings.policy.check_examples(seen, size)
             if floors is not None:
                 least, fewest, batch = min(floors.examples, size), min(floors.batch_size, size), plan.batch_size
                 what = f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}"

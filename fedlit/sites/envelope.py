@@ -24,7 +24,7 @@ from fedlit.sites.ranges import Head, faults
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Number of the protocol; a server and a site with different numbers refuse each other's messages."""
 
 LARGEST_HEADER = 2**16

@@ -98,6 +98,7 @@ class SiteInfo:
     scores: bool  # Whether scores of single images leave it.
     whole: bool  # Whether it evaluates only whole views.
     examples: Count  # Least number of examples of a client's round.
+    batch: Count  # Least number of examples in a batch; a smaller rest of a pass is dropped.
     hides_below: Count  # Its `counts_below`.
     until: Moment | None  # When its certificate expires, in seconds since 1970; None if it has none.
     ledger: Head  # Head of its ledger after the lines that the server knows of; "" if it has fewer.

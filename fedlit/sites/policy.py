@@ -2,17 +2,21 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
+from lightning.pytorch import LightningModule
 
+from fedlit.core.aggregator import Aggregator
+from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError, FedlitError
 from fedlit.core.system.argument_types import check_number, checked
 from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
+from fedlit.sites.optimizers import optimizer_fault, rate_fault
 
 ALWAYS = ("hello", "end")
 """Verbs that a policy cannot refuse."""
@@ -180,16 +184,32 @@ class Policy:
         if limited and self.floors.whole:
             raise PolicyError("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
 
-    def check_steps(self, steps: int, examples: int, size: int) -> None:
-        """Refuse a client's round, or a measuring round, that is too short or too long.
+    @property
+    def smallest_batch(self) -> int:
+        """Least number of examples in a batch: a smaller rest of a pass is dropped."""
+        return self.floors.batch_size if self.floors is not None else 2
 
-        Args:
-            steps: Local steps.
-            examples: Examples that they use.
-            size: Training examples of the client.
-        """
+    def check_optimizer(self, module: LightningModule, aggregators: Sequence[Aggregator]) -> None:
+        """Refuse an optimizer or an algorithm whose round could send the gradient of a single batch."""
+        if self.floors is None:
+            return
+        if fault := optimizer_fault(configured_optimizer(module), aggregators, self.allow):
+            raise PolicyError(f"{fault}; floors requires a round that uses all of its batches alike; see allow")
+
+    def check_rate(self, module: LightningModule, aggregators: Sequence[Aggregator], factor: float) -> None:
+        """Refuse a round with larger steps than the floors allow."""
+        if self.floors is None:
+            return
+        if fault := rate_fault(configured_optimizer(module), aggregators, factor):
+            raise PolicyError(f"{fault}; floors requires a round that uses all of its batches alike")
+
+    def check_steps(self, steps: int) -> None:
+        """Refuse a client's round, or a measuring round, of too many local steps."""
         if steps > self.limits.steps:
             raise PolicyError(f"a round of {steps:,} steps; limits.steps allows {self.limits.steps:,}")
+
+    def check_examples(self, examples: int, size: int) -> None:
+        """Refuse a client's round, or a measuring round, that uses too few of the client's ``size`` examples."""
         if self.floors is not None and examples < (least := min(self.floors.examples, size)):
             raise PolicyError(
                 f"a round of {examples} examples; floors.examples requires {least}; raise federation.schedule.window, "

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining
-from fedlit.core.measuring import objective_of
+from fedlit.core.measuring import measuring_stream, objective_of
 from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.features import with_fixed_features
@@ -124,15 +124,24 @@ class PreparedRun:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
                 raise PolicyError(f"the weights of {entry.name} in the first round are not those of the approved plan")
 
-    def size_of(self, rnd: Round, client: Client) -> tuple[int, int]:
-        """Return the steps of a client's round, or of its measuring round, and how many different examples they use."""
+    def steps_of(self, rnd: Round, client: Client) -> int:
+        """Return the number of steps of a client's round, or of its measuring round."""
         epoch = self.worker.stream(client.name).steps_per_epoch
         if rnd.window:
-            steps, per_step = rnd.window * (epoch if rnd.unit == "epochs" else 1), self.worker.local.batches_per_step
-        else:
-            steps, per_step = min(self.plan.measure_batches, epoch), 1
-        read = steps * per_step * self.plan.batch_size
-        return steps, client.examples if steps == epoch else min(read, client.examples)
+            return rnd.window * (epoch if rnd.unit == "epochs" else 1)
+        return min(self.plan.measure_batches, epoch)
+
+    def examples_of(self, rnd: Round, client: Client, steps: int, drawn: int) -> int:
+        """Return the number of different examples of so many steps, by a client that has drawn some batches before."""
+        stream, per_step = self.worker.stream(client.name), self.worker.local.batches_per_step
+        if not rnd.window:
+            stream, drawn, per_step = measuring_stream(stream, rnd, client), rnd.index * steps, 1
+        used = torch.zeros(client.examples, dtype=torch.bool)
+        for position in range(drawn, drawn + steps * per_step):
+            used[stream.indices(position)] = True
+            if used.all():
+                break
+        return int(used.sum())
 
     def load(self, task: Task, down: Broadcast) -> None:
         """Load the federation's model into the module, merged with what the task's client keeps to itself.
@@ -217,6 +226,7 @@ def prepared(
         module=module, aggregators=recipe.aggregators, clients=clients, data=trained, test_sets={},
         training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
         threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
+        smallest=data.policy.smallest_batch,
     )  # fmt: skip
     worker = Worker(program, fabric)
     return PreparedRun(asked, recipe, worker, states, worker.local.flat.w.cpu().clone())

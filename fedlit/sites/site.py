@@ -118,6 +118,7 @@ class ResidentSite:
             device=str(make_fabric(self.settings.accelerator).device), time=self._now(),
             classes=list(self._data.module.classes), clients=self._data.infos(), scores=policy.leaves.scores,
             whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
+            batch=self.policy.smallest_batch,
             hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
         )  # fmt: skip
         return entry, Envelope.of(messages.REPLY, site_info, self._data.indices())
@@ -138,6 +139,7 @@ class ResidentSite:
         self.policy.check_plan(plan.batch_size, sizes, plan.threads, plan.limit_eval_batches is not None)
         states = SiteStates(self.settings.folder, asked.run, len(made.aggregators))
         self._ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
+        self.policy.check_optimizer(self._ready.worker.local.module, made.aggregators)
         layout = self._ready.layout
         reply = messages.Prepared(
             layout.fingerprint, layout.size, layout.stats_size, list(layout.classes), layout.frozen
@@ -161,11 +163,15 @@ class ResidentSite:
         client, trains = ready.client(task.client), envelope.verb == "train"
         self.policy.check_round(self._ledger, client.name)
         rnd = ready.plan.round(task.asked, ready.recipe.schedule, measures=not trains)
-        steps, examples = ready.size_of(rnd, client)
-        self.policy.check_steps(steps, examples, client.examples)
+        steps = ready.steps_of(rnd, client)
+        self.policy.check_steps(steps)
         if trains:
+            module = ready.worker.local.module
+            self.policy.check_rate(module, ready.recipe.aggregators, rnd.lr_factor * client.lr_factor)
             ready.states.commit(client.name, task.accepted, task.durable, task.fresh)
         state, down = ready.state(task), ready.down(envelope)
+        examples = ready.examples_of(rnd, client, steps, state.batches)
+        self.policy.check_examples(examples, client.examples)
         if self.policy.configs is not None and ready.plan.weights and task.asked.index <= 0:
             ready.check_first_weights(down)
         entry = replace(entry, at=task.asked.index, examples=examples, steps=steps)

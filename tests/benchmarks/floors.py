@@ -191,10 +191,12 @@ HEAD = (
 )
 
 
-def read_round(hospital: Hospital, number: int = 0, only: int | None = None, vector: str = "w", **plan: Any) -> Found:
+def read_round(
+    hospital: Hospital, number: int = 0, only: int | None = None, vector: str = "w", rate: float = LR, **plan: Any
+) -> Found:
     """Reconstruct images from one round of the site."""
     server = hospital.server
-    server.begin(VIT, LR, **plan)
+    server.begin(VIT, rate, **plan)
     trap = Trap(server, hospital.public, number)
     trap.read_all() if only is None else trap.read_only(only)
     control = {"0/c": torch.zeros_like(server.model.w)} if plan.get("aggregators") else {}
@@ -218,6 +220,8 @@ def images_table(folder: Path, hospital: Hospital, quick: bool) -> None:
         order = BatchStream(Positions(len(everyone)), 8, SEED, hospital.server.client)
         seen = torch.cat([order[step] for step in range(8)])
         print(read_round(hospital, **eight).row("8 steps of 8", hospital, seen), flush=True)
+        fast, few = read_round(hospital, rate=1.0, **eight), order[0]
+        print(fast.row("8 steps of 8 at a learning rate of 1, the first 8 images", hospital, few), flush=True)
         rounds = [read_round(hospital, number, batch_size=16) for number in range(3)]
         print(rounds[0].row("one epoch, batches of 16", hospital, everyone), flush=True)
         joined = Found(torch.cat([each.images for each in rounds]))

@@ -78,7 +78,7 @@ MUTANTS = (
            'client.name)\n    window', "core"),
     Mutant("every pass has the same order", "core/batches.py", "generator(*self._purpose, epoch)",
            "generator(*self._purpose, 0)", "core"),
-    Mutant("a batch of one example is kept", "core/batches.py", "(n % batch_size > 1)", "(n % batch_size > 0)", "core"),
+    Mutant("a batch of one example is kept", "core/batches.py", "max(min(smallest, n), 2))", "1)", "core"),
     Mutant("what a client keeps leaves it", "core/rounds.py", "                vector[segment] = 0",
            "                vector[segment] *= 1", "core"),
     Mutant("dual variables descend", "core/local_model.py", "grad[self.layout.slices[\"dual\"]].neg_()",

@@ -48,6 +48,7 @@ class Program:
     threads: int = 1
     limit_eval_batches: int | None = None
     pictures: Literal["mapped", "ahead", "resident"] = "mapped"
+    smallest: int = 2  # Least number of examples in a batch; a smaller rest of a pass is dropped.
 
     def link(self, fabric: FederationFabric) -> Link | None:
         """Return the function from logits to probabilities if the module's classes exclude each other, else None."""
@@ -154,8 +155,9 @@ class Worker:
             classes = labelled_classes(self.local.module)
             unseen = () if has_exact_labels(dataset, classes) else classes
             self._streams[name] = BatchStream(
-                dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen
-            )
+                dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen,
+                smallest=program.smallest,
+            )  # fmt: skip
         return self._streams[name]
 
     @torch.no_grad()
