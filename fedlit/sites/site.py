@@ -138,9 +138,9 @@ class ResidentSite:
         sizes = {name: client.examples for name, client in clients.items()}
         self.policy.check_plan(plan.batch_size, sizes, plan.threads, plan.limit_eval_batches is not None)
         states = SiteStates(self.settings.folder, asked.run, len(made.aggregators))
-        self._ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
-        self.policy.check_optimizer(self._ready.worker.local.module, made.aggregators)
-        layout = self._ready.layout
+        ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
+        self.policy.check_optimizer(ready.worker.local.module, made.aggregators)
+        self._ready, layout = ready, ready.layout
         reply = messages.Prepared(
             layout.fingerprint, layout.size, layout.stats_size, list(layout.classes), layout.frozen
         )

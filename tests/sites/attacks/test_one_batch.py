@@ -39,6 +39,7 @@ def test_an_optimizer_that_makes_a_round_one_batch_is_refused(attacked, name):
     optimizer, options = FIRST[name]
     answer = attacked.prepare(run=new_run(), model=trained_by(optimizer, **options))
     attacked.refuses(answer, "", None)
+    assert attacked.train().content["kind"] == "unprepared"
     assert "optimizer" in answer.content["reason"] or optimizer in answer.content["reason"]
 
 
