@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import AtLeastOne, Count, NonNegativeInt, Positive, Probability
 from fedlit.core.schedule import Plan, Schedule, Unit
-from fedlit.core.system.argument_types import check_number, checked
+from fedlit.core.system.argument_types import checked
 
 
 @checked
@@ -22,17 +23,13 @@ class Stage:
         iterations: Length T of the stage in local steps, a multiple of the window; or pass rounds.
     """
 
-    rounds: int | None = None
-    window: int = 1
+    rounds: Count | None = None
+    window: Count = 1
     unit: Unit = "epochs"
-    lr_factor: float = 1.0
-    iterations: int | None = None
+    lr_factor: Positive = 1.0
+    iterations: Count | None = None
 
     def __post_init__(self) -> None:
-        if self.window < 1:
-            raise ConfigError(f"schedule: window must be at least 1, found {self.window}")
-        if not self.lr_factor > 0:
-            raise ConfigError(f"schedule: lr_factor must be above 0, found {self.lr_factor}")
         if (self.rounds is None) == (self.iterations is None):
             raise ConfigError("schedule: a stage has either rounds or iterations; set one of them")
         if self.iterations is not None:
@@ -41,8 +38,6 @@ class Stage:
                     f"schedule: iterations are local steps, but the window is in {self.unit}; set unit: steps"
                 )
             self.rounds = _whole_rounds(self.iterations, self.window)
-        if self.rounds < 1:
-            raise ConfigError(f"schedule: rounds must be at least 1, found {self.rounds}")
 
 
 class ConstantSchedule(Schedule):
@@ -53,7 +48,7 @@ class ConstantSchedule(Schedule):
         unit: Unit of the window: local ``steps``, or ``epochs``, passes over a client's data.
     """
 
-    def __init__(self, window: int = 1, unit: Unit = "epochs") -> None:
+    def __init__(self, window: Count = 1, unit: Unit = "epochs") -> None:
         self.window, self.unit = window, unit
         self._stage = Stage(1, window, unit)
 
@@ -106,10 +101,9 @@ class PracticeSchedule(Schedule):
         decay: Divisor of the learning rate after each stage.
     """
 
-    def __init__(self, window: int = 32, iterations: int = 20000, decay_every: int = 2000, decay: float = 3.0) -> None:
-        for name, value in (("window", window), ("iterations", iterations), ("decay_every", decay_every)):
-            check_number(f"PracticeSchedule.{name}", value, "[1, inf)")
-        check_number("PracticeSchedule.decay", decay, "[1, inf)")
+    def __init__(
+        self, window: Count = 32, iterations: Count = 20000, decay_every: Count = 2000, decay: AtLeastOne = 3.0
+    ) -> None:
         self.window, self.decay_every, self.decay = window, decay_every, decay
         self.rounds = math.ceil(iterations / window)
         if self.rounds * window > iterations:
@@ -144,12 +138,15 @@ class CosineSchedule(Schedule):
     """
 
     def __init__(
-        self, rounds: int, warm_up: int = 0, final: float = 0.0, window: int = 1, unit: Unit = "epochs"
+        self,
+        rounds: Count,
+        warm_up: NonNegativeInt = 0,
+        final: Probability = 0.0,
+        window: Count = 1,
+        unit: Unit = "epochs",
     ) -> None:
-        if not 0 <= warm_up < rounds:
+        if warm_up >= rounds:
             raise ConfigError(f"CosineSchedule.warm_up: expected 0 to {rounds - 1} of {rounds} rounds, found {warm_up}")
-        if not 0 <= final <= 1:
-            raise ConfigError(f"CosineSchedule.final: expected a factor in [0, 1], found {final}")
         self.rounds, self.warm_up, self.final = rounds, warm_up, final
         self.window, self.unit = window, unit
         self._stage = Stage(rounds, window, unit)
@@ -187,13 +184,12 @@ class TheorySchedule(StageSchedule):
 
     def __init__(
         self,
-        stages: int = 4,
-        window: int = 8,
-        iterations: int = 80,
-        growth: float = 4.0,
+        stages: Count = 4,
+        window: Count = 8,
+        iterations: Count = 80,
+        growth: AtLeastOne = 4.0,
         window_growth: Literal["linear", "sqrt", "none"] = "linear",
     ) -> None:
-        check_number("TheorySchedule.growth", growth, "[1, inf)")
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
         windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(

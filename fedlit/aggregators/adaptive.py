@@ -5,10 +5,11 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from fedlit.aggregators.server_optimizer import check_ranges, moved
+from fedlit.aggregators.server_optimizer import moved
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.ranges import Decay, Positive
 
 
 class AdaptiveServer(Aggregator):
@@ -41,8 +42,7 @@ class AdaptiveServer(Aggregator):
 
     governs = "server optimizer"
 
-    def __init__(self, lr: float, beta_1: float, tau: float) -> None:
-        check_ranges(self, lr=lr, tau=tau, beta_1=beta_1)
+    def __init__(self, lr: Positive, beta_1: Decay, tau: Positive) -> None:
         self.lr, self.beta_1, self.tau = lr, beta_1, tau
 
     @abstractmethod
@@ -77,7 +77,7 @@ class FedAdagrad(AdaptiveServer):
         ConfigError: A value is out of range.
     """
 
-    def __init__(self, lr: float = 0.01, beta_1: float = 0.0, tau: float = 1e-3) -> None:
+    def __init__(self, lr: Positive = 0.01, beta_1: Decay = 0.0, tau: Positive = 1e-3) -> None:
         super().__init__(lr, beta_1, tau)
 
     def second(self, v: Tensor, squares: Tensor) -> Tensor:
@@ -101,9 +101,8 @@ class FedAdam(AdaptiveServer):
         ConfigError: A value is out of range.
     """
 
-    def __init__(self, lr: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.99, tau: float = 1e-3) -> None:
+    def __init__(self, lr: Positive = 0.01, beta_1: Decay = 0.9, beta_2: Decay = 0.99, tau: Positive = 1e-3) -> None:
         super().__init__(lr, beta_1, tau)
-        check_ranges(self, beta_2=beta_2)
         self.beta_2 = beta_2
 
     def second(self, v: Tensor, squares: Tensor) -> Tensor:

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from fedlit.aggregators.momentum import LocalSGDAM, check_products
+from fedlit.aggregators.momentum import LocalSGDAM, Newest
 from fedlit.core.aggregator import ClientContext
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 from fedlit.objectives.bce import BCE
 
 EXCHANGED = ("inner", "outer")
@@ -96,10 +96,10 @@ class LocalSCGDAM(LocalSGDAM):
 
     def __init__(
         self,
-        rho: float = 0.01,
-        alpha: float = 0.5,
-        beta_x: float = 0.1,
-        beta_y: float = 0.1,
+        rho: Annotated[float, Within("(0, inf]", "; without an inner step use LocalSGDAM")] = 0.01,
+        alpha: Newest = 0.5,
+        beta_x: Newest = 0.1,
+        beta_y: Newest = 0.1,
         first_order: bool = False,
         same_batch: bool = False,
         outer: Literal["local", "exchanged"] = "local",
@@ -107,9 +107,6 @@ class LocalSCGDAM(LocalSGDAM):
         deploy: Literal["x", "h"] = "x",
     ) -> None:
         super().__init__(beta_x, beta_y)
-        check_products(self, alpha=alpha)
-        advice = "; without an inner step use LocalSGDAM"
-        check_number("LocalSCGDAM.rho", rho, "(0, inf]", advice=advice)
         self.rho, self.alpha, self.first_order, self.same_batch = rho, alpha, first_order, same_batch
         self.outer, self.inner, self.deploy = outer, inner, deploy
         for name, is_set in (("outer: exchanged", outer == "exchanged"), ("first_order: true", first_order)):

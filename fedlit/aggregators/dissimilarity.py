@@ -7,6 +7,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
+from fedlit.core.ranges import Count
 
 
 class GradientDissimilarity(Aggregator):
@@ -41,11 +42,7 @@ class GradientDissimilarity(Aggregator):
         "drift/gradient_dissimilarity_dual": "The same in the dual variables.",
     }
 
-    def __init__(self, every: int = 1, batches: int = 1) -> None:
-        if every < 1 or batches < 1:
-            raise ConfigError(
-                f"GradientDissimilarity: expected every and batches of at least 1, found {every} and {batches}"
-            )
+    def __init__(self, every: Count = 1, batches: Count = 1) -> None:
         self.every, self.batches = every, batches
 
     def server_state(self, layout: Layout, w: Tensor) -> State:

@@ -12,7 +12,7 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import State
 from fedlit.core.module import loss_of, step_of
 from fedlit.core.objective import Objective
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegative, Positive
 
 
 class Ditto(Aggregator):
@@ -44,9 +44,7 @@ class Ditto(Aggregator):
     governs = "personal model"
     one_model = "FedAvg"
 
-    def __init__(self, lam: float = 0.1, lr: float | None = None) -> None:
-        check_number("Ditto.lam", lam, "[0, inf)")
-        check_number("Ditto.lr", lr, "(0, inf)")
+    def __init__(self, lam: NonNegative = 0.1, lr: Positive | None = None) -> None:
         self.lam, self.lr = lam, lr
 
     def client_state(self, layout: Layout) -> State:

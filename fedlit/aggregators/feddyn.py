@@ -1,5 +1,7 @@
 """FedDyn."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -7,7 +9,7 @@ from fedlit.aggregators.server_optimizer import moved
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 
 
 class FedDyn(Aggregator):
@@ -38,9 +40,7 @@ class FedDyn(Aggregator):
 
     governs = ("control variates", "pull towards the start of the round")
 
-    def __init__(self, alpha: float = 0.1) -> None:
-        advice = "; FedAvg has no regulariser"
-        check_number("FedDyn.alpha", alpha, "(0, inf)", advice=advice)
+    def __init__(self, alpha: Annotated[float, Within("(0, inf)", "; FedAvg has no regulariser")] = 0.1) -> None:
         self.alpha = alpha
 
     def server_state(self, layout: Layout, w: Tensor) -> State:

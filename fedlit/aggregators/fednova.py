@@ -8,7 +8,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Decay
 
 
 class FedNova(Aggregator):
@@ -44,8 +44,7 @@ class FedNova(Aggregator):
 
     governs = ("normalisation of updates", "momentum")
 
-    def __init__(self, momentum: float = 0.0) -> None:
-        check_number("FedNova.momentum", momentum, "[0, 1)")
+    def __init__(self, momentum: Decay = 0.0) -> None:
         self.momentum = momentum
         self.optimizer_state = "reset" if momentum else None
 

@@ -1,7 +1,7 @@
 """FedProx."""
 
 from fedlit.core.aggregator import Aggregator, ClientContext
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegative
 
 
 class FedProx(Aggregator):
@@ -20,8 +20,7 @@ class FedProx(Aggregator):
 
     governs = "pull towards the start of the round"
 
-    def __init__(self, mu: float = 0.01) -> None:
-        check_number("FedProx.mu", mu, "[0, inf)")
+    def __init__(self, mu: NonNegative = 0.01) -> None:
         self.mu = mu
 
     def on_client_round_start(self, ctx: ClientContext) -> None:

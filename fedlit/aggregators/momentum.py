@@ -1,7 +1,7 @@
 """Momentum that is averaged with the weights: LocalSGDM and LocalSGDAM."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,10 @@ from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Decay, Within
+
+Newest = Annotated[float, Within("(0, 1)", ", the paper's product of this coefficient and eta")]
+"""Weight of the newest estimate in a moving average."""
 
 
 class AveragedVectors(Aggregator):
@@ -94,8 +97,7 @@ class LocalSGDM(AveragedVectors):
         ConfigError: momentum is not in [0, 1), or the optimizer is not SGD without momentum.
     """
 
-    def __init__(self, momentum: float = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
-        check_number("LocalSGDM.momentum", momentum, "[0, 1)")
+    def __init__(self, momentum: Decay = 0.9, state: Literal["averaged", "local", "reset"] = "averaged") -> None:
         self.momentum, self.state = momentum, state
         self.vectors = ("u",) if state == "averaged" else ()
 
@@ -144,8 +146,7 @@ class LocalSGDAM(AveragedVectors):
         ConfigError: A weight is outside of (0, 1), or the optimizer is not SGD without momentum.
     """
 
-    def __init__(self, beta_x: float = 0.1, beta_y: float = 0.1) -> None:
-        check_products(self, beta_x=beta_x, beta_y=beta_y)
+    def __init__(self, beta_x: Newest = 0.1, beta_y: Newest = 0.1) -> None:
         self.beta_x, self.beta_y = beta_x, beta_y
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
@@ -197,13 +198,3 @@ class LocalSGDAM(AveragedVectors):
         """Return a loss, and the gradient [P] in x and y."""
         loss = ctx.loss(batches[0], ctx.num_steps)
         return loss.detach(), ctx.model.gradient(loss)
-
-
-def check_products(aggregator: Aggregator, **products: float) -> None:
-    """Refuse a weight of a moving average outside of (0, 1)."""
-    for name, value in products.items():
-        if not 0 < value < 1:
-            raise ConfigError(
-                f"{type(aggregator).__name__}: {name} is the paper's product {name.partition('_')[0]}*eta, the weight "
-                f"of the newest estimate in a moving average; expected above 0 and below 1, found {value:g}"
-            )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from fedlit.core.examples import IMAGE, part_of
 from fedlit.core.flat import Layout
 from fedlit.core.messages import State
 from fedlit.core.parts import Parts
+from fedlit.core.ranges import NonNegative, Positive
 
 
 class MOON(Aggregator):
@@ -41,9 +41,7 @@ class MOON(Aggregator):
 
     governs = "contrastive term"
 
-    def __init__(self, mu: float = 1.0, temperature: float = 0.5) -> None:
-        if not (0 <= mu < inf and 0 < temperature < inf):
-            raise ConfigError(f"MOON: expected mu >= 0 and temperature > 0, found {mu} and {temperature}")
+    def __init__(self, mu: NonNegative = 1.0, temperature: Positive = 0.5) -> None:
         self.mu, self.temperature = mu, temperature
 
     def configure_model(self, module: nn.Module) -> None:

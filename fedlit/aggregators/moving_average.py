@@ -4,7 +4,7 @@ import torch
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Decay
 
 
 class MovingAverage(Aggregator):
@@ -27,8 +27,7 @@ class MovingAverage(Aggregator):
 
     governs = "scored model"
 
-    def __init__(self, decay: float = 0.9) -> None:
-        check_number("MovingAverage.decay", decay, "[0, 1)")
+    def __init__(self, decay: Decay = 0.9) -> None:
         self.decay = decay
 
     def on_round_end(self, state: State, server: ServerState, rnd: Round) -> None:

@@ -1,13 +1,13 @@
 """Sites with personal heads, or with a whole model of their own."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, Mask
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 from fedlit.schedules import Schedule
 
 
@@ -68,9 +68,9 @@ class FedRep(PersonalHeads):
         ConfigError: ``head`` is below 1, or a round has no steps left for the body.
     """
 
-    def __init__(self, head: int = 1) -> None:
-        advice = "; PersonalHeads trains both parts together"
-        check_number("FedRep.head", head, "[1, inf)", advice=advice)
+    def __init__(
+        self, head: Annotated[int, Within("[1, inf)", "; PersonalHeads trains both parts together")] = 1
+    ) -> None:
         self.head = head
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from math import ceil
+from typing import Annotated
 
 import torch
 
@@ -9,7 +10,7 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Payload
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 
 CHUNK = 1 << 16
 """Number of elements sorted at a time."""
@@ -97,8 +98,7 @@ class TrimmedMean(CoordinateMedian):
         ConfigError: ``trim`` is out of range, or would cut all clients of a round.
     """
 
-    def __init__(self, trim: float = 0.2) -> None:
-        check_number("TrimmedMean.trim", trim, "(0, 0.5)", advice="; FedAvg cuts nothing")
+    def __init__(self, trim: Annotated[float, Within("(0, 0.5)", "; FedAvg cuts nothing")] = 0.2) -> None:
         self.trim = trim
 
     def cut(self, clients: int) -> int:
@@ -127,9 +127,9 @@ class NormBound(Aggregator):
         ConfigError: ``norm`` is not above 0 and finite.
     """
 
-    def __init__(self, norm: float | None = None) -> None:
-        advice = "; leave it out for the cohort's median"
-        check_number("NormBound.norm", norm, "(0, inf)", advice=advice)
+    def __init__(
+        self, norm: Annotated[float, Within("(0, inf)", "; leave it out for the cohort's median")] | None = None
+    ) -> None:
         self.norm = norm
 
     def reduce(self, layout: Layout, replies: Sequence[Payload]) -> Payload:

@@ -11,7 +11,7 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Positive
 from fedlit.schedules import Schedule
 
 
@@ -46,8 +46,7 @@ class Scaffold(Aggregator):
         "drift/c_k_norm_dual": "Root mean square of the norms of the dual parts of the clients' control variates.",
     }
 
-    def __init__(self, eta_g: float = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
-        check_number("Scaffold.eta_g", eta_g, "(0, inf)")
+    def __init__(self, eta_g: Positive = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
         self.eta_g, self.reset = eta_g, reset or "never"
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:

@@ -11,7 +11,7 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Decay, Positive
 
 NOT_ELEMENTWISE = {
     "LBFGS": "it needs a closure",
@@ -109,19 +109,9 @@ class FedAvgM(ServerOptimizer):
         ConfigError: A value is out of range.
     """
 
-    def __init__(self, momentum: float = 0.9, lr: float = 1.0) -> None:
-        check_ranges(self, lr=lr, momentum=momentum)
+    def __init__(self, momentum: Decay = 0.9, lr: Positive = 1.0) -> None:
         self.momentum, self.lr = momentum, lr
         super().__init__(lambda p: SGD(p, lr=lr, momentum=momentum))
-
-
-def check_ranges(aggregator: Aggregator, **values: float) -> None:
-    """Refuse a rate ``lr`` or a ``tau`` that is not above 0 and finite, and any other value outside of [0, 1)."""
-    for name, value in values.items():
-        if name in ("lr", "tau"):
-            check_number(f"{type(aggregator).__name__}.{name}", value, "(0, inf)")
-        else:
-            check_number(f"{type(aggregator).__name__}.{name}", value, "[0, 1)")
 
 
 def moved(rnd: Round, new: Tensor, old: Tensor) -> Tensor:

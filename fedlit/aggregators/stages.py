@@ -11,7 +11,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.randomness import generator
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegativeOrInf
 
 Output = Literal["last", "average", "random", "centre"]
 Proximal = Literal["explicit", "implicit"]
@@ -45,8 +45,9 @@ class Stages(Aggregator):
 
     governs = "pull towards the start of the stage"
 
-    def __init__(self, gamma: float = 1e-3, output: Output = "last", proximal: Proximal = "explicit") -> None:
-        check_number("federation.aggregators: gamma", gamma, "[0, inf]")
+    def __init__(
+        self, gamma: NonNegativeOrInf = 1e-3, output: Output = "last", proximal: Proximal = "explicit"
+    ) -> None:
         if gamma > 10:
             raise ConfigError(
                 f"federation.aggregators: gamma is the coefficient of gamma/2 |v - v_0|^2, found {gamma:g}, which "

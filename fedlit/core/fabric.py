@@ -14,7 +14,7 @@ from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.logged import Key, copy_of, value_of, weighed
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.trainer import missing
 
 PRECISIONS = ("32-true", "64-true", "bf16-mixed")
@@ -155,7 +155,7 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
     )
     if wrong:
         raise ConfigError(f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}")
-    check_number("fabric.num_nodes", num_nodes, "[1, inf)", optional=False)
+    AT_LEAST_ONE.check("fabric.num_nodes", num_nodes)
 
 
 def launch(fabric: FederationFabric) -> None:

@@ -8,12 +8,13 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.argument_types import Checked, check_number
+from fedlit.core.ranges import Count, Within
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.clients import check_clients, check_patients, parts_of
 from fedlit.data.records import SPLITS, LeftOut, Records, check_records, hidden_labels, listed
 from fedlit.data.sampler import Sampler
@@ -83,6 +84,8 @@ class FederatedDataModule(Checked):
         photographs: True for ``FlipCropAugmentation`` by default, false for ``XrayAugmentation``.
     """
 
+    mistake = DataError
+
     drawn: frozenset = frozenset()
     photographs: bool = False
 
@@ -92,10 +95,10 @@ class FederatedDataModule(Checked):
         scheme: LabelScheme | None = None,
         missing_classes: Literal["ignore", "negative"] = "ignore",
         pooled: bool = False,
-        batch_size: int = 32,
-        eval_batch_size: int = 128,
-        image_size: int = 224,
-        in_chans: int = 1,
+        batch_size: Count = 32,
+        eval_batch_size: Count = 128,
+        image_size: Annotated[int, Within("[8, inf)")] = 224,
+        in_chans: Count = 1,
         augment: bool | list[v2.Transform] = True,
         split: tuple[float, float, float] = (0.7, 0.1, 0.2),
         seed: int = 0,
@@ -106,9 +109,6 @@ class FederatedDataModule(Checked):
         same_person: Literal["spellings", "exact"] = "spellings",
         sampler: Sampler | None = None,
     ):
-        for key, value in (("batch_size", batch_size), ("eval_batch_size", eval_batch_size), ("in_chans", in_chans)):
-            check_number(f"data.{key}", value, "[1, inf)", error=DataError)
-        check_number("data.image_size", image_size, "[8, inf)", error=DataError)
         split = tuple(split)
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
             raise DataError(

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
+from fedlit.core.ranges import Count, PositiveOrInf
 from fedlit.core.seeds import numpy_generator
-from fedlit.core.system.argument_types import Checked, check_number
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.records import SPLITS, Records, listed
 
 _ATTEMPTS = 1000  # draws of Dirichlet before it gives up
@@ -28,6 +29,8 @@ class Partition(Checked):
         shares_patients: True if a patient may be at several clients. If false, clients that share a patient are an
             error, because a federation whose clients share patients is easier than one of hospitals.
     """
+
+    mistake = DataError
 
     shares_patients: bool = False
 
@@ -63,8 +66,8 @@ class ByPatient(Partition):
         clients: Number of clients, at least 1.
     """
 
-    def __init__(self, clients: int):
-        self.clients = _checked(clients)
+    def __init__(self, clients: Count):
+        self.clients = clients
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str: ``client-01``, ``client-02`` and so on."""
@@ -86,8 +89,8 @@ class WithinOrganisations(Partition):
 
     shares_patients = True
 
-    def __init__(self, clients: int):
-        self.clients = _checked(clients)
+    def __init__(self, clients: Count):
+        self.clients = clients
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str."""
@@ -122,8 +125,8 @@ class ByCategory(Partition):
 
     shares_patients = True
 
-    def __init__(self, clients: int):
-        self.clients = _checked(clients)
+    def __init__(self, clients: Count):
+        self.clients = clients
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str."""
@@ -170,11 +173,11 @@ class IID(Partition):
     """
 
     def __init__(
-        self, clients: int, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
+        self, clients: Count, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
     ):
         if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
             raise DataError(f"IID.sizes: expected {clients} numbers above 0, one per client, found {list(sizes)}")
-        self.clients, self.unit, self.sizes = _checked(clients), unit, sizes
+        self.clients, self.unit, self.sizes = clients, unit, sizes
         self.shares_patients = unit == "image"
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -216,10 +219,13 @@ class Dirichlet(Partition):
     """
 
     def __init__(
-        self, clients: int, alpha: float, min_images: int = 10, by: Literal["class", "site", "site and class"] = "class"
+        self,
+        clients: Count,
+        alpha: PositiveOrInf,
+        min_images: int = 10,
+        by: Literal["class", "site", "site and class"] = "class",
     ):
-        check_number("Dirichlet.alpha", alpha, "(0, inf]", error=DataError)
-        self.clients, self.alpha, self.min_images, self.by = _checked(clients), alpha, min_images, by
+        self.clients, self.alpha, self.min_images, self.by = clients, alpha, min_images, by
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
         """Return the client of each record, [N] str.
@@ -271,8 +277,7 @@ class ByColumn(Partition):
 
     shares_patients = True
 
-    def __init__(self, column: str, bins: int | None = None):
-        check_number("ByColumn.bins", bins, "[1, inf)", error=DataError)
+    def __init__(self, column: str, bins: Count | None = None):
         self.column, self.bins = column, bins
 
     def assign(self, records: Records, seed: int) -> np.ndarray:
@@ -372,11 +377,6 @@ def _by_split(splits: np.ndarray | None, unit_of_record: np.ndarray, units: int)
     if splits is None:
         return [np.arange(units)]
     return [np.unique(unit_of_record[splits == split]) for split in SPLITS]
-
-
-def _checked(clients: int) -> int:
-    check_number("partition: clients", clients, "[1, inf)", error=DataError)
-    return clients
 
 
 def _named(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Fraction
+from fedlit.core.system.argument_types import checked
 
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 
+@checked
 @dataclass(frozen=True)
 class Sampler:
     """Batches with a fixed share of positives, as LibAUC's ``DualSampler`` draws them, for data of one class.
@@ -33,10 +35,9 @@ class Sampler:
         ValueError: The share is not in (0, 1).
     """
 
-    positives: float
+    mistake: ClassVar[type] = DataError
 
-    def __post_init__(self) -> None:
-        check_number("data.sampler.positives", self.positives, "(0, 1)", error=DataError, optional=False)
+    positives: Fraction
 
     def order(self, labels: Tensor, batch_size: int, draw: Generator) -> Tensor:
         """Return the rows of the images of a pass in the order of its batches, at most [n], for labels [n, 1]."""

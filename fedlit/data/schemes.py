@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from fedlit.core.errors import DataError
+from fedlit.core.ranges import NonNegativeInt
 from fedlit.core.seeds import numpy_generator
-from fedlit.core.system.argument_types import Checked, check_number
+from fedlit.core.system.argument_types import Checked
 from fedlit.data.labels import checked_classes
 from fedlit.data.records import listed
 
@@ -19,6 +20,8 @@ class LabelScheme(Checked):
     Labels of other classes are hidden from the client's training and validation. Test sets keep all labels. A client
     never labels more classes than its source.
     """
+
+    mistake = DataError
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:
         """Return the classes of each client, as a pure function of the arguments.
@@ -47,9 +50,7 @@ class HideClasses(LabelScheme):
         unique: Number of classes that a single client labels. By default all that are not shared.
     """
 
-    def __init__(self, shared: int, unique: int | None = None):
-        for name, number in (("shared", shared), ("unique", unique or 0)):
-            check_number(f"HideClasses.{name}", number, "[0, inf)", error=DataError)
+    def __init__(self, shared: NonNegativeInt, unique: NonNegativeInt | None = None):
         self.shared, self.unique = shared, unique
 
     def classes_of(self, clients: Sequence[str], classes: Sequence[str], seed: int) -> dict[str, tuple[str, ...]]:

@@ -165,6 +165,7 @@ class HelpFormatter(DefaultHelpFormatter):
     def _expand_help(self, action: Action) -> str:
         text = super()._expand_help(action).replace("``", "")
         text = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", text)
+        text = re.sub(r"Annotated\[(\w+), <([^>]*)>\]", r"\1 \2", text)
         text = re.sub(r"Literal\[([^]]*)\]", lambda match: match[1].replace("'", "").replace(", ", " | "), text)
         text = re.sub(r"Union\[([^]]*)\]", lambda match: match[1].replace(", ", " | "), text)
         text = re.sub(r"type: Optional\[(.*)\](?=[,)])", r"type: \1 | null", text)

@@ -28,6 +28,9 @@ OWN_KEY = re.compile(
 )
 """Beginning of fedlit's own errors about an option."""
 
+OF_A_CLASS = re.compile(r"(\w+)\.(\w+)((?:\[[^]]*\])*)(?=: expected )")
+"""Beginning of its errors about an argument of a class."""
+
 LONGEST = 300
 """Largest number of characters of a reason; longer ones contain a whole configuration."""
 
@@ -81,6 +84,20 @@ class Sources:
         if any(re.match(rf"--{re.escape(key)}(\.|[=+]|$)", option) for option in self.argv):
             return "command line"
         return next((document.place(entry[0]) for document, entry in entries), "")
+
+    def argument(self, cls: str, argument: str) -> tuple[str, str]:
+        """Return the dotted key of an argument of a class, and its place as of :meth:`where`; "" if it is unknown."""
+        if cls == "Federation":
+            return f"federation.{argument}", self.where(f"federation.{argument}")
+        for option in self.argv:
+            key = re.split(r"[=+]", option)[0].lstrip("-")
+            if option.startswith("--") and key.endswith(f".{argument}"):
+                return key, "command line"
+        for document in filter(None, map(_document, self.files)):
+            for path, node in _objects(document.root, ()):
+                if path[-2:] == (cls, argument):
+                    return ".".join((*path[:-2], argument)), document.place(node)
+        return argument, ""
 
     def problem(self) -> Exception | None:
         """Return the first error of reading the files, or None if all can be read."""
@@ -144,9 +161,12 @@ def explain(
         return f"{place}: {chain[-1]}"
     if chain and home(chain[-1]).startswith(VERBATIM) and not isinstance(chain[-1], AttributeError):
         text = str(chain[-1])
-        own_key = OWN_KEY.match(text)  # the key with which an error of fedlit begins
-        place = sources.where(own_key[0]) if own_key else ""
-        return f"{own_key[0]} ({place}){text[own_key.end() :]}" if place else text
+        if own_key := OWN_KEY.match(text):  # the key with which an error of fedlit begins
+            key, place = own_key[0], sources.where(own_key[0])
+        elif own_key := OF_A_CLASS.match(text):
+            key, place = sources.argument(own_key[1], own_key[2])
+            key += own_key[3]
+        return f"{key} ({place}){text[own_key.end() :]}" if own_key and place else text
     texts = list(dict.fromkeys([*filter(None, [text]), *map(str, chain)]))
     keys, owner = [], None  # the parser of the class that lacks an argument
     for each, message in [(None, text), *((each, str(each)) for each in chain)]:
@@ -232,3 +252,17 @@ def _document(file: Path) -> documents.Document | None:
         return documents.read_file(file)
     except (OSError, documents.DocumentError):
         return None
+
+
+def _objects(node: yaml.Node | None, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], yaml.Node]]:
+    """Yield the keys of a document with their paths, where the name of its class stands before each argument."""
+    for item in node.value if isinstance(node, yaml.SequenceNode) else ():
+        yield from _objects(item, path)
+    if isinstance(node, yaml.MappingNode):
+        classes = [value.value.rpartition(".")[2] for key, value in node.value if key.value == "class_path"]
+        for key, value in node.value:
+            if key.value == "init_args":
+                yield from _objects(value, (*path, *classes))
+            else:
+                yield (*path, *classes, key.value), key
+                yield from _objects(value, (*path, key.value))

@@ -14,8 +14,8 @@ from filelock import FileLock, Timeout
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.system import documents
-from fedlit.core.system.argument_types import check_number
 from fedlit.core.system.files import whole
 from fedlit.core.system.signals import ENDING
 from fedlit.experiment.grid import PlannedRun, Sweep, plan
@@ -113,7 +113,7 @@ def run_all(
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
-    check_number("--jobs", jobs, "[1, inf)")
+    AT_LEAST_ONE.check("--jobs", jobs)
     with locked(file):
         for run in runs:
             refuse_held(run.directory)

@@ -7,7 +7,8 @@ import torch
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.randomness import generator
-from fedlit.core.system.argument_types import Checked, check_number
+from fedlit.core.ranges import Count, UpToOne
+from fedlit.core.system.argument_types import Checked
 
 WHERE = "federation.participation"
 
@@ -114,8 +115,7 @@ class Share(Participation):
         ConfigError: It is out of range.
     """
 
-    def __init__(self, of_clients: float = 1.0) -> None:
-        check_number(WHERE, of_clients, "(0, 1]")
+    def __init__(self, of_clients: UpToOne = 1.0) -> None:
         self.of_clients = of_clients
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -143,8 +143,7 @@ class Cyclic(Participation):
         ConfigError: There are fewer groups than one, or more than clients.
     """
 
-    def __init__(self, groups: int) -> None:
-        check_number(f"{WHERE}: Cyclic.groups", groups, "[1, inf)")
+    def __init__(self, groups: Count) -> None:
         self.groups = groups
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:
@@ -222,11 +221,7 @@ class Availability(Participation):
         ConfigError: A probability is out of range, a client is unknown, or there are fewer clients than ``least``.
     """
 
-    def __init__(self, shares: float | dict[str, float], least: int = 1) -> None:
-        for value in shares.values() if isinstance(shares, dict) else (shares,):
-            where = f"{WHERE}: Availability.shares"
-            check_number(where, value, "(0, 1]", optional=False)
-        check_number(f"{WHERE}: Availability.least", least, "[1, inf)")
+    def __init__(self, shares: UpToOne | dict[str, UpToOne], least: Count = 1) -> None:
         self.shares, self.least = shares, least
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> list[str]:

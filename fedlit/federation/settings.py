@@ -15,7 +15,8 @@ from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
 from fedlit.core.governing import governed_twice
 from fedlit.core.local_model import LocalTraining
-from fedlit.core.system.argument_types import check_number, checked
+from fedlit.core.ranges import Count, Positive, PositiveOrInf, UpToOne
+from fedlit.core.system.argument_types import checked
 from fedlit.federation.participation import Participation, Share
 from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
@@ -53,20 +54,20 @@ class RoundSettings:
     """
 
     aggregators: list[Aggregator] | None = None
-    rounds: int | None = None
+    rounds: Count | None = None
     schedule: Schedule | None = None
     clients: list[str] | None = None
-    participation: float | Participation = 1.0
+    participation: UpToOne | Participation = 1.0
     weights: Literal["examples", "uniform"] | None = None
     optimizer_state: Literal["reset", "keep"] = "reset"
-    lr_factors: dict[str, float] | None = None
-    gradient_clip: float | None = None
-    gradient_clamp: float | None = None
-    eval_every: int = 1
+    lr_factors: dict[str, Positive] | None = None
+    gradient_clip: PositiveOrInf | None = None
+    gradient_clamp: PositiveOrInf | None = None
+    eval_every: Count = 1
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
-    patience_margin: float | None = None
+    patience_margin: Positive | None = None
     checkpoint_every: int | str = "auto"
 
 
@@ -103,29 +104,23 @@ class Settings(RoundSettings):
     """
 
     aggregators: list[Aggregator] | None = field(default=None, kw_only=False)
-    rounds: int | None = field(default=None, kw_only=False)
+    rounds: Count | None = field(default=None, kw_only=False)
     schedule: Schedule | None = field(default=None, kw_only=False)
-    measure_batches: int = 32
-    workers: int | Literal["auto"] = "auto"
-    threads: int = 1
+    measure_batches: Count = 32
+    workers: Count | Literal["auto"] = "auto"
+    threads: Count = 1
     memory_format: Literal["contiguous", "channels_last"] | None = None
     compile: bool | None = None
     test_curves: bool | None = None
     state_memory: int | str = "auto"
-    quorum: int | None = None
-    deadline: float | None = None
+    quorum: Count | None = None
+    deadline: PositiveOrInf | None = None
     on_site_error: Literal["repeat", "skip", "stop"] | None = None
 
     def __post_init__(self) -> None:
         self.aggregators = list(self.aggregators or [])
         self.schedule = self.schedule or ConstantSchedule()
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
-        for name in ("rounds", "workers", "threads", "eval_every", "measure_batches", "quorum"):
-            if (value := getattr(self, name)) != "auto":
-                check_number(f"federation.{name}", value, "[1, inf)")
-        for name in ("gradient_clip", "gradient_clamp", "deadline"):
-            where = f"federation.{name}"
-            check_number(where, getattr(self, name), "(0, inf]")
         plan = self.participation
         self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
         if self.patience is not None and self.patience < self.eval_every:
@@ -133,7 +128,6 @@ class Settings(RoundSettings):
                 f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
                 f"{self.patience}; raise it, or lower federation.eval_every"
             )
-        check_number("federation.patience_margin", self.patience_margin, "(0, inf)")
         if self.patience_margin is not None and self.patience is None:
             raise ConfigError(
                 "federation.patience_margin: it needs federation.patience; set that, or leave patience_margin out"
@@ -142,9 +136,6 @@ class Settings(RoundSettings):
             raise ConfigError(
                 "federation.gradient_clamp: expected only one of gradient_clip and gradient_clamp; remove one"
             )
-        for name, factor in (self.lr_factors or {}).items():
-            where = f"federation.lr_factors: {str(name)!r}"
-            check_number(where, factor, "(0, inf)", optional=False)
         if self.quorum is not None and self.on_site_error != "skip":
             raise ConfigError("federation.quorum: it needs on_site_error: skip; set that, or leave quorum out")
         self.better = _better(self.monitor, self.monitor_mode)

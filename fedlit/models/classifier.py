@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import timm
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, DataError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Count, Decay, Within
 from fedlit.core.system.fetching import may_fetch
 from fedlit.models.layers import group_normalised, small_stem
 from fedlit.models.pretrained import with_pretrained_weights
@@ -21,6 +21,9 @@ from fedlit.models.steps import Classifier
 
 TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")
 """Errors of torch if an image has no pixels left after some layers."""
+
+Width = Annotated[int, Within("[0, inf)", "; use 0 for none")]
+"""Width of an optional layer."""
 
 
 class ImageClassifier(Classifier):
@@ -63,23 +66,19 @@ class ImageClassifier(Classifier):
         self,
         classes: Sequence[str] = (),
         backbone: str = "densenet121",
-        in_chans: int = 1,
+        in_chans: Count = 1,
         pretrained: bool = False,
         weights: Path | None = None,
         norm: Literal["batch", "group"] = "batch",
         stem: Literal["imagenet", "small"] = "imagenet",
-        hidden: int = 0,
-        projection: int = 0,
+        hidden: Width = 0,
+        projection: Width = 0,
         trainable: Literal["all", "head"] = "all",
-        drop_rate: float = 0.0,
+        drop_rate: Decay = 0.0,
         objective: nn.Module | None = None,
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__(classes)
-        check_number("model.in_chans", in_chans, "[1, inf)")
-        for name, width in {"hidden": hidden, "projection": projection}.items():
-            check_number(f"model.{name}", width, "[0, inf)", advice="; use 0 for none")
-        check_number("model.drop_rate", drop_rate, "[0, 1)")
         self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
         counted = next(self.body.parameters()).is_meta  # a site counts the weights of a model before it makes it
         self._drawn = None if pretrained or weights or counted else _sum_of(self.body)

@@ -7,7 +7,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.errors import TrainingError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Count
 from fedlit.models.steps import Classifier
 
 
@@ -28,14 +28,13 @@ class LogisticRegression(Classifier):
 
     def __init__(
         self,
-        features: int,
+        features: Count,
         classes: Sequence[str] = (),
         objective: nn.Module | None = None,
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
         start: int | None = None,
     ) -> None:
         super().__init__(classes)
-        check_number("model.features", features, "[1, inf)")
         with torch.random.fork_rng(devices=[], enabled=start is not None):
             if start is not None:
                 torch.manual_seed(start)

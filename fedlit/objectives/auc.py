@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import State
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Fraction, PositiveOrInf
 from fedlit.objectives.shares import ShareObjective
 
 
@@ -64,18 +64,16 @@ class AUCSaddle(ShareObjective):
 
     def __init__(
         self,
-        margin: float = 1.0,
+        margin: PositiveOrInf = 1.0,
         score: Literal["sigmoid", "raw"] = "sigmoid",
         form: Literal["margin", "paper"] = "margin",
         clamp: bool = False,
-        dual_scale: float = 1.0,
-        prior: float | None = None,
+        dual_scale: PositiveOrInf = 1.0,
+        prior: Fraction | None = None,
         start: Literal["measured", "zeros"] = "measured",
         dual_means: Literal["pooled", "clients"] = "pooled",
     ) -> None:
         super().__init__(prior)
-        for name, value in (("margin", margin), ("dual_scale", dual_scale)):
-            check_number(f"AUCSaddle.{name}", value, "(0, inf]")
         if form == "paper" and margin != 1:
             raise ConfigError(f"AUCSaddle: the paper's form has margin 1, found {margin}; use form: margin")
         if form == "paper" and clamp:

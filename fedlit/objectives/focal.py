@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.objective import Objective
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegativeOrInf
 
 
 class SoftmaxFocalLoss(Objective):
@@ -25,9 +25,8 @@ class SoftmaxFocalLoss(Objective):
         ConfigError: gamma is below 0, weights are not above 0, or their number is not that of the classes.
     """
 
-    def __init__(self, gamma: float = 2.0, alpha: Sequence[float] | None = None) -> None:
+    def __init__(self, gamma: NonNegativeOrInf = 2.0, alpha: Sequence[float] | None = None) -> None:
         super().__init__()
-        check_number("SoftmaxFocalLoss.gamma", gamma, "[0, inf]")
         if alpha is not None and not all(weight > 0 for weight in alpha):
             raise ConfigError(f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}")
         self.gamma, self.alpha = gamma, alpha

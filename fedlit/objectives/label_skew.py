@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlit.core.errors import TrainingError
 from fedlit.core.objective import Objective
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegative, Probability
 
 
 class LabelSkewLoss(Objective):
@@ -88,9 +88,8 @@ class FedLC(LabelSkewLoss):
         ConfigError: tau is negative or infinite; in training with ``softmax``, an image has several classes.
     """
 
-    def __init__(self, tau: float = 1.0, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
+    def __init__(self, tau: NonNegative = 1.0, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        check_number("FedLC.tau", tau, "[0, inf)")
         self.tau = tau
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,9 +121,8 @@ class FedRS(LabelSkewLoss):
         ConfigError: alpha is out of range; in training with ``softmax``, an image has several classes.
     """
 
-    def __init__(self, alpha: float = 0.5, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
+    def __init__(self, alpha: Probability = 0.5, form: Literal["sigmoid", "softmax"] = "sigmoid") -> None:
         super().__init__(form)
-        check_number("FedRS.alpha", alpha, "[0, 1]")
         self.alpha = alpha
 
     def adjusted(self, logits: Tensor, positives: Tensor, negatives: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import Fraction, NonNegativeOrInf
 from fedlit.objectives.shares import ShareObjective
 
 
@@ -38,14 +39,14 @@ class RatioLoss(ShareObjective):
 
     def __init__(
         self,
-        a0: float = 1.0,
-        b0: float = 0.1,
-        prior: float | None = None,
+        a0: NonNegativeOrInf = 1.0,
+        b0: NonNegativeOrInf = 0.1,
+        prior: Fraction | None = None,
         weigh: Literal["positives", "both"] = "positives",
     ) -> None:
         super().__init__(prior)
-        if not (a0 >= 0 and b0 >= 0 and a0 + b0 > 0):
-            raise ConfigError(f"RatioLoss: expected a0 and b0 of at least 0, not both 0, found {a0:g} and {b0:g}")
+        if a0 == b0 == 0:
+            raise ConfigError("RatioLoss: expected a0 or b0 above 0, found 0 for both; every weight would be 0")
         self.a0, self.b0, self.weigh = a0, b0, weigh
 
     @property

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlit.core.messages import State
 from fedlit.core.objective import Objective
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Fraction
 
 
 class ShareObjective(Objective):
@@ -20,9 +20,8 @@ class ShareObjective(Objective):
         ConfigError: The prior is outside (0, 1).
     """
 
-    def __init__(self, prior: float | None) -> None:
+    def __init__(self, prior: Fraction | None) -> None:
         super().__init__()
-        check_number(f"{type(self).__name__}.prior", prior, "(0, 1)")
         self.prior = prior
 
     def build(self, num_classes: int) -> None:

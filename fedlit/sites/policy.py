@@ -13,7 +13,8 @@ from lightning.pytorch import LightningModule
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError, FedlitError
-from fedlit.core.system.argument_types import check_number, checked
+from fedlit.core.ranges import Count, NonNegativeInt, PositiveOrInf
+from fedlit.core.system.argument_types import checked
 from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import VERBS, Look
 from fedlit.sites.optimizers import optimizer_fault, rate_fault
@@ -66,13 +67,9 @@ class Floors:
         whole: Whether evaluations must cover whole parts of a client's data, with one question for each part and round.
     """
 
-    batch_size: int = 8
-    examples: int = 64
+    batch_size: Count = 8
+    examples: Count = 64
     whole: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("batch_size", "examples"):
-            check_number(f"floors.{name}", getattr(self, name), "[1, inf)")
 
 
 @checked
@@ -91,18 +88,14 @@ class Limits:
         models: Largest number of runs whose models are kept.
     """
 
-    parameters: int = 300_000_000
-    steps: int = 100_000
-    threads: int = 16
-    megabytes: int = 8_000
-    seconds: float = 86_400.0
-    memory: float = 64.0
-    messages: int = 20_000
-    models: int = 20
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            check_number(f"limits.{name}", value, "(0, inf]")
+    parameters: Count = 300_000_000
+    steps: Count = 100_000
+    threads: Count = 16
+    megabytes: Count = 8_000
+    seconds: PositiveOrInf = 86_400.0
+    memory: PositiveOrInf = 64.0
+    messages: Count = 20_000
+    models: Count = 20
 
 
 @checked
@@ -134,16 +127,13 @@ class Policy:
     leaves: Leaves = field(default_factory=Leaves)
     floors: Floors | None = field(default_factory=Floors)
     limits: Limits = field(default_factory=Limits)
-    rounds: int | None = None
-    days: int = 30
+    rounds: NonNegativeInt | None = None
+    days: Count = 30
     configs: list[str] | None = None
 
     def __post_init__(self) -> None:
         if unknown := [verb for verb in self.verbs if verb not in VERBS]:
             raise ConfigError(f"verbs: expected some of {', '.join(VERBS)}, found {unknown[0]!r}")
-        if self.rounds is not None and self.rounds < 0:
-            raise ConfigError(f"rounds: expected a number of rounds, at least 0, found {self.rounds}")
-        check_number("days", self.days, "[1, inf)")
 
     def check_message(self, nbytes: int, ledger: Ledger) -> None:
         """Refuse a message that is too large, or one too many in a day."""

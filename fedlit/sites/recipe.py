@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import Round
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.system.typed import Mistyped, Table, built, made
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train
@@ -53,7 +53,7 @@ class RunPlan:
 
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
-            check_number(name, getattr(self, name), "[1, inf)", optional=False)
+            AT_LEAST_ONE.check(name, getattr(self, name))
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0")
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
 from fedlit.metrics.intervals import DRAWS, LEVEL
@@ -73,7 +73,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
         if args[name] is not None and not 0 < args[name] < 1:
             raise ConfigError(f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it")
-    check_number("--draws", args.draws, "[100, inf)", advice=f"; the default is {DRAWS}")
+    Within("[100, inf)", f"; the default is {DRAWS}").check("--draws", args.draws)
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = EvaluationOptions(
         by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),

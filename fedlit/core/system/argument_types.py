@@ -6,20 +6,22 @@ Importing this module also makes jsonargparse read and write arguments whose typ
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from inspect import isclass
-from math import inf
-from numbers import Integral, Number, Real
+from numbers import Number, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jsonargparse.typing import register_type
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from fedlit.core.errors import ConfigError, FedlitError
+from fedlit.core.ranges import Within
 
-NUMBERS = {int: Integral, float: Real}
-"""Types accepted for Python's own numbers: those of NumPy too."""
+STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True)
+"""A text is not a number, and a bool is not one either."""
 
 NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False", Path: "a path"}
 
@@ -42,6 +44,8 @@ class Checked:
     The constructor of a class outside of fedlit is left as it is; arguments that it passes on are checked.
     """
 
+    mistake: ClassVar[type[FedlitError]] = ConfigError  # Class of the errors.
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if cls.__module__.partition(".")[0] == "fedlit":
@@ -54,7 +58,7 @@ def checked(cls: Made) -> Made:
     Raises:
         ConfigError: By the constructor; names the class, the argument, what was expected and what was found.
     """
-    init = vars(cls).get("__init__")
+    init, mistake = vars(cls).get("__init__"), getattr(cls, "mistake", ConfigError)
     if init is None:
         return cls
     signature = inspect.signature(init)
@@ -68,54 +72,29 @@ def checked(cls: Made) -> Made:
             arguments = signature.bind(self, *positional, **named).arguments
         except TypeError:
             arguments = {}  # Python's own message is clearer
-        check_arguments(init, {k: arguments[k] for k in single if k in arguments}, f"{type(self).__name__}.")
+        check_arguments(init, {k: arguments[k] for k in single if k in arguments}, f"{type(self).__name__}.", mistake)
         init(self, *positional, **named)
 
     cls.__init__ = __init__
     return cls
 
 
-def check_arguments(function: Callable, arguments: Mapping[str, Any], prefix: str = "") -> None:
+def check_arguments(
+    function: Callable, arguments: Mapping[str, Any], prefix: str = "", mistake: type[FedlitError] = ConfigError
+) -> None:
     """Refuse arguments that do not fit a function's annotations; an error begins with ``prefix`` and the argument."""
     hints = _hints(function)
     for name, value in arguments.items():
         if name in hints and not fits(value, hints[name]):
             where, value, hint = _wrong(f"{prefix}{name}", value, hints[name])
-            raise ConfigError(f"{where}: expected {_as_text(hint)}, found {_found(value)}{_advice(value, hint)}")
-
-
-def check_number(
-    where: str,
-    value: float | None,
-    allowed: str,
-    *,
-    advice: str = "",
-    error: type[FedlitError] = ConfigError,
-    optional: bool = True,
-) -> None:
-    """Refuse a number outside of an interval such as ``[0, 1)`` or ``(0, inf)``, and None if it is not ``optional``.
-
-    Raises:
-        ConfigError: Or ``error``; names the place, the interval and the number. ``advice`` ends the message.
-    """
-    if value is None and optional:
-        return
-    low, high = map(float, allowed[1:-1].split(","))
-    inside = not isinstance(value, (bool, NoneType)) and (
-        low < value < high or (value == low and allowed[0] == "[") or (value == high and allowed[-1] == "]")
-    )
-    if not inside:
-        least = f"at least {low:g}" if allowed[0] == "[" else f"a number above {low:g}"
-        least += " and finite" if value == inf else ""
-        expected = least if high == inf else f"a number in {allowed}"
-        raise error(f"{where}: expected {expected}, found {value}{advice}")
+            raise mistake(f"{where}: expected {_as_text(hint, value)}, found {_found(value)}{_advice(value, hint)}")
 
 
 @functools.cache
 def _hints(function: Callable) -> dict[str, Any]:
     """Return the annotations, without those that name an import for type checkers only."""
     try:
-        return get_type_hints(function)
+        return get_type_hints(function, include_extras=True)
     except NameError:
         texts, names = function.__annotations__, inspect.unwrap(function).__globals__
         return {name: hint for name, text in texts.items() if (hint := _hint(text, names)) is not None}
@@ -128,31 +107,41 @@ def _hint(text: str, names: dict[str, Any]) -> Any:
         return None
 
 
+@functools.cache
+def _adapter(hint: Any) -> TypeAdapter:
+    return TypeAdapter(hint, config=None if is_dataclass(hint) else STRICT)
+
+
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has an annotation's type; a bool is not a number."""
-    origin, inner = get_origin(hint), get_args(hint)
-    if hint is Any or isinstance(hint, TypeVar):
-        return True
-    if origin is Annotated:
-        return fits(value, inner[0])
-    if origin in (Union, UnionType):
-        return any(fits(value, each) for each in inner)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin in (list, tuple, Sequence):
-        kind = (np.ndarray, Sequence) if origin is Sequence else (list, tuple)
-        return isinstance(value, kind) and not isinstance(value, str) and all(fits(each, inner[0]) for each in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(fits(each, inner[1]) for each in value.values())
-    if origin is not None:
-        return isinstance(value, origin)
-    if hint in NUMBERS:
-        return isinstance(value, NUMBERS[hint]) and not isinstance(value, bool)
-    return isinstance(value, (str, Path) if hint in (str, Path) else hint)  # a path may be given as either
+    """Return whether a value has an annotation's type and range; a list may stand for a tuple, a path for a text."""
+    remade = (value, *(each for each in (_remade(list, value), _remade(tuple, value)) if each is not value))
+    return any(map(functools.partial(_valid, _adapter(hint)), remade))
+
+
+def _valid(adapter: TypeAdapter, value: Any) -> bool:
+    try:
+        adapter.validate_python(value)
+    except ValidationError:
+        return False
+    return True
+
+
+def _remade(kind: type, value: Any) -> Any:
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return kind(_remade(kind, each) for each in (value.tolist() if isinstance(value, np.ndarray) else value))
+    if isinstance(value, dict):
+        return {key: _remade(kind, each) for key, each in value.items()}
+    return str(value) if isinstance(value, Path) else value
 
 
 def _wrong(where: str, value: Any, hint: Any) -> tuple[str, Any, Any]:
-    """Return the place, value and annotation of what does not fit: of a dict, its first wrong entry."""
+    """Return the place, value and annotation of what does not fit: of a dict, its first wrong entry.
+
+    A number is compared with a union's number alone, so the message names its range.
+    """
+    if get_origin(hint) in (Union, UnionType):
+        ranges = [each for each in get_args(hint) if get_origin(each) is Annotated and fits(value, get_args(each)[0])]
+        hint = ranges[0] if ranges else hint
     for kind in (hint, *get_args(hint)):
         if get_origin(kind) is dict and isinstance(value, dict):
             for key, entry in value.items():
@@ -174,12 +163,12 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _as_text(hint: Any) -> str:
+def _as_text(hint: Any, value: Any = None) -> str:
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _as_text(inner[0])
+        return inner[1].text(value) if isinstance(inner[1], Within) and fits(value, inner[0]) else _as_text(inner[0])
     if origin in (Union, UnionType):
-        return " or ".join(_as_text(each) for each in inner if each is not NoneType)
+        return " or ".join(_as_text(each, value) for each in inner if each is not NoneType)
     if origin is Literal:
         return " or ".join(map(repr, inner))
     if origin in (list, tuple, Sequence):
@@ -198,7 +187,9 @@ def _found(value: Any) -> str:
 
 
 def _advice(value: Any, hint: Any) -> str:
-    """Return what to write instead of a class where an object is expected, or of one object where a list is."""
+    """Return what to do: for a range its own advice, or what to write instead of a class or of one object."""
+    if get_origin(hint) is Annotated and isinstance(within := get_args(hint)[1], Within):
+        return within.advice
     listed = [
         args[0] for each in (hint, *get_args(hint)) if get_origin(each) in (list, Sequence) and (args := get_args(each))
     ]

@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.core.ranges import Fraction
 from fedlit.core.seeds import derive_seed
-from fedlit.core.system.argument_types import check_number
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import ByCategory, Partition
 from fedlit.data.pictures.images import ImageStore
@@ -78,7 +78,7 @@ class CategoryImages(FederatedDataModule, ABC):
         self,
         root: Path | None = None,
         positives: list[str] | Literal["first_half"] | None = None,
-        imratio: float | None = None,
+        imratio: Fraction | None = None,
         partition: Partition | None = None,
         image_size: int = 32,
         in_chans: int = 3,
@@ -89,7 +89,6 @@ class CategoryImages(FederatedDataModule, ABC):
         super().__init__(partition, image_size=image_size, in_chans=in_chans, split=split, **kwargs)
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}")
-        check_number("data.imratio", imratio, "(0, 1)", error=DataError)
         if positives not in (None, "first_half") and (not positives or len(set(positives)) < len(positives)):
             raise DataError(f"data.positives: expected one or more different categories, found {list(positives)}")
         self.root, self.positives, self.imratio = Path(root).expanduser(), positives, imratio

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fedlit.core.errors import DataError
+from fedlit.core.ranges import Fraction, Probability
 from fedlit.core.seeds import numpy_generator
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.system.argument_types import checked
 from fedlit.data.phantom.drawing import draw_images
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital
 from fedlit.data.phantom.patients import Cohort
 
 
+@checked
 @dataclass(frozen=True)
 class Fainter:
     """A second scanner of every hospital, in whose images one finding has less contrast.
@@ -32,17 +35,17 @@ class Fainter:
         DataError: A value is out of its range, or the finding is unknown.
     """
 
+    mistake: ClassVar[type] = DataError
+
     finding: str
-    contrast: float = 0.5
-    share: float = 0.5
+    contrast: Probability = 0.5
+    share: Fraction = 0.5
 
     def __post_init__(self):
         if self.finding not in FINDINGS:
             raise DataError(
                 f"data.fainter.finding: expected one of {', '.join(FINDINGS)}, found {self.finding!r}; correct it"
             )
-        check_number("data.fainter.contrast", self.contrast, "[0, 1]", error=DataError)
-        check_number("data.fainter.share", self.share, "(0, 1)", error=DataError)
 
     def scanners(self, hospital: Hospital, cohort: Cohort, seed: int) -> np.ndarray:
         """Return the scanner of each image, [N] "A" or "B"."""

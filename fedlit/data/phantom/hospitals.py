@@ -1,15 +1,15 @@
 """The hospitals of PhantomCXR: their prevalences, their image style, and the classes that they label."""
 
-import math
 import zlib
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Count, Probability, Within
+from fedlit.core.system.argument_types import checked
 
 PREVALENCE = {
     "Atelectasis": 0.22, "Cardiomegaly": 0.25, "Consolidation": 0.20, "Edema": 0.20, "Effusion": 0.28,
@@ -20,12 +20,8 @@ PREVALENCE = {
 FINDINGS = tuple(PREVALENCE)
 """The findings, in the order of the columns of labels and severities, named as in NIH and CheXpert."""
 
-_RANGES = {
-    "images": (1, math.inf), "contrast": (0.05, 20), "exposure": (-1, 1), "noise": (0, 1), "blur": (0, 1),
-    "collimation": (0, 0.3),
-}  # fmt: skip
 
-
+@checked
 @dataclass(frozen=True)
 class Hospital:
     """A hospital with its number of images, its prevalences, its image style and its classes.
@@ -47,35 +43,30 @@ class Hospital:
         ValueError: A value is out of its range, or a finding is unknown.
     """
 
+    mistake: ClassVar[type] = DataError
+
     name: str
-    images: int = 1000
-    prevalence: dict[str, float] = field(default_factory=dict)
-    contrast: float = 1.0
-    exposure: float = 0.0
-    noise: float = 0.03
-    blur: float = 0.25
-    collimation: float = 0.0
+    images: Count = 1000
+    prevalence: dict[str, Probability] = field(default_factory=dict)
+    contrast: Annotated[float, Within("[0.05, 20]")] = 1.0
+    exposure: Annotated[float, Within("[-1, 1]")] = 0.0
+    noise: Probability = 0.03
+    blur: Probability = 0.25
+    collimation: Annotated[float, Within("[0, 0.3]")] = 0.0
     marker: Literal["", "L", "R"] = ""
     classes: tuple[str, ...] | None = None
 
     def __post_init__(self):
         where, choices = f"hospital {self.name!r}", f"findings are {', '.join(FINDINGS)}"
-        for finding, value in self.prevalence.items():
+        for finding in self.prevalence:
             if finding not in FINDINGS:
                 raise DataError(f"{where}: prevalence: unknown {finding!r}; {choices}")
-            place = f"{where}: prevalence of {finding!r}"
-            check_number(place, value, "[0, 1]", error=DataError, optional=False)
         if self.classes is not None:
             object.__setattr__(self, "classes", tuple(self.classes))
             unknown = [label for label in self.classes if label not in FINDINGS]
             if unknown or not self.classes:
                 reason = f"unknown class {unknown[0]!r}" if unknown else "no class"
                 raise DataError(f"{where}: scheme: {reason}; {choices}")
-        for key, (low, high) in _RANGES.items():
-            allowed, place, value = f"[{low}, {high}]", f"{where}: {key}", getattr(self, key)
-            check_number(place, value, allowed, error=DataError, optional=False)
-        if self.marker not in ("", "L", "R"):
-            raise DataError(f"{where}: expected marker L, R or '', found {self.marker!r}")
 
 
 def default_hospitals(
@@ -104,8 +95,6 @@ def default_hospitals(
     """
     if count < 1 or images < 2 * count:
         raise DataError(f"expected at least 1 hospital and 2 images each, found {count} and {images} images")
-    check_number("data.heterogeneity", heterogeneity, "[0, 2]", error=DataError)
-    check_number("data.shared_classes", shared_classes, "[0, 10]", error=DataError)
     shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
     sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
     normal = NormalDist()

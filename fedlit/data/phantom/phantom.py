@@ -2,13 +2,13 @@
 
 import hashlib
 from dataclasses import asdict
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import NonNegativeInt, Within
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -50,18 +50,17 @@ class PhantomCXR(FederatedDataModule):
         self,
         hospitals: int | list[Hospital] = 3,
         images: int = 3000,
-        heterogeneity: float = 1.0,
+        heterogeneity: Annotated[float, Within("[0, 2]")] = 1.0,
         label_scheme: Literal["full", "split"] = "full",
-        shared_classes: int = 4,
+        shared_classes: Annotated[int, Within("[0, 10]")] = 4,
         classes: list[str] | None = None,
         partition: Partition | None = None,
         image_size: int = 64,
-        seed: int = 0,
+        seed: NonNegativeInt = 0,
         fainter: Fainter | None = None,
         **kwargs,
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
-        check_number("data.seed", seed, "[0, inf)", error=DataError)
         if isinstance(hospitals, int):
             hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
         names = [hospital.name for hospital in hospitals]

@@ -4,13 +4,13 @@ import os
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.groups import GroupColumn, group_columns
 from fedlit.data.labels import (
@@ -107,7 +107,7 @@ class ChestXrays(FederatedDataModule):
         blank: Policy | dict[str, Policy] = "zeros",
         missing: Literal["refuse", "drop"] = "refuse",
         damaged: Damaged | None = None,
-        depth: int | None = None,
+        depth: Annotated[int, Within("[9, 16]")] | None = None,
         resize: Resize | None = None,
         official_split: bool = True,
         partition: Partition | None = None,
@@ -119,7 +119,6 @@ class ChestXrays(FederatedDataModule):
         if root is None:
             raise DataError(f"data.root is missing: {self.layout}")
         damaged, depth = damaged or "refuse", DEPTH if depth is None else depth
-        check_number("data.depth", depth, "[9, 16]", error=DataError)
         self.resize: Resize = resize or "squeeze"
         self.given_root = Path(root).expanduser()
         self.root = home(self.given_root, self.lies_in)
