@@ -25,6 +25,8 @@ class Within:
 
     def __contains__(self, value: Any) -> bool:
         """Return whether the interval has a number."""
+        if value is None:
+            return False
         low, high = self._ends
         return low < value < high or value == low == self._first or value == high == self._last
 

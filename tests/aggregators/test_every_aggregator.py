@@ -105,7 +105,7 @@ def test_each_that_ships_is_checked():
         (lambda: LocalSGDM(-0.1), (ConfigError, "found -0.1")),
         (lambda: LocalSGDM(1.0), (ConfigError, "found 1")),
         (lambda: MOON(-1.0), (ConfigError, "found -1.0")),
-        (lambda: MOON(temperature=0.0), (ConfigError, "1.0 and 0")),
+        (lambda: MOON(temperature=0.0), (ConfigError, "temperature", "found 0.0")),
         (lambda: MovingAverage(1.0), (ConfigError, "found 1")),
         (lambda: NormBound(0.0), (ConfigError, "found 0.0")),
         (lambda: NormBound(math.inf), (ConfigError, "inf")),

@@ -181,7 +181,7 @@ IN_YAML = {
 
 VALUES_IN_YAML = {
     "seed: 1\nfederation:\n  participation: 3\n": "federation.participation (mine.yaml, line 3): expected",
-    "federation: {monitor: null}\n": "Federation.monitor: expected a text",
+    "federation: {monitor: null}\n": "federation.monitor (mine.yaml, line 1): expected a text",
     "fabric: {num_nodes: null}\n": "fabric.num_nodes (mine.yaml, line 1): expected",
 }
 """The same for values that parse."""

@@ -93,7 +93,7 @@ def test_a_federation_trains_the_clients_of_its_plan():
         (lambda: Availability(0.5, 0), (ConfigError, "found 0")),
         (lambda: cohorts(Availability(0.5, 6)), (ConfigError, "least 6", "found 5")),
         (lambda: cohorts(Availability({"nobody": 0.5})), (ConfigError, "Availability", "site-0", "'nobody'")),
-        (lambda: Federation(participation=1.5), (ConfigError, "federation.participation", "found 1.5")),
+        (lambda: Federation(participation=1.5), (ConfigError, "Federation.participation", "found 1.5")),
     ],
 )
 def test_plans_that_contradict_themselves_or_their_clients_are_refused(make, mistake):

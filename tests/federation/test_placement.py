@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 
 from fedlit.aggregators import Aggregator, ClientContext, Scaffold
 from fedlit.core.batches import BatchStream, Draws
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.data.partition import ByOrganisation
@@ -148,7 +148,7 @@ def test_what_cannot_be_copied_is_read_ahead_and_refused_only_where_it_was_asked
 
 
 def test_bad_values_are_refused_in_words():
-    with refused(ConfigError, "device", "'auto' or 'cpu' or 'cuda'", "'gpu'"):
+    with refused(DataError, "device", "'auto' or 'cpu' or 'cuda'", "'gpu'"):
         FederatedDataModule(ByOrganisation(), device="gpu")
 
 

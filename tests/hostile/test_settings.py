@@ -126,8 +126,8 @@ AGGREGATORS = [
     listed("two momenta", "LocalSGDM, LocalSGDAM", "LocalSGDM and LocalSGDAM each", "gradient"),
     listed("normalisation twice", "FedBN, FedBNPlus", "FedBN and FedBNPlus each", "norm"),
     listed("heads twice", "PersonalHeads, SurgicalHeads", "PersonalHeads and SurgicalHeads each", "head"),
-    argument("a pull without end", "FedProx.mu", ".inf", "FedProx.mu: expected at least 0", "inf"),
-    argument("a server rate without end", "Scaffold.eta_g", ".inf", "Scaffold.eta_g: expected a number above 0", "inf"),
+    argument("a pull without end", "FedProx.mu", ".inf", "expected at least 0 and finite", "inf"),
+    argument("a server rate without end", "Scaffold.eta_g", ".inf", "expected a number above 0 and finite", "inf"),
 ]
 
 MACHINE = [

@@ -84,7 +84,7 @@ def check_arguments(
 ) -> None:
     """Refuse arguments that do not fit a function's annotations; an error begins with ``prefix`` and the argument."""
     hints = _hints(function)
-    for name, value in arguments.items():
+    for name, value in ((name, _plain(value)) for name, value in arguments.items()):
         if name in hints and not fits(value, hints[name]):
             where, value, hint = _wrong(f"{prefix}{name}", value, hints[name])
             raise mistake(f"{where}: expected {_as_text(hint, value)}, found {_found(value)}{_advice(value, hint)}")
@@ -113,9 +113,12 @@ def _adapter(hint: Any) -> TypeAdapter:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Return whether a value has an annotation's type and range; a list may stand for a tuple, a path for a text."""
-    remade = (value, *(each for each in (_remade(list, value), _remade(tuple, value)) if each is not value))
-    return any(map(functools.partial(_valid, _adapter(hint)), remade))
+    """Return whether a value has an annotation's type and range.
+
+    A list may stand for a tuple and a tuple for a list, a path for a text and a text for a path; keys are not checked.
+    """
+    meant = (value, _remade(list, value), _remade(tuple, value), *([Path(value)] if isinstance(value, str) else ()))
+    return any(map(functools.partial(_valid, _adapter(hint)), meant))
 
 
 def _valid(adapter: TypeAdapter, value: Any) -> bool:
@@ -130,7 +133,7 @@ def _remade(kind: type, value: Any) -> Any:
     if isinstance(value, (list, tuple, np.ndarray)):
         return kind(_remade(kind, each) for each in (value.tolist() if isinstance(value, np.ndarray) else value))
     if isinstance(value, dict):
-        return {key: _remade(kind, each) for key, each in value.items()}
+        return {str(key): _remade(kind, each) for key, each in value.items()}
     return str(value) if isinstance(value, Path) else value
 
 

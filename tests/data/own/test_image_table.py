@@ -281,7 +281,7 @@ REFUSED = {
     "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, (DataError, "'study'")),
     "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, (DataError, "clinic 'nort'")),
     "no view": (("p0", "p0"), {"views": {"clinic": []}}, (DataError, "'clinic'")),
-    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, (ConfigError, "values['yes']")),
+    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, (DataError, "values['yes']")),
     "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, (DataError, "blank", "'Edma'")),
     "no image": (("p0", "p0"), {"image": ...}, (DataError, "image")),
     "no label": (("p0", "p0"), {"labels": ...}, (DataError,)),

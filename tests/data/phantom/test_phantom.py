@@ -361,8 +361,8 @@ class TestFainter:
         ("wrong", "mistake"),
         [
             ({"finding": "Nodle"}, (DataError, "data.fainter.finding", "'Nodle'")),
-            ({"finding": "Mass", "contrast": 1.5}, (DataError, "data.fainter.contrast", "1.5")),
-            ({"finding": "Mass", "share": 1}, (DataError, "data.fainter.share", "found 1")),
+            ({"finding": "Mass", "contrast": 1.5}, (DataError, "Fainter.contrast", "1.5")),
+            ({"finding": "Mass", "share": 1}, (DataError, "Fainter.share", "found 1")),
         ],
     )
     def test_values_that_cannot_be(self, wrong, mistake):

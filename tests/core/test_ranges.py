@@ -1,4 +1,4 @@
-"""Numbers in intervals: both ends, what lies between, and the text of a refusal."""
+"""Ranges of numbers: both ends, what lies between, the text of a refusal, and where constructors check them."""
 
 import math
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from fedlit.core.errors import ConfigError, DataError
-from fedlit.core.system.argument_types import check_number
+from fedlit.core.ranges import Within
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.sampler import Sampler
 from fedlit.federation.participation import Availability
@@ -14,7 +14,7 @@ from fedlit.federation.settings import Settings
 
 
 @pytest.mark.parametrize(
-    ("allowed", "inside", "outside"),
+    ("interval", "inside", "outside"),
     [
         ("[0, 1)", (0, 0.5), (-0.1, 1, 2)),
         ("(0, 1]", (0.5, 1), (0, 1.1)),
@@ -23,33 +23,34 @@ from fedlit.federation.settings import Settings
         ("[0, inf]", (0, math.inf), (-1,)),
     ],
 )
-def test_ends_of_an_interval(allowed: str, inside: tuple[float, ...], outside: tuple[float, ...]) -> None:
-    for value in (None, *inside):
-        check_number("A.b", value, allowed)
+def test_ends_of_an_interval(interval: str, inside: tuple[float, ...], outside: tuple[float, ...]) -> None:
+    for value in inside:
+        Within(interval).check("A.b", value)
     for value in (*outside, math.nan):
         with pytest.raises(ConfigError, match=rf"^A\.b: expected .*, found {value}$"):
-            check_number("A.b", value, allowed)
+            Within(interval).check("A.b", value)
 
 
 @pytest.mark.parametrize(
-    ("allowed", "value", "text"),
+    ("interval", "value", "text", "shown"),
     [
-        ("[0, 1)", 7, "a number in [0, 1)"),
-        ("(9, inf)", 7, "a number above 9"),
-        ("[8, inf)", 7, "at least 8"),
-        ("[0, inf)", math.inf, "at least 0 and finite"),
-        ("(0, inf)", math.inf, "a number above 0 and finite"),
-        ("[0, 1)", math.inf, "a number in [0, 1)"),
+        ("[0, 1)", 7, "a number in [0, 1)", "<at least 0 and below 1>"),
+        ("(9, inf)", 7, "a number above 9", "<above 9>"),
+        ("[8, inf)", 7, "at least 8", "<at least 8>"),
+        ("[0, inf)", math.inf, "at least 0 and finite", "<at least 0>"),
+        ("(0, inf)", math.inf, "a number above 0 and finite", "<above 0>"),
+        ("(0, 1]", math.inf, "a number in (0, 1]", "<above 0 and at most 1>"),
     ],
 )
-def test_text_of_a_refusal(allowed: str, value: float, text: str) -> None:
+def test_text_of_a_refusal_and_of_the_help(interval: str, value: float, text: str, shown: str) -> None:
     with pytest.raises(DataError) as refusal:
-        check_number("A.b", value, allowed, advice="; leave it out", error=DataError)
+        Within(interval, "; leave it out").check("A.b", value, DataError)
     assert str(refusal.value) == f"A.b: expected {text}, found {value}; leave it out"
+    assert repr(Within(interval)) == shown
 
 
 def test_a_bool_is_no_number() -> None:
-    with pytest.raises(DataError, match=r"prevalence of 'Mass': expected a number in \[0, 1\], found True"):
+    with pytest.raises(DataError, match=r"Hospital\.prevalence\['Mass'\]: expected a number, found True"):
         Hospital("north", 9, prevalence={"Mass": True})
 
 
