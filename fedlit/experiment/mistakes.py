@@ -99,15 +99,20 @@ class Sources:
                     return ".".join((*path[:-2], argument)), document.place(node)
         return argument, ""
 
-    def problem(self) -> Exception | None:
-        """Return the first error of reading the files, or None if all can be read."""
+    def absent(self) -> str:
+        """Return ``--config: there is no file ...`` of the first one that is not there, or ""."""
         for file in self.files:
             if not file.exists():
                 there = (str(file.with_name(each.name)) for each in file.parent.glob("*"))
-                return documents.DocumentError(f"--config: there is no file {file}{near(str(file), there)}")
+                return f"--config: there is no file {file}{near(str(file), there)}"
+        return ""
+
+    def problem(self) -> Exception | None:
+        """Return the first error of reading the files, or None if all can be read."""
         try:
             for file in self.files:
-                documents.load_mapping(file)
+                if file.exists():
+                    documents.load_mapping(file)
             for file in self.parts:
                 if file.is_file():
                     documents.load(file)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_dumper, set_loader
+from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace, set_dumper, set_loader
 from rich.console import Console
 
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
@@ -72,6 +72,8 @@ class Parser(ArgumentParser):
         """Parse a command line; mistakes in the YAML files are reported before those in their values."""
         if problem := Sources(tuple(args or ())).problem():
             self.error(str(problem), problem)
+        if any(isinstance(action, ActionConfigFile) for action in self._actions) and (gone := self.sources.absent()):
+            self.error(gone)
         if not self.made:
             of_classes.clear()
         for word in args or ():

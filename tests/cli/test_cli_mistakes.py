@@ -101,7 +101,7 @@ COMMANDS = [
     ("fit --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
     ("fit --config tinny.yaml", "--config: there is no file tinny.yaml; did you mean tiny.yaml?"),
     ("fit -c tiny.yml", "--config: there is no file tiny.yml; did you mean tiny.yaml?"),
-    ("sweep --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
+    ("sweep --config nowhere.yaml", "nowhere.yaml: No such file"),
     ("fit tiny.yaml", "unrecognized arguments: tiny.yaml; write --config tiny.yaml"),
     ("fit -config tiny.yaml", "-config: expected two dashes, found one; write --config"),
 ]

@@ -73,6 +73,7 @@ TEXT = [
     Refused("no file", "fit --config", ("--config", "expected one argument"), code=2),
     Refused("no name", "fit --config ''", ("expected a YAML file",), code=2),
     bad("an empty sweep", "", "bad.yaml", "found nothing", command=SWEEP),
+    bad("a sweep that is a list", "[1]", "bad.yaml", "a list", command=SWEEP),
     bad("a sweep in latin-1", "experiment: caf\xe9\n".encode("latin-1"), "line 1", "UTF-8", command=SWEEP),
     bad(
         "a sweep from a list",
