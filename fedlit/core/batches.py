@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.examples import fetch, makes_batches
-from fedlit.core.labels import all_labels, check_batch
+from fedlit.core.labels import all_labels, check_batch, stored_labels
 from fedlit.core.randomness import generator
 
 
@@ -79,7 +79,8 @@ class BatchStream:
             if self._sampler is None:
                 order = torch.randperm(len(self.dataset), generator=draw)
             else:
-                order = self._sampler.order(self.labels(1), self.batch_size, draw)
+                labels = self.labels(stored_labels(self.dataset).shape[-1])
+                order = self._sampler.order(labels, self.batch_size, draw)
             self._pass = (epoch, order)  # one assignment, because two threads read it
         return order[step * self.batch_size : (step + 1) * self.batch_size]
 

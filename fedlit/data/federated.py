@@ -72,8 +72,9 @@ class FederatedDataModule(Checked):
             its free memory. ``cpu`` leaves them in a memory map on disk. ``cuda`` is like ``auto``, but raises an error
             if the data do not fit on a GPU. Augmentation and normalisation run on the device that trains. The results
             do not depend on it.
-        sampler: Sampler of training batches with a fixed share of positives, ``{positives: 0.2}``, for data of one
-            class; see ``fedlit.data.sampler.Sampler``. By default every image is equally likely.
+        sampler: Sampler of training batches: ``{balance: classes}`` gives all classes of a client an equal share of
+            every batch, and ``{positives: 0.2}``, for data of one class, a fixed share of positives; see
+            ``fedlit.data.sampler.Sampler``. By default every image is equally likely.
         same_person: Rule for patient ids. ``spellings`` treats ids as one patient if they are equal as numbers, or
             differ only in blanks, case or a dash, and logs it. With ``exact``, ids such as 3.1 and 3.10 are two
             patients.
@@ -203,10 +204,10 @@ class FederatedDataModule(Checked):
 
         records, owners, kept, hidden = self.divided()
         owners, splits = owners[kept], records.splits[kept]
-        if self.sampler is not None and len(records.classes) != 1:
+        if self.sampler is not None and self.sampler.positives is not None and len(records.classes) != 1:
             raise DataError(
                 f"data.sampler: expected data of one class, found {len(records.classes)}; set data.classes to one "
-                "class, or remove data.sampler"
+                "class, or data.sampler to {balance: classes}"
             )
         visible = _without(records.labels, hidden)
         trained = visible if self.missing_classes == "ignore" else np.where(hidden, 0, visible).astype(np.float32)
