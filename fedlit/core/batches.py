@@ -53,6 +53,11 @@ class BatchStream:
         self._labels: Tensor | None = None
         self.ahead = ahead if makes_batches(dataset) and hasattr(dataset, "take") else None
 
+    @property
+    def examples_per_epoch(self) -> int:
+        """Number of examples in a pass over the data, without a rest that is dropped."""
+        return min(self.steps_per_epoch * self.batch_size, len(self.dataset))
+
     def __getitem__(self, position: int) -> Any:
         """Return a batch, with checked labels."""
         batch = fetch(self.dataset, self.indices(position))

@@ -49,6 +49,8 @@ LONGEST_METHOD = 80
 TAKEN = {
     "last": "--ckpt_path last means the last checkpoint of an experiment",
     "best": "--ckpt_path best means the best checkpoint of an experiment",
+    "ledgers.json": "a server keeps the heads of the sites' ledgers in this file of the folder of runs",
+    "mlflow.db": "MLflow keeps its runs in this file",
     "sites": "the sites of --sites keep their states in this folder of an experiment",
 }
 """Reserved names, and their meanings."""
@@ -69,8 +71,8 @@ def check_name(key: str, name: str | None, signs: str = SIGNS) -> None:
         )
     if len(name.encode()) > LONGEST:
         raise ConfigError(f"{key}: expected a name of at most {LONGEST} bytes, found {len(name.encode())}: {found}")
-    if name in TAKEN:
-        raise ConfigError(f"{key}: {TAKEN[name]}; choose another name")
+    if name.casefold() in TAKEN:
+        raise ConfigError(f"{key}: {TAKEN[name.casefold()]}; choose another name")
 
 
 def check_names(args: Namespace) -> None:

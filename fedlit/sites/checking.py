@@ -154,11 +154,18 @@ def _floors(settings: SiteSettings, plan: RunPlan, made: recipe.Recipe, data: Re
                 data.clients[name].train, plan.batch_size, 0, name, smallest=floors.batch_size if floors else 2
             )
             steps = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
-            seen = min(steps * max([1, *(a.batches_per_step for a in made.aggregators)]) * plan.batch_size, size)
+            seen = min(
+                steps * max([1, *(a.batches_per_step for a in made.aggregators)]) * plan.batch_size,
+                stream.examples_per_epoch,
+            )
             settings.policy.check_steps(steps)
-            settings.policy.check_examples(seen, size)
+            settings.policy.check_examples(seen, stream.examples_per_epoch)
             if floors is not None:
-                least, fewest, batch = min(floors.examples, size), min(floors.batch_size, size), plan.batch_size
+                least, fewest, batch = (
+                    min(floors.examples, stream.examples_per_epoch),
+                    min(floors.batch_size, size),
+                    plan.batch_size,
+                )
                 what = f"client {name!r}: a round uses {seen} examples, floors.examples requires {least}"
                 ratios.append((seen / least, what))
                 what = f"a batch has {batch} examples, floors.batch_size requires {fewest}"

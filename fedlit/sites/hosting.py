@@ -199,7 +199,9 @@ class Hosted:
                 elif begun is not None and not experiment.ckpt_path:
                     experiment.begun = begun
                 ledgers = experiment.run_dir / "ledgers.json"
-                return self._fit(with_sites(experiment, self.transport, self.fresh, ledgers, self.run, settings.models))
+                at = with_sites(experiment, self.transport, self.fresh, ledgers, self.run, settings.models)
+                at.away.lead = self.lead
+                return self._fit(at)
         except TransportClosedError as error:
             return Ending("away", str(error))
         except Exception as error:

@@ -112,6 +112,7 @@ class Ledger:
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
         self.folder, self._now = folder, now
         self.entries: list[LedgerEntry] = []
+        self.leads: dict[str, str] = {}  # The lead of each run, who was the first to prepare it.
         self._heads = [""]
         self._sums: dict[str, tuple[int, int, LedgerEntry]] = {}
         self._drop_half_a_line()
@@ -181,6 +182,8 @@ class Ledger:
     def _take(self, head: str, entry: LedgerEntry) -> None:
         self._heads.append(head)
         self.entries.append(entry)
+        if entry.verb == "prepare" and entry.answer == REPLY:
+            self.leads.setdefault(entry.run, entry.lead)
         key = f"run {entry.run or '(not begun)'}, {entry.verb}: {entry.answer}"
         messages, nbytes, _ = self._sums.get(key, (0, 0, entry))
         self._sums[key] = messages + 1, nbytes + entry.nbytes, entry

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from lightning.pytorch import LightningModule
+from safetensors.torch import load_file
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.measuring import objective_of
@@ -32,7 +34,7 @@ def keep(
     """Write a client's own model of a run, or the federation's if no client is given, to the site's folder of states.
 
     Raises:
-        PolicyError: If there are models of ``most`` runs already.
+        PolicyError: If there are models of ``most`` runs already, or another model of this run.
         InvalidMessageError: If a value of the model is NaN.
         StateWriteError: If the file cannot be written.
     """
@@ -51,12 +53,29 @@ def keep(
     file = folder / FOLDER / f"{run if client is None else f'{run}-{folder_name(client)}'}{SUFFIX}"
     try:
         private(file.parent)
-        save_model(module, config, client, notes, file)
-        file.chmod(0o600)
+        draft = file.with_name(f".{file.name}")
+        save_model(module, config, client, notes, draft)
+        if file.exists() and not _same_tensors(draft, file):
+            draft.unlink()
+            raise PolicyError(
+                f"there is a model of the run in {FOLDER}/{file.name} of its folder, which is never replaced; its "
+                "administrator may move it away"
+            )
+        draft.chmod(0o600)
+        draft.replace(file)
     except OSError as error:
         raise StateWriteError(
             f"the model cannot be written to {file.parent}: {error.strerror or error}; free disk space there"
         ) from error
+
+
+def _same_tensors(draft: Path, file: Path) -> bool:
+    """Return whether two files of models have the same tensors."""
+    new, old = load_file(draft), load_file(file)
+    same = (
+        name in old and old[name].dtype == value.dtype and torch.equal(old[name], value) for name, value in new.items()
+    )
+    return new.keys() == old.keys() and all(same)
 
 
 def bring(files: Sequence[Path], client: str | None, output: Path | None) -> tuple[Path, dict[str, Any]]:

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
 from fedlit.core.local_model import LocalTraining
@@ -124,16 +125,20 @@ class PreparedRun:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
                 raise PolicyError(f"the weights of {entry.name} in the first round are not those of the approved plan")
 
+    def stream(self, client: Client) -> BatchStream:
+        """Return the batches of a client."""
+        return self.worker.stream(client.name)
+
     def steps_of(self, rnd: Round, client: Client) -> int:
         """Return the number of steps of a client's round, or of its measuring round."""
-        epoch = self.worker.stream(client.name).steps_per_epoch
+        epoch = self.stream(client).steps_per_epoch
         if rnd.window:
             return rnd.window * (epoch if rnd.unit == "epochs" else 1)
         return min(self.plan.measure_batches, epoch)
 
     def examples_of(self, rnd: Round, client: Client, steps: int, drawn: int) -> int:
         """Return the number of different examples of so many steps, by a client that has drawn some batches before."""
-        stream, per_step = self.worker.stream(client.name), self.worker.local.batches_per_step
+        stream, per_step = self.stream(client), self.worker.local.batches_per_step
         if not rnd.window:
             stream, drawn, per_step = measuring_stream(stream, rnd, client), rnd.index * steps, 1
         used = torch.zeros(client.examples, dtype=torch.bool)

@@ -43,6 +43,7 @@ class Roster:
     run: str = field(default_factory=new_run)  # The run's id.
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
     models: bool = True  # Whether sites get the best model when the run ends.
+    lead: str = ""  # Name of the lead, if the server knows it: no other lead resumes the run.
     trial: bool = False  # Whether the run is a trial, with the schedule of its federation and not the configuration's.
 
     def __post_init__(self) -> None:
@@ -88,10 +89,13 @@ class Roster:
             content = documents.parse_json(file.read_text())
             self.run, before = str(content["run"]), dict(content.get("clients", {}))
             check_run(self.run)
+            owner = str(content.get("lead", ""))
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{file} cannot be read ({error}): restore it from a copy, because sites identify the run by it"
             ) from error
+        if owner != self.lead:
+            raise CheckpointError(f"{directory} is the run of another lead; start a new run under another name")
         for client, site in self.site_of.items():
             if before.get(client, site) != site:
                 raise CheckpointError(
@@ -104,7 +108,7 @@ class Roster:
 
     def _write(self, file: Path, before: Mapping[str, str]) -> None:
         """Write the run's id, the sites, and where each client is or was."""
-        content = {"run": self.run, "sites": [site.name for site in self.site_infos]}
+        content = {"run": self.run, "sites": [site.name for site in self.site_infos], "lead": self.lead}
         with whole(file, durable=True) as draft:
             draft.write_text(json.dumps(content | {"clients": {**before, **self.site_of}}) + "\n")
 

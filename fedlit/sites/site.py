@@ -124,7 +124,7 @@ class ResidentSite:
         return entry, Envelope.of(messages.REPLY, site_info, self._data.indices())
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(messages.Prepare))
+        asked = self._checked(envelope.message(messages.Prepare))
         entry = replace(entry, run=asked.run, config=digest(asked.config), question=envelope.digest)
         self.policy.check_config(asked.config)
         self._ready = None
@@ -147,7 +147,7 @@ class ResidentSite:
         return entry, Envelope.of(messages.REPLY, reply)
 
     def _start(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(messages.Start))
+        asked = self._checked(envelope.message(messages.Start))
         entry = replace(entry, run=asked.run, client=asked.client, question=envelope.digest)
         ready = self._ready_for(asked)
         client, down = ready.client(asked.client), ready.down(envelope)
@@ -171,7 +171,7 @@ class ResidentSite:
             ready.states.commit(client.name, task.accepted, task.durable, task.fresh)
         state, down = ready.state(task), ready.down(envelope)
         examples = ready.examples_of(rnd, client, steps, state.batches)
-        self.policy.check_examples(examples, client.examples)
+        self.policy.check_examples(examples, ready.stream(client).examples_per_epoch)
         if self.policy.configs is not None and ready.plan.weights and task.asked.index <= 0:
             ready.check_first_weights(down)
         entry = replace(entry, at=task.asked.index, examples=examples, steps=steps)
@@ -239,7 +239,7 @@ class ResidentSite:
         return replace(entry, at=asked.rounds), Envelope.of(messages.REPLY, messages.Done())
 
     def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
-        asked = _checked(envelope.message(messages.End))
+        asked = self._checked(envelope.message(messages.End))
         self._ready = None
         return replace(entry, run=asked.run), Envelope.of(messages.REPLY, messages.Done())
 
@@ -250,7 +250,7 @@ class ResidentSite:
 
         The entry's question hashes the task, the weights and which state is used.
         """
-        task = _checked(envelope.message(messages.Task))
+        task = self._checked(envelope.message(messages.Task))
         if not isinstance(task.asked, kind):
             raise InvalidMessageError(f"{envelope.verb}: expected {expected}, found {type(task.asked).__name__}")
         ready = self._ready_for(task)
@@ -280,6 +280,16 @@ class ResidentSite:
             )
         return ready
 
+    def _checked(self, message: Any) -> Any:
+        """Return the message if its run's id is safe as the name of a folder, and the run is not another lead's."""
+        try:
+            messages.check_run(message.run)
+        except ValueError as error:
+            raise InvalidMessageError(str(error)) from error
+        if self._ledger.leads.get(message.run, self._lead) != self._lead:
+            raise PolicyError(f"the run {message.run} was begun by another lead; start a new run")
+        return message
+
     def _noted(self, entry: LedgerEntry, reply: Envelope) -> Envelope:
         """Record an answer in the ledger before it leaves; an answer that cannot be recorded does not leave."""
         failed = reply.verb == messages.FAILED
@@ -306,12 +316,3 @@ class ResidentSite:
         return Envelope.of(
             messages.FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors)
         )
-
-
-def _checked(message: Any) -> Any:
-    """Return the message if its run's id is valid, and so safe as the name of a folder."""
-    try:
-        messages.check_run(message.run)
-    except ValueError as error:
-        raise InvalidMessageError(str(error)) from error
-    return message

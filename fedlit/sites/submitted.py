@@ -28,6 +28,9 @@ from fedlit.tracking.addresses import absolute, store_address
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
 
+RESERVED = ("mlflow.", "fedlit.")
+"""Beginnings of the names of tags that the server writes; a sweep names its method."""
+
 
 @dataclass
 class ServerSettings:
@@ -167,6 +170,8 @@ def _wanted(settings: Mapping[str, Any]) -> Wanted:
     precision = built(dict[str, Any], settings.get("fabric", {}), "fabric").get("precision", "32-true")
     wanted = made(Wanted, {key: settings[key] for key in keys} | {"precision": precision}, "")
     check_name("experiment", wanted.experiment, OF_RUNS)
+    if reserved := [tag for tag in wanted.tags if tag != "fedlit.method" and tag.startswith(RESERVED)]:
+        raise Mistyped(f"tags: expected names that do not begin with {' or '.join(RESERVED)}, found {reserved[0]!r}")
     if wanted.precision not in PRECISIONS:
         raise Mistyped(f"fabric.precision: expected one of {', '.join(PRECISIONS)}, found {wanted.precision!r}")
     return wanted

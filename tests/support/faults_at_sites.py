@@ -152,6 +152,17 @@ MUTANTS = (
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
     Mutant("changed data are not reported", "sites/answers.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
+    # What belongs to another lead.
+    Mutant("a run is any lead's", "sites/site.py", "if self._ledger.leads.get(message.run, self._lead) != self._lead:",
+           "if False:", "sites/attacks/test_other_leads.py"),
+    Mutant("a model is replaced", "sites/models.py", "if file.exists() and not _same_tensors(draft, file):",
+           "if False:", "sites/attacks/test_other_leads.py"),
+    Mutant("a lead sets the server's tags", "sites/submitted.py", 'if tag != "fedlit.method" and', "if False and",
+           "sites/attacks/test_other_leads.py"),
+    Mutant("an experiment is a file of the server", "experiment/naming.py", "if name.casefold() in TAKEN:",
+           "if name in TAKEN:", "sites/attacks/test_other_leads.py"),
+    Mutant("a directory is any lead's", "sites/roster.py", "if owner != self.lead:", "if False:",
+           "sites/attacks/test_other_leads.py"),
     # Rounds of one batch.
     Mutant("any optimizer trains", "sites/optimizers.py", "if ranges is None:", "if ranges is False:",
            "sites/attacks/test_one_batch.py"),

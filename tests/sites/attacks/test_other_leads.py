@@ -1,0 +1,94 @@
+"""One lead cannot ruin what belongs to another: states, models, directories and files of the server, and tags."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from attacker import submitted
+from refusals import refused
+
+from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.sites.loopback import SiteProcess
+from fedlit.sites.messages import REPLY, Final, Task, new_run
+from fedlit.sites.roster import Roster
+from fedlit.sites.submitted import ServerSettings, experiment_of
+
+SCAFFOLD = [{"class_path": "Scaffold"}]
+
+
+def as_lead(server, lead: str) -> None:
+    """The site's process of another lead's job."""
+    server.close()
+    server.site = SiteProcess("attacked", server.file, lead=lead)
+    server.site.start()
+    server.pid = server.site.process.pid
+
+
+def test_another_lead_reaches_no_states_of_a_run(attack):
+    server = attack()
+    run, state = new_run(), Path(yaml.safe_load(server.file.read_text())["state"])
+    server.prepare(run=run, aggregators=SCAFFOLD)
+    zero = {"0/c": server.model.w * 0}
+    assert server.train(0, **zero).verb == REPLY
+    assert server.train(1, **zero).verb == REPLY
+    kept = sorted(state.rglob("*.pt"))
+    as_lead(server, "other@example.org")
+    answer = server.prepare(run=run)
+    assert "was begun by another lead" in answer.content["reason"]
+    assert answer.content["kind"] == "refused"
+    assert server.train(0).content["kind"] == "refused"
+    assert sorted(state.rglob("*.pt")) == kept
+    as_lead(server, "mallory@example.org")
+    server.prepare(run=run, aggregators=SCAFFOLD)
+    assert server.train(2, **zero).verb == REPLY
+
+
+def test_a_lead_whose_plan_was_refused_owns_no_run(attack):
+    server, run = attack(), new_run()
+    server.refuses(server.prepare(run=run, batch_size=1), "floors.batch_size")
+    as_lead(server, "other@example.org")
+    assert server.prepare(run=run).verb == REPLY
+
+
+def test_a_model_that_came_home_is_never_replaced(attack):
+    server = attack()
+    server.prepare()
+    state = Path(yaml.safe_load(server.file.read_text())["state"])
+
+    def model(scale: float):
+        asked = Final(1, [True] * len(server.classes))
+        task = Task(server.run, server.fingerprint, None, None, [], False, asked)
+        return server.ask("model", task, server.down(w=server.model.w * scale))
+
+    assert model(1.0).verb == REPLY
+    (file,) = (state / "models").iterdir()
+    content = file.read_bytes()
+    server.refuses(model(0.0), "never replaced", "refused")
+    assert file.read_bytes() == content
+    assert model(1.0).verb == REPLY  # the same again, as of a server that was killed
+    assert list((state / "models").iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["ledgers.json", "Ledgers.JSON", "mlflow.db"])
+def test_files_of_the_server_are_no_names_of_experiments(tmp_path, name):
+    settings = ServerSettings(home=str(tmp_path), run_dir=str(tmp_path), logger=False)
+    with refused(ConfigError, "experiment", "choose another name"):
+        made = experiment_of(submitted(experiment=name), settings, "one")
+        made.__enter__()
+
+
+@pytest.mark.parametrize("tag", ["mlflow.runName", "mlflow.user", "mlflow.parentRunId", "fedlit.group"])
+def test_tags_of_the_server_are_refused(tmp_path, tag):
+    settings = ServerSettings(run_dir=str(tmp_path), logger=False)
+    with refused(ConfigError, "tags", tag):
+        experiment_of(submitted(tags={tag: "another's"}), settings, "one").__enter__()
+
+
+def test_a_run_at_the_server_is_its_leads(tmp_path):
+    roster = Roster(None, [], {}, lead="anna@example.org")
+    roster.open(tmp_path)
+    assert json.loads((tmp_path / "sites.json").read_text())["lead"] == "anna@example.org"
+    Roster(None, [], {}, lead="anna@example.org").open(tmp_path)
+    with refused(CheckpointError, "the run of another lead"):
+        Roster(None, [], {}, lead="bert@example.org").open(tmp_path)
