@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 from yaml.composer import Composer
-from yaml.constructor import SafeConstructor
+from yaml.constructor import ConstructorError, SafeConstructor
 from yaml.resolver import Resolver
 
 from fedlit.core.errors import ConfigError
@@ -48,6 +48,14 @@ class Loader(Composer, SafeConstructor, Resolver):
         """Return whether the next event is of one of the kinds."""
         return isinstance(self.peek_event(), kinds)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return the object of a node; errors of Python about a value, such as ``!!int x``, become PyYAML's."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            what = f"found {str(node.value)[:40]!r}, which is not of the type {node.tag.rpartition(':')[2]}"
+            raise ConstructorError(None, None, what, node.start_mark) from error
+
 
 # PyYAML follows YAML 1.1, by which yes, no, on and off are truth values, and 012 is ten.
 WORDS = {
@@ -69,11 +77,9 @@ LARGEST = 100_000
 """Largest number of values of a document with all aliases expanded, unless they are written out. Configurations have
 hundreds."""
 
-DEEPEST = 100
-"""Largest depth of nested mappings and lists."""
+DEEPEST = 100  # largest depth of nested mappings and lists
 
-LINES_BEFORE = 3
-"""Number of lines before an error that may contain its cause."""
+LINES_BEFORE = 3  # lines before an error that may contain its cause
 
 TOO_DEEP = f"expected at most {DEEPEST} nested mappings or lists, found more"
 
@@ -143,11 +149,8 @@ class Document:
         return _place(self.name, node.start_mark.line + 1)
 
 
-_READ: dict[str, Document] = {}
-"""The newest documents by their texts, because each library reads a text again that it is given."""
-
-KEPT = 1000
-"""Number of documents in `_READ`; words of a command line are most of them."""
+_READ: dict[str, Document] = {}  # the newest documents by their texts, as other libraries read a text again
+KEPT = 1000  # largest number of them; words of a command line are most
 
 
 def read(text: str, name: str = "") -> Document:
@@ -162,7 +165,7 @@ def read(text: str, name: str = "") -> Document:
         return known
     try:
         document = Document(text, name, Loader(_checked(text, name)).get_single_node())
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeEncodeError) as error:  # a word of the command line may have single bytes
         raise error if isinstance(error, DocumentError) else DocumentError(_described(error, name, text)) from error
     _READ[text] = document
     for oldest in list(_READ)[:-KEPT]:
@@ -207,11 +210,11 @@ def parse_json(text: str | bytes) -> Any:
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        content = dict(pairs)
-        if len(content) < len(pairs):
-            names = [key for key, _ in pairs]
-            twice = next(key for key in names if names.count(key) > 1)
-            raise ValueError(f"the key {twice[:40]!r} occurs twice")
+        content: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in content:
+                raise ValueError(f"the key {key[:40]!r} occurs twice")
+            content[key] = value
         return content
 
     try:

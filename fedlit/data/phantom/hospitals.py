@@ -94,7 +94,10 @@ def default_hospitals(
         DataError: A value is out of its range.
     """
     if count < 1 or images < 2 * count:
-        raise DataError(f"expected at least 1 hospital and 2 images each, found {count} and {images} images")
+        key = "hospitals" if count < 1 else "images"
+        raise DataError(
+            f"data.{key}: expected at least 1 hospital and 2 images each, found {count} and {images} images"
+        )
     shifts = [heterogeneity * _shift(index) + 0.0 for index in range(count)]
     sizes = _apportion([2.0 ** shift[0] for shift in shifts], images)
     normal = NormalDist()
