@@ -17,6 +17,7 @@ from fedlit.sites.messages import FAILED, End
 from fedlit.sites.policy import Floors, Leaves, Limits, Policy
 from fedlit.sites.serving import answering
 from fedlit.sites.settings import read_settings
+from fedlit.sites.submitted import ServerSettings
 
 OWN = {"allow": ["toys.ToyNet"], "floors": None}
 """The class of the toys, whose clients are smaller than any floor."""
@@ -101,6 +102,7 @@ SITE = {"name": "a", "data": {"class_path": "toys.ToyData"}, "state": "state"}
         ({"policy": {"verb": []}}, (ConfigError, "verb")),
         ({"data": {"class_path": "toys.ToyNet"}}, (ConfigError, "ToyNet")),
         ({"state": None}, (ConfigError, "state")),
+        ({"state": "${env:ABSENT_}/x"}, (ConfigError, "state: ", "environment variable ABSENT_")),
         ({"policy": {"floors": {"whole": None}}}, (ConfigError, "Floors.whole: expected True or False")),
         ({"policy": {"limits": {"memory": None}}}, (ConfigError, "Limits.memory")),
         ({"policy": {"leaves": {"counts_below": None}}}, (ConfigError, "Leaves.counts_below")),
@@ -122,6 +124,17 @@ def test_by_default_no_scores_leave_and_small_numbers_are_not_told(tmp_path):
     assert not policy.leaves.scores
     labels = torch.tensor([[1.0, 1.0, torch.nan]] * 9 + [[0.0, 1.0, torch.nan]] * 10 + [[0.0, 0.0, torch.nan]] * 10)
     assert policy.visible_counts(labels) == [[None, 19, 0], [None, 10, 0]]  # of a hidden class neither, as N is known
+
+
+def test_files_of_sites_and_servers_take_values_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("PLACE", str(tmp_path))
+    (site := tmp_path / "fedlit-site.yaml").write_text(yaml.safe_dump(SITE | {"state": "${env:PLACE}/state"}))
+    (server := tmp_path / "fedlit-server.yaml").write_text("home: ${env:PLACE}\ntracking_uri: sqlite:///${env:ABSENT_}")
+    assert read_settings(site).folder == tmp_path / "state"
+    with refused(ConfigError, "fedlit-server.yaml", "tracking_uri: ", "ABSENT_"):
+        ServerSettings.read(server)
+    monkeypatch.setenv("ABSENT_", "x.db")
+    assert ServerSettings.read(server).tracking_uri == "sqlite:///x.db"
 
 
 def test_the_file_that_the_document_shows_is_one(tmp_path):
