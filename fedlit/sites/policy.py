@@ -65,11 +65,14 @@ class Floors:
         batch_size: Smallest number of examples in a training batch.
         examples: Smallest number of examples in a client's round; for a smaller client, its whole training set.
         whole: Whether evaluations must cover whole parts of a client's data, with one question for each part and round.
+        questions: Number of evaluations of a part, over all runs of ``days``, beyond two for each round that the client
+            has answered. Raise it if a client takes part in few of the rounds.
     """
 
     batch_size: Count = 8
     examples: Count = 64
     whole: bool = True
+    questions: Count = 10
 
 
 @checked
@@ -238,9 +241,15 @@ class Policy:
                     f"another question about {view} after round {look.at}: floors.whole allows one for each part and "
                     f"round"
                 )
+        recent = list(ledger.since(self.days))
+        asked = len({(e.run, e.at, e.question) for e in recent if e.evaluates and e.view == view})
+        trained = sum(e.trains and e.client == look.holder for e in recent)
+        if asked >= 2 * trained + self.floors.questions:
+            raise PolicyError(
+                f"{asked} evaluations of {view} in {self.days} days, over all runs, and {trained} rounds: "
+                f"floors.questions ({self.floors.questions}) allows that many more than two for each round"
+            )
         if self.rounds is not None:
-            recent = list(ledger.since(self.days))
-            asked = len({(e.run, e.at, e.question) for e in recent if e.evaluates and e.view == view})
             most = self.rounds + 2 * len({entry.run for entry in recent if entry.trains})
             if asked >= most:
                 raise PolicyError(

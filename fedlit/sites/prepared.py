@@ -10,9 +10,10 @@ from torch import Tensor
 from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
+from fedlit.core.hooks import state_of
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.measuring import measuring_stream, objective_of
-from fedlit.core.messages import Broadcast, Client, ClientState, Round, State
+from fedlit.core.messages import Broadcast, Client, ClientState, Round, ServerState, State
 from fedlit.core.parts import Parts
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
@@ -37,6 +38,7 @@ class PreparedRun:
     worker: Worker  # The model, and what trains and evaluates it.
     states: SiteStates  # States of the site's clients.
     start: Tensor  # [P] the weights that came with the message.
+    start_stats: Tensor  # [S] the statistics that came with it.
 
     @property
     def layout(self) -> Layout:
@@ -111,11 +113,20 @@ class PreparedRun:
         )
         examine(learners, (KnownLabels(),))
 
-    def check_first_weights(self, down: Broadcast) -> None:
-        """Compare the weights of the first round with those of the plan, except for the objective's variables.
+    def check_first_broadcast(self, sent: State, down: Broadcast, rnd: Round | None, measured: bool) -> None:
+        """Compare everything that is broadcast before the first round with the plan, except the objective's variables.
+
+        What algorithms add, such as control variates, must be what they begin with. Statistics may differ from the
+        plan's if the site has ``measured`` them in this run.
+
+        Args:
+            sent: The vectors of the message.
+            down: The same, by their places.
+            rnd: The round; None for an evaluation, which has only weights and statistics.
+            measured: Whether the site has answered a measuring round of the run.
 
         Raises:
-            PolicyError: If they differ; names the weights.
+            PolicyError: If they differ; names what differs.
         """
         module = self.worker.local.module
         objective = objective_of(module)
@@ -124,6 +135,32 @@ class PreparedRun:
         for entry in self.layout.parameters:
             if entry.name not in variables and not torch.equal(entry.view(down.w), entry.view(self.start)):
                 raise PolicyError(f"the weights of {entry.name} in the first round are not those of the approved plan")
+        constants = set() if objective is None else {id(each) for each in objective.buffers()}
+        own = {name for name, each in module.named_buffers() if id(each) in constants}
+        for entry in self.layout.buffers if not measured else ():
+            pair = [torch.nan_to_num(entry.view(stats)) for stats in (down.stats, self.start_stats)]
+            if entry.name not in own and not torch.equal(*pair):
+                raise PolicyError(f"the statistics {entry.name} before any round are not those of the approved plan")
+        expected = self._first_broadcast(down, rnd).tensors() if rnd is not None else {"w": down.w, "stats": down.stats}
+        if sent.keys() != expected.keys():
+            raise PolicyError(
+                f"the first round: expected the vectors {', '.join(sorted(expected))}, found {', '.join(sorted(sent))}"
+            )
+        for name in expected.keys() - {"w", "stats"}:
+            if not torch.equal(sent[name], expected[name]):
+                raise PolicyError(
+                    f"the vector {name} of the first round is not the one with which its algorithm begins"
+                )
+
+    def _first_broadcast(self, down: Broadcast, rnd: Round) -> Broadcast:
+        """Return what a server broadcasts that has just begun with these weights."""
+        aggregators, w = self.recipe.aggregators, down.w.clone()
+        states = [each.server_state(self.layout, w) for each in aggregators]
+        server = ServerState(self.layout, w, down.stats.clone(), states)
+        for each, state in zip(aggregators, states, strict=True):
+            each.on_round_start(state, server, rnd)
+        pairs = zip(aggregators, states, strict=True)
+        return Broadcast(w, down.stats, [state_of(each, "broadcast", state, rnd) for each, state in pairs])
 
     def stream(self, client: Client) -> BatchStream:
         """Return the batches of a client."""
@@ -234,4 +271,6 @@ def prepared(
         smallest=data.policy.smallest_batch,
     )  # fmt: skip
     worker = Worker(program, fabric)
-    return PreparedRun(asked, recipe, worker, states, worker.local.flat.w.cpu().clone())
+    return PreparedRun(
+        asked, recipe, worker, states, worker.local.flat.w.cpu().clone(), worker.local.flat.stats.cpu().clone()
+    )

@@ -12,6 +12,7 @@ import torch
 
 from fedlit import __version__
 from fedlit.core.fabric import make_fabric
+from fedlit.core.messages import Broadcast, Round
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
@@ -172,8 +173,8 @@ class ResidentSite:
         state, down = ready.state(task), ready.down(envelope)
         examples = ready.examples_of(rnd, client, steps, state.batches)
         self.policy.check_examples(examples, ready.stream(client).examples_per_epoch)
-        if self.policy.configs is not None and ready.plan.weights and task.asked.index <= 0:
-            ready.check_first_weights(down)
+        if task.asked.index <= 0:
+            self._check_first(ready, envelope, down, rnd)
         entry = replace(entry, at=task.asked.index, examples=examples, steps=steps)
         whole = {}
         with self._on_data(entry), reading():
@@ -204,6 +205,8 @@ class ResidentSite:
         down, part = ready.down(envelope), getattr(self._data.module.clients[look.holder], look.part)
         if part is None:
             raise IncompatibleError(f"client {look.holder!r} has no part {look.part!r}")
+        if look.at <= 0:
+            self._check_first(ready, envelope, down, None)
         entry = replace(entry, examples=min(len(part), look.limit or len(part)))
         with self._on_data(entry), reading():
             scored = ready.worker.evaluate(view, state, down)
@@ -218,6 +221,14 @@ class ResidentSite:
             data = self._data.fingerprint(look.holder)
             answer = messages.Evaluated(scored.examples, logged, kind, data, scored.taken)
             return replace(entry, touched=True), Envelope.of(messages.REPLY, answer, tensors)
+
+    def _check_first(self, ready: PreparedRun, envelope: Envelope, down: Broadcast, rnd: Round | None) -> None:
+        """Check that what is broadcast before the first round is what an approved plan says."""
+        if self.policy.configs is None or not ready.plan.weights:
+            return
+        run = ready.asked.run
+        measured = any(entry.run == run and entry.verb == "measure" and entry.trains for entry in self._ledger.entries)
+        ready.check_first_broadcast(envelope.tensors(), down, rnd, measured)
 
     def _model(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         """Store the best model of a run, with what the client keeps to itself."""

@@ -152,6 +152,17 @@ MUTANTS = (
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
     Mutant("changed data are not reported", "sites/answers.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
+    # What a plan approves, and questions.
+    Mutant("control variates of a first round are the server's", "sites/prepared.py",
+           "if not torch.equal(sent[name], expected[name]):", "if False:", "sites/attacks/test_approved_plans.py"),
+    Mutant("a first round may have more vectors", "sites/prepared.py", "if sent.keys() != expected.keys():",
+           "if False:", "sites/attacks/test_approved_plans.py"),
+    Mutant("statistics of a first round are the server's", "sites/prepared.py",
+           "if entry.name not in own and not torch.equal(*pair):", "if False:", "sites/attacks/test_approved_plans.py"),
+    Mutant("a first evaluation is of any weights", "sites/site.py", "        if look.at <= 0:", "        if False:",
+           "sites/attacks/test_approved_plans.py"),
+    Mutant("questions without rounds are free", "sites/policy.py", "if asked >= 2 * trained + self.floors.questions:",
+           "if False:", "sites/attacks/test_approved_plans.py"),
     # What belongs to another lead.
     Mutant("a run is any lead's", "sites/site.py", "if self._ledger.leads.get(message.run, self._lead) != self._lead:",
            "if False:", "sites/attacks/test_other_leads.py"),

@@ -47,7 +47,7 @@ def test_a_failure_on_images_tells_neither_step_nor_value_and_counts(attack, ver
     assert line["touched"]
     assert line["answer"] == FAILED
     assert line["run"] == server.run
-    assert line["examples"] == (31 if verb == "evaluate" else 210)
+    assert line["examples"] == (31 if verb == "evaluate" else 208)
     assert len(line["config"]) == len(line["question"]) == 64
     assert line["view" if verb == "evaluate" else "client"] != ""
 
