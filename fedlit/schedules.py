@@ -162,6 +162,10 @@ class CosineSchedule(Schedule):
         return Plan(0, factor, self.window, self.unit, index == 0, index == self.rounds - 1)
 
 
+MOST_STAGES = 10_000
+"""Largest number of stages, each of which takes memory."""
+
+
 class TheorySchedule(StageSchedule):
     """The schedules of FDAM's Theorems 1 and 2 (Yuan et al., ICML 2021): geometric rates, lengths and windows.
 
@@ -191,6 +195,8 @@ class TheorySchedule(StageSchedule):
         window_growth: Literal["linear", "sqrt", "none"] = "linear",
     ) -> None:
         power = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}[window_growth]
+        if stages > MOST_STAGES:
+            raise ConfigError(f"schedule.stages: expected at most {MOST_STAGES}, found {stages}")
         windows = [round(window * growth ** (power * s)) for s in range(stages)]
         super().__init__(
             [

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -25,6 +27,10 @@ ALWAYS = ("hello", "end")
 
 class PolicyError(FedlitError):
     """Error of a request against the site's policy; names the key."""
+
+
+class TooManyMessages(PolicyError):
+    """Error of a message after the one that was refused because of the day's limit; it has no line in the ledger."""
 
 
 @checked
@@ -75,6 +81,14 @@ class Floors:
     questions: Count = 10
 
 
+def half_of_memory() -> float:
+    """Return half of the machine's memory in gigabytes; infinity if the system does not say how much it has."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2e9
+    except (AttributeError, ValueError, OSError):
+        return math.inf
+
+
 @checked
 @dataclass
 class Limits:
@@ -86,7 +100,7 @@ class Limits:
         threads: Largest number of threads that train.
         megabytes: Largest size of a message.
         seconds: Longest time of one answer.
-        memory: Gigabytes of memory for the site's process.
+        memory: Gigabytes of memory for the site's process. By default half of the machine's.
         messages: Largest number of messages in a day.
         models: Largest number of runs whose models are kept.
     """
@@ -95,8 +109,8 @@ class Limits:
     steps: Count = 100_000
     threads: Count = 16
     megabytes: Count = 8_000
-    seconds: PositiveOrInf = 86_400.0
-    memory: PositiveOrInf = 64.0
+    seconds: PositiveOrInf = 3_600.0
+    memory: PositiveOrInf = field(default_factory=half_of_memory)
     messages: Count = 20_000
     models: Count = 20
 
@@ -142,8 +156,9 @@ class Policy:
         """Refuse a message that is too large, or one too many in a day."""
         if nbytes > self.limits.megabytes * 10**6:
             raise PolicyError(f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}")
-        if sum(1 for _ in ledger.since(1)) >= self.limits.messages:
-            raise PolicyError(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
+        if (answered := sum(1 for _ in ledger.since(1))) >= self.limits.messages:
+            kind = PolicyError if answered == self.limits.messages else TooManyMessages
+            raise kind(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
 
     def check_verb(self, verb: str) -> None:
         """Refuse a verb that the policy does not allow."""

@@ -22,7 +22,7 @@ from fedlit.sites.failures import FailedOnData, IncompatibleError, Unprepared, f
 from fedlit.sites.ledger import ENDED, Ledger, LedgerEntry
 from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
-from fedlit.sites.policy import PolicyError, digest, view_of
+from fedlit.sites.policy import PolicyError, TooManyMessages, digest, view_of
 from fedlit.sites.prepared import PreparedRun, members, prepared
 from fedlit.sites.retention import forget, holds_states
 from fedlit.sites.settings import SiteSettings
@@ -65,6 +65,8 @@ class ResidentSite:
         try:
             self.policy.check_message(len(content), self._ledger)
             envelope = Envelope.from_bytes(content)
+        except TooManyMessages as error:
+            return replace(self._failed("message", error), ledger=self._ledger.head).to_bytes()
         except (InvalidMessageError, PolicyError) as error:
             entry = LedgerEntry(self._now(), self._lead, verb="message")
             return self._noted(entry, self._failed("message", error)).to_bytes()

@@ -71,7 +71,7 @@ MUTANTS = (
            "if False:", "sites/attacks/test_code.py"),
     Mutant("a lead may choose the folder", "sites/submitted.py", '"run_dir": own.run_dir, "logger"', '"logger"',
            "sites/attacks/test_code.py"),
-    Mutant("JSON may have a key twice", "core/system/documents.py", "if len(content) < len(pairs):", "if False:",
+    Mutant("JSON may have a key twice", "core/system/documents.py", "if key in content:", "if False:",
            "sites/attacks/test_resources.py"),
     Mutant("JSON without depth", "sites/envelope.py", "if depth > DEEPEST:", "if False:",
            "sites/attacks/test_resources.py"),
@@ -152,6 +152,12 @@ MUTANTS = (
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
     Mutant("changed data are not reported", "sites/answers.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
+    # Resources.
+    Mutant("refused messages fill the ledger", "sites/policy.py", "if answered == self.limits.messages else",
+           "if True else",
+           "sites/attacks/test_resources.py"),
+    Mutant("any number of stages", "schedules.py", "if stages > MOST_STAGES:", "if False:",
+           "sites/attacks/test_resources.py"),
     # What a plan approves, and questions.
     Mutant("control variates of a first round are the server's", "sites/prepared.py",
            "if not torch.equal(sent[name], expected[name]):", "if False:", "sites/attacks/test_approved_plans.py"),

@@ -9,12 +9,14 @@ import struct
 from contextlib import closing
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from attacker import Attacker, a_plan, write_site
 
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
 from fedlit.sites.messages import FAILED, REPLY, VERBS, End, Look, Member, Prepare, Start, Train, new_run
+from fedlit.sites.policy import Policy
 
 NOTHING = hashlib.sha256().hexdigest()
 """Of no arrays at all."""
@@ -130,6 +132,30 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
     site.hello()
     answer = site.raw(Envelope.of("end", End(new_run()), {"w": torch.zeros(300_000)}).to_bytes())
     site.refuses(answer, "limits.megabytes allows 1", "refused")
+
+
+def test_messages_beyond_those_of_a_day_take_no_room(attack):
+    site = attack(limits={"messages": 3})
+    for _ in range(4):
+        site.hello()
+    before = site.ledger()
+    for _ in range(20):
+        assert "limits.messages allows 3 in a day" in site.hello().content["reason"]
+    assert site.ledger() == before
+    assert len(before) == 4
+
+
+@pytest.mark.parametrize("stages", [10**5, 10**12])
+def test_a_schedule_of_any_number_of_stages_takes_no_memory(attacked, stages):
+    options = {"stages": stages, "window": 1, "iterations": 1, "growth": 1.0}
+    schedule = {"class_path": "TheorySchedule", "init_args": options}
+    attacked.refuses(attacked.prepare(run=new_run(), schedule=schedule), "stages", "failed")
+
+
+def test_the_defaults_suit_the_machine_of_a_hospital():
+    limits = Policy().limits
+    assert limits.seconds == 3600
+    assert 0 < limits.memory < psutil.virtual_memory().total / 1e9
 
 
 def test_messages_of_a_day_are_counted(attack):
