@@ -83,6 +83,7 @@ def test_what_names_stand_for(folder: Path):
     assert select(found, ["array"]) == [found[2]]
     assert select(found, ["earlier"]) == []
     np.save(folder / "vision-32-old.npy", np.zeros((1, 1, 4, 4), np.uint8))
+    np.save(folder / "pairs-0123.npy", np.zeros((2, 4)))  # near-duplicates, which are current
     (old,) = select(entries(folder), ["earlier"])
     assert (old.name, old.what) == ("vision-32-old", "decoded data sets, of an earlier version")
     assert select(found, ["all"], older=30) == [found[2]]
