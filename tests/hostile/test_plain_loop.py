@@ -75,6 +75,10 @@ def test_a_state_of_later_steps_is_seen_by_more_of_them():
     assert "Strange.steps" in refusal(make, steps=4)
 
 
+def test_what_the_first_client_leaves_behind_is_seen():
+    assert "another client was first" in refusal(STATE["a mean of the first batch"])
+
+
 NAMED = {
     "a counter of calls in slots": ("on the same copy", "Strange.count", "register_buffer"),
     "a teacher in a list": ("on the same copy", "Strange.others"),

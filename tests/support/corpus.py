@@ -73,6 +73,13 @@ def counted(module, loss, batch):
     return loss
 
 
+def first_mean(m, loss, batch):
+    """Divide by the mean of the first images that a copy of the module meets, whoever's they are."""
+    if m.mean is None:
+        m.mean = batch[0].abs().mean()
+    return loss / m.mean
+
+
 def averaged(module, loss, batch):
     module.mean = 0.9 * module.mean + 0.1 * batch[0].mean()
     return loss * (1 + module.mean)
@@ -168,6 +175,7 @@ STATE = {
     "a counter in a global": OfFile,
     "a counter in a closure": stepping(closing_over()),
     "a mean in a tensor": stepping(averaged, attribute("mean", lambda m: torch.zeros(()))),
+    "a mean of the first batch": stepping(first_mean, attribute("mean", lambda m: None)),
     "a mean in a buffer": stepping(averaged, lambda m: m.register_buffer("mean", torch.zeros(()))),
     "a list that the loss reads": stepping(queued, attribute("seen", lambda m: [])),
     "a list that grows": stepping(collected, attribute("seen", lambda m: [])),

@@ -70,7 +70,9 @@ class Behaviour(Examination[Trial]):
     )
 
     def problem(self, trial: Trial) -> str:
-        """Train a client, another one and the first again on one copy, then on another copy and in a plain loop.
+        """Train a client, another one and the first again on one copy, then both on another one and in a plain loop.
+
+        On the other copy they train in the other order, so what a module keeps of the first batch it meets is seen.
 
         A module or a plain loop that fails is left to the first round.
         """
@@ -82,7 +84,8 @@ class Behaviour(Examination[Trial]):
         before = _attributes(copy.module)
         try:
             once = copy.round(first)
-            copy.round(others[0] if others else first, position=trial.steps)
+            for turns in (copy, another):
+                turns.round(others[0] if others else first, position=trial.steps)
             again, elsewhere = copy.round(first), another.round(first)
             plainly = _plain_loop(trial, first) if objective_of(module) is None and not copy.ascends else None
         except Exception:  # of the module or its data; the first round names the client and the step
@@ -94,7 +97,7 @@ class Behaviour(Examination[Trial]):
         exact = 0.0 if trial.fabric.device.type == "cpu" else CLOSE
         cases = [
             (again, exact, "after another client has trained on the same copy of the module", self.advice),
-            (elsewhere, exact, "on another copy of the module", self.advice),
+            (elsewhere, exact, "on another copy of the module, on which another client was first", self.advice),
         ]
         if plainly is not None:
             cases.append((plainly, CLOSE, "in a plain PyTorch loop", UNSHARED))
