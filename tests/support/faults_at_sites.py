@@ -152,6 +152,8 @@ MUTANTS = (
            'c if c.isprintable() else c.encode("unicode_escape").decode()', "c", "sites/attacks/test_lying_sites.py"),
     Mutant("changed data are not reported", "sites/answers.py", "if data != info.data:", "if False:",
            "sites/attacks/test_lying_sites.py"),
+    # NVFlare's own parser.
+    Mutant("jobs may be HOCON", "sites/flare.py", "read_json_only()  #", "...  #", "sites/attacks/test_json_only.py"),
     # Resources.
     Mutant("refused messages fill the ledger", "sites/policy.py", "if answered == self.limits.messages else",
            "if True else",
