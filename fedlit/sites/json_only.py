@@ -1,7 +1,7 @@
 """NVFlare reads JSON alone once this has been called in a process.
 
 NVFlare also reads HOCON and YAML, whose includes and variables are resolved in the reading process: files, addresses
-and the environment of the server would be in reach of whoever writes a job.
+and the environment of the server would be in reach of anyone who writes a job.
 """
 
 from nvflare.fuel.utils.config import ConfigFormat
