@@ -61,7 +61,12 @@ def written(folder: Path, network: Network) -> Path:
     for number, site in enumerate(network.sites, 1):
         state, rules = str(folder / "there" / "default" / "sites" / site), {"scores": True, "counts_below": 0}
         network.write_site(
-            site, data=data, share=f"{number} of 2", state=state, accelerator="cpu", policy={"leaves": rules}
+            site,
+            data=data,
+            share=f"{number} of 2",
+            state=state,
+            accelerator="cpu",
+            policy={"leaves": rules, "floors": {"batch_size": 2}},
         )
     own = {"run_dir": str(folder / "there"), "accelerator": "cpu"}  # the lead's own run_dir counts for nothing
     (network.workspace(SERVER) / "local" / "fedlit-server.yaml").write_text(yaml.safe_dump(own))
