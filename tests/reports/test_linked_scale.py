@@ -213,7 +213,7 @@ def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
     found = {run.case: yaml.safe_load(run.config) for run in reproduced.plan()[part.experiment]}
     for config in found.values():
         data = config["data"]["init_args"]
-        assert (data["batch_size"], data["sampler"], data["imratio"]) == (128, {"positives": 0.2}, 0.1)
+        assert (data["batch_size"], data["sampler"]["positives"], data["imratio"]) == (128, 0.2, 0.1)
     (composed,) = found["localscgdam-p4"]["federation"]["aggregators"]
     assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
     saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
