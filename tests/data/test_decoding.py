@@ -319,6 +319,7 @@ def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch, cop
     in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
     started, real = [], decoding.context
     monkeypatch.setattr(decoding, "MANY", 5)
+    monkeypatch.setattr(decoding, "is_dicom", lambda file: True)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "context", lambda alike: started.append(alike) or real(alike and copied))
     store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")

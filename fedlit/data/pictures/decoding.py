@@ -1,4 +1,4 @@
-"""Decoding of image files into a store, in several processes; what is decoded is kept if it stops.
+"""Decoding of image files into a store, in threads or processes; what is decoded is kept if it stops.
 
 ``NAME.damaged`` of a store lists the files that cannot be decoded. An unfinished store is named by its files alone, and
 a finished one also by their sizes and times: so a damaged file that is replaced is decoded without the others.
@@ -26,6 +26,7 @@ from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.core.system.files import whole
 from fedlit.core.system.processes import can_be_copied, context, cores, end_with_parent, may_have_children, starting
 from fedlit.data.pictures import pixels
+from fedlit.data.pictures.dicom import is_dicom
 from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.opening import not_a_file
 from fedlit.data.pictures.pixels import DEPTH, Resize
@@ -53,7 +54,8 @@ SAMPLE = 64
 """Number of files of the sample that is decoded first, spread over the list."""
 
 MANY = 512
-"""Number of files from which on processes decode: threads wait for each other in some decoders, but start at once."""
+"""Number of DICOM files from which on processes decode: threads wait for each other in those decoders. Other formats
+are decoded as fast by threads, which start at once."""
 
 CHUNK = 8
 """Number of files that a process decodes before it replies."""
@@ -242,7 +244,8 @@ def _decoded(target: _Target, files: Sequence[str], rows: np.ndarray) -> Iterato
     parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
     chunks = [[(row, files[row]) for row in part] for part in parts]
     enough = MANY if can_be_copied() else 8 * MANY  # other processes import PyTorch first
-    processes = len(rows) >= enough and cores() > 1 and may_have_children()
+    slow = len(rows) >= enough and is_dicom(Path(files[rows[0]]))
+    processes = slow and cores() > 1 and may_have_children()
     if processes:
         pool = ProcessPoolExecutor(cores(), context(alike=True), _begin_process, (target,))
     else:
