@@ -76,7 +76,7 @@ DATA = [
 FEDERATION = [
     option("no round", "--federation.rounds 0", "federation.rounds (command line)", "at least 1"),
     option("half a round", "--federation.rounds 1.5", "federation.rounds (command line)", "int", code=2),
-    option("a round without steps", "--federation.schedule.window 0", "window must be at least 1"),
+    option("a round without steps", "--federation.schedule.window 0", "schedule.window", "expected at least 1"),
     option("nobody in a round", "--federation.participation 0", "federation.participation (command line)", "(0, 1]"),
     option("more than everybody", "--federation.participation 1.5", "federation.participation", "(0, 1]", "1.5"),
     option("negative patience", "--federation.patience=-1", "federation.patience (command line)", "-1"),

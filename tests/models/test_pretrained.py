@@ -89,7 +89,7 @@ def test_weights_come_from_the_hub_or_its_cache_or_there_is_an_answer_at_once(tm
         [sys.executable, "-c", SCRIPT], env=plain | paths, capture_output=True, text=True, timeout=200
     )
     refused, loaded, cached, silent, cached_again = done.stdout.splitlines()
-    missing = "pretrained-weights-unreachable: model.pretrained: expected the weights of {} at {}/timm/{}"
+    missing = "ConfigError: model.pretrained: expected the weights of {} at {}/timm/{}"
     assert refused.startswith(missing.format("resnet10t", address, "resnet10t.c3_in1k")), done.stderr
     assert silent.startswith(missing.format("resnet14t", address, "resnet14t.c3_in1k"))
     assert "(no answer within 5 s); download the file elsewhere and set model.weights to it" in silent
