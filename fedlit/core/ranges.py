@@ -38,10 +38,14 @@ class Within:
         least = f"at least {low:g}" if self._first == low else f"a number above {low:g}"
         return f"{least} and finite" if value == inf else least
 
+    def fault(self, value: Any) -> str:
+        """Return what was expected if a number is outside of the interval, else ""."""
+        return "" if value in self else self.text(value)
+
     def check(self, where: str, value: Any, mistake: type[FedlitError] = ConfigError) -> None:
         """Refuse a number outside of the interval; ``where`` begins the message."""
-        if value not in self:
-            raise mistake(f"{where}: expected {self.text(value)}, found {value}{self.advice}")
+        if expected := self.fault(value):
+            raise mistake(f"{where}: expected {expected}, found {value}{self.advice}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Let pydantic check the interval after the type."""

@@ -6,8 +6,9 @@ from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
+from fedlit.core.ranges import Within
 from fedlit.core.system.typed import AnyFloat
-from fedlit.sites.ranges import Count, Head, Loss, Matching, Moment, Prose, Rate, Text, Within
+from fedlit.sites.ranges import Count, Head, Loss, Matching, Moment, Prose, Rate, Text
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
 """Verbs that a site answers."""
@@ -202,7 +203,7 @@ class RoundReport:
     steps: Count
     examples: Count
     loss: Loss
-    seconds: Annotated[float, Within(0, 1e9)]
+    seconds: Annotated[float, Within("[0, 1e9]")]
     bytes_up: Count
     logged: dict[Text, AnyFloat]
     error: Prose
@@ -214,7 +215,7 @@ class RoundReport:
 class Sent:
     """A site's answer to a round, with the payload's vectors, and the fingerprint of the client's data."""
 
-    weight: Annotated[float, Within(0, 1)]
+    weight: Annotated[float, Within("[0, 1]")]
     report: RoundReport
     data: Text
     whole: dict[Text, Count]  # Full number of values of each vector that is cut to what the client shares.

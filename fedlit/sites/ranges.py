@@ -5,22 +5,11 @@ from dataclasses import dataclass, fields, is_dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fedlit.core.ranges import Within
 from fedlit.core.system.typed import AnyFloat
 
 LOGGED = 1e12
 """Largest magnitude of a value that a module logs; it may also be NaN."""
-
-
-@dataclass(frozen=True)
-class Within:
-    """A range of numbers; NaN is in none."""
-
-    least: float
-    most: float
-
-    def fault(self, value: Any) -> str:
-        """Return what was expected if a value is out of range, else ""."""
-        return "" if self.least <= value <= self.most else f"a number from {self.least:g} to {self.most:g}"
 
 
 @dataclass(frozen=True)
@@ -49,12 +38,12 @@ class Matching:
 
 Range = Within | Words | Matching
 
-Count = Annotated[int, Within(0, 2**40)]
+Count = Annotated[int, Within("[0, 1e12]")]
 Text = Annotated[str, Words()]
-Moment = Annotated[float, Within(0, 2.5e11)]
+Moment = Annotated[float, Within("[0, 2.5e11]")]
 """Seconds since 1970, up to the year 9892."""
-Loss = Annotated[float, Within(-1e6, 1e6)]
-Rate = Annotated[float, Within(0, 1e6)]
+Loss = Annotated[float, Within("[-1e6, 1e6]")]
+Rate = Annotated[float, Within("[0, 1e6]")]
 Head = Annotated[str, Matching("([1-9][0-9]{0,11}:[0-9a-f]{64})?", "a number of lines, a colon and a SHA-256")]
 """Head of a ledger; "" if there is none."""
 Prose = Annotated[str, Matching("(?s).{0,2000}", "at most 2000 characters")]
