@@ -108,7 +108,11 @@ class FederationFabric(Fabric):
 
 
 def make_fabric(
-    accelerator: str = "auto", devices: int | list[int] = 1, num_nodes: int = 1, precision: str = "32-true"
+    accelerator: str = "auto",
+    devices: int | list[int] = 1,
+    num_nodes: int = 1,
+    precision: str = "32-true",
+    benchmark: bool = False,
 ) -> FederationFabric:
     """Make the fabric of a federation; several devices or nodes pin clients to ranks.
 
@@ -119,6 +123,8 @@ def make_fabric(
         devices: Number of processes on this machine, one device each, or a list of device indices.
         num_nodes: Number of machines; start one ``torchrun`` or ``fabric run`` on each.
         precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
+        benchmark: Whether cuDNN chooses its algorithms by their time, as the Trainer's ``benchmark``. This can be
+            faster on a GPU, but its results are not bit-identical from run to run.
 
     Raises:
         ConfigError: The machine lacks the device, no process is asked for, or the precision needs a loss scaler or
@@ -133,6 +139,8 @@ def make_fabric(
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices
     _check_processes(devices, num_nodes)
+    if benchmark:
+        torch.backends.cudnn.benchmark = True
     several = num_nodes > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
     strategy = RankPerClients() if several else "auto"
     try:

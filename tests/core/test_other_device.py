@@ -28,7 +28,7 @@ from fedlit.core.messages import Broadcast, Client, Payload, Round
 from fedlit.core.rounds import client_round
 from fedlit.objectives import AUCSaddle, RatioLoss
 
-DEVICE = torch.device("lazy", 0)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "lazy", 0)
 
 READ = {"item": 1, "equal": True, "__bool__": True, "__float__": 1.0, "__int__": 1}
 

@@ -59,7 +59,7 @@ class TestCopies:
             ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True, 1),
             ("threading.Thread(target=threading.Event().wait, daemon=True, name=processes.WATCH).start()", True, 42),
             ("from types import SimpleNamespace as Has\n            "
-             "sys.modules['torch'] = Has(cuda=Has(is_initialized=lambda: 1))", True, 1),
+             "sys.modules['torch'] = Has(accelerator=Has(is_available=lambda: 1))", True, 1),
         ],
         ids=["who uses threads", "a thread", "the watch of a job", "a GPU"],
     )  # fmt: skip

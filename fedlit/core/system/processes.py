@@ -51,7 +51,9 @@ def context(alike: bool = False) -> BaseContext:
 
 
 def can_be_copied() -> bool:
-    """Return whether a fork of this process is safe: it runs one thread of Python, and no GPU.
+    """Return whether a fork of this process is safe: it runs one thread of Python, and the machine has no GPU.
+
+    With a GPU, PyTorch refuses backward passes in a copy of a process that has had one, on the CPU too.
 
     A copy has only one thread, so a lock that another thread holds is never released. Threads of libraries such as
     OpenMP do not count, as in PyTorch's DataLoader: copies use one thread each. Libraries of macOS forbid forks.
@@ -61,7 +63,7 @@ def can_be_copied() -> bool:
     return (
         sys.platform == "linux"
         and threads == [threading.main_thread()] == [threading.current_thread()]
-        and not (torch and torch.cuda.is_initialized())
+        and not (torch and torch.accelerator.is_available())
     )
 
 
@@ -126,7 +128,7 @@ def keep_freed_memory() -> None:
     """Let each local step reuse the memory that the previous one has freed.
 
     By default glibc returns free memory at the end of the heap to the system, and a step fetches it again page by page,
-    which can take a third of a small model's step. For processes that only train; other C libraries are left unchanged.
+    which can take a third of a small model's step. Other C libraries are left unchanged.
     """
     with suppress(OSError, AttributeError):
         for option, value in MALLOPT.items():

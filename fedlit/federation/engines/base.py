@@ -27,6 +27,7 @@ from fedlit.core.module import copy_of, overrides, readable_errors, step_of
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.scoring import Link, exclusive_scores, link_of
+from fedlit.core.system.processes import keep_freed_memory, return_freed_memory
 from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.settings import Settings
@@ -214,6 +215,7 @@ class InProcessPool:
     """A pool whose only worker is this process, with a copy of the module."""
 
     def __init__(self, program: Program, fabric: FederationFabric) -> None:
+        keep_freed_memory()
         self.worker = Worker(replace(program, module=copy_of(program.module)), fabric)
 
     def train(
@@ -240,6 +242,7 @@ class InProcessPool:
     def close(self) -> None:
         """Free the model, and images on its device."""
         vars(self).pop("worker", None)
+        return_freed_memory()
 
 
 class Engine:

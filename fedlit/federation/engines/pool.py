@@ -117,6 +117,7 @@ class ProcessPool:
             "accelerator": device.type,
             "devices": 1 if device.index is None else [device.index],
             "precision": fabric.strategy.precision.precision,
+            "benchmark": torch.backends.cudnn.benchmark,
         }
         self._workers: list[tuple[BaseProcess, Connection]] = []
         for index in range(workers):

@@ -36,9 +36,10 @@ glibc = pytest.mark.skipif(
 
 
 @glibc
-def test_a_worker_keeps_it_for_the_next_step():
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_worker_keeps_it_for_the_next_step(workers):
     federation = Federation([], schedule=ConstantSchedule(2, "steps"))
-    with opened(federation, Hungry(), ToyData(3), workers=2) as (session, server):
+    with opened(federation, Hungry(), ToyData(3), workers=workers) as (session, server):
         reports = play_round(session, server)
     assert max(report.logged["pages"] for report in reports) < 1000  # 6,000 for each time that it was given back
 
