@@ -1,6 +1,5 @@
 """Phases: pretraining on one client, then a federation, each a run of its own, that are killed and resumed."""
 
-import copy
 import re
 import shutil
 import signal
@@ -9,82 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from hostile import spread
+from phased import CONFIG, HEAD, MAIN, PHASE, PRETRAIN, changed, finished, phase, place
 from refusals import refused
 from runs import Kept, Place, assert_same_run, assert_same_tensors
 from toys import CLASSES, ToyData
 
 from fedlit import fit
-from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
+from fedlit.core.errors import CheckpointError, TrainingError
 from fedlit.core.seeds import derive_seed
 from fedlit.experiment.phases import Phase, started
 from fedlit.federation.callbacks import Callback
-from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.reports.reproductions.report import measured
 from fedlit.tracking.run import Result, metric_of
-
-PHASE, MAIN = 3, 3
-STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 2, "unit": "steps"}}
-PRETRAIN = {
-    "name": "pretrain",
-    "clients": ["site-1"],
-    "rounds": PHASE,
-    "schedule": STEPS,
-    "objective": {"class_path": "BCE"},
-    "optimizer": {"class_path": "Adam", "init_args": {"lr": 1e-3}},
-}
-CONFIG = {
-    "phases": [PRETRAIN],
-    "data": {"class_path": "toys.ToyData"},
-    "model": {
-        "class_path": "ImageClassifier",
-        "init_args": {
-            "backbone": "small_cnn",
-            "objective": {"class_path": "AUCSaddle"},
-            "optimizer": {"class_path": "SGD", "init_args": {"lr": 0.002}},
-        },
-    },
-    "federation": {
-        "aggregators": [{"class_path": "CODASCA", "init_args": {"eta_g": 0.9}}],
-        "rounds": MAIN,
-        "schedule": STEPS,
-    },
-}
-
-
-def changed(**keys) -> dict:
-    """The configuration with other values at dotted keys, dots written as ``__``."""
-    config = copy.deepcopy(CONFIG)
-    for key, value in keys.items():
-        *parents, last = key.split("__")
-        place = config
-        for parent in parents:
-            place = place[parent]
-        place[last] = value
-    return config
-
-
-def phase(**keys) -> dict:
-    return PRETRAIN | keys
-
-
-HEAD = phase(name="head", clients=None, trainable="head", keep="all")
-"""A phase that trains only the head on the body of the one before it, and keeps both."""
-
-
-def place(path: Path, config: dict) -> Place:
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "config.yaml").write_text(yaml.safe_dump(config))
-    return Place(path / "runs", f"--config {path / 'config.yaml'} --name run")
-
-
-def finished(path: Path, config: dict, options: str = "") -> tuple[Kept, str]:
-    """A successful run, and its output."""
-    here = place(path, config)
-    return here.run("run"), here.fit(options).succeeded()
 
 
 @pytest.fixture(scope="module")
@@ -376,62 +313,6 @@ class TestHandOver:
         assert not head_of or not torch.equal(head["head.weight"], fresh[1]["head.weight"])
 
 
-MISTAKES = {
-    "client": (
-        changed(phases=[phase(clients=["site-9"])]),
-        "expected names among site-0, site-1, site-2, found 'site-9'",
-    ),
-    "no client": (changed(phases=[phase(clients=[])]), "an empty list"),
-    "aggregators of the main part": (
-        changed(federation__aggregators=["CODASCA", {"class_path": "FedAvg", "init_args": {"weights": "examples"}}]),
-        "need different client weights",
-    ),
-    "schedule of the main part": (
-        changed(
-            federation__schedule={
-                "class_path": "StageSchedule",
-                "init_args": {"stages": [{"rounds": 1, "window": 2, "unit": "steps"}] * 2},
-            }
-        ),
-        "a stage of one round",
-    ),
-    "client of the main part": (changed(federation__clients=["site-7"]), "found 'site-7'"),
-    "model of a phase": (
-        changed(model={"class_path": "toys.ToyNet"}),
-        "phases, 'pretrain': expected a model with 'optimizer'",
-    ),
-    "name that is a path": (changed(phases=[phase(name="a/b")]), "name"),
-    "name that leads elsewhere": (changed(phases=[phase(name="..")]), "name"),
-    "no name": (changed(phases=[phase(name="")]), "name"),
-    "two of a name": (changed(phases=[PRETRAIN, PRETRAIN]), "name"),
-    "monitor of the main part": (changed(federation__monitor="val/auroc/Nothing"), "val/auroc/Nothing"),
-    "monitor of a phase": (changed(phases=[phase(monitor="val/auroc/Nothing", monitor_mode="max")]), "Nothing"),
-    "client of the second phase": (changed(phases=[PRETRAIN, HEAD | {"clients": ["site-8"]}]), "found 'site-8'"),
-    "unknown key": (changed(phases=[phase(epochs=3)]), "epochs"),
-    "heads that nobody trains": (
-        changed(phases=[HEAD | {"aggregators": ["PersonalHeads"]}]),
-        "phases, 'head': expected a model that the clients share, found the head that each keeps to itself",
-    ),
-    "norms that nobody trains": (
-        changed(phases=[phase(aggregators=["FedBN"])]),
-        "found a part of the body that each keeps to itself (FedBN)",
-    ),
-    "heads of the second phase": (changed(phases=[PRETRAIN, HEAD | {"aggregators": ["LocalOnly"]}]), "phases, 'head'"),
-}
-
-
-@pytest.mark.parametrize("case", spread(MISTAKES, 2))
-def test_mistakes_are_refused_before_anything_is_trained(case, tmp_path, fedlit_cli):
-    config, words = case
-    here = place(tmp_path, config)
-    code, out, err = fedlit_cli(f"fit --run_dir {here.path} --logger false --federation.workers 1 {here.options}")
-    assert code in (1, 2), err
-    assert words in err
-    assert "Traceback" not in err
-    assert "phase '" not in out + err
-    assert not list(here.path.glob("default/*"))
-
-
 def test_a_run_of_other_phases_is_not_resumed(whole, tmp_path):
     here = copied(whole, tmp_path, changed(phases=[phase(rounds=2)]))
     said = here.ended(f"--ckpt_path {here.path / 'default/run'}", code=1)
@@ -462,39 +343,13 @@ def test_printed_config_is_the_same_run(whole, tmp_path):
     assert_same_run(kept, whole[0])
 
 
-class TestTakenOver:
-    """A phase inherits settings of the main part that it leaves out."""
-
-    MAIN = {"participation": 0.4, "weights": "uniform", "gradient_clip": 0.5, "eval_every": 2, "checkpoint_every": 7}
-
-    def test_a_phase_takes_over_what_it_does_not_say(self):
-        phase = Phase("warm-up").federation(Federation(**self.MAIN))
-        assert {name: getattr(phase, name) for name in self.MAIN} == self.MAIN
-        assert phase.client_weights == "uniform"
-        assert phase.training.gradient_clip == 0.5
-
-    def test_what_a_phase_says_itself_counts(self):
-        own = dict(participation=1.0, weights="examples", gradient_clip=2.0, eval_every=1, checkpoint_every=1)
-        phase = Phase("warm-up", **own).federation(Federation(**self.MAIN))
-        assert {name: getattr(phase, name) for name in own} == own
-
-    def test_what_belongs_to_the_main_part_alone_is_not_taken_over(self):
-        main = Federation(aggregators=[FedProx()], rounds=7, clients=["a"], patience=9, monitor="val/loss", **self.MAIN)
-        phase = Phase("warm-up").federation(main)
-        assert (phase.aggregators, phase.rounds, phase.clients, phase.patience) == ([], 10, None, None)
-        assert (phase.monitor, phase.optimizer_state) == ("auto", "keep")
-
-    def test_settings_that_do_not_fit_name_the_phase(self):
-        with refused(ConfigError, "phases, 'warm-up': federation.patience"):
-            Phase("warm-up", patience=1).federation(Federation(eval_every=2))
-
-    @pytest.mark.slow
-    def test_rounds_of_a_phase_are_the_main_parts_in_cohort_and_evaluation(self, tmp_path):
-        config = changed(
-            federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]
-        )
-        kept, _ = finished(tmp_path, config)
-        for each, rounds in ((phase_of(kept), PHASE), (kept, MAIN)):
-            cohorts = [(step, float(value)) for step, key, value in each.metrics() if key == "round/clients"]
-            assert cohorts == [(step, 1.0) for step in range(1, rounds + 1)]
-            assert steps(each, "val/auroc_macro") == {rounds}
+@pytest.mark.slow
+def test_rounds_of_a_phase_are_the_main_parts_in_cohort_and_evaluation(tmp_path):
+    config = changed(
+        federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]
+    )
+    kept, _ = finished(tmp_path, config)
+    for each, rounds in ((phase_of(kept), PHASE), (kept, MAIN)):
+        cohorts = [(step, float(value)) for step, key, value in each.metrics() if key == "round/clients"]
+        assert cohorts == [(step, 1.0) for step in range(1, rounds + 1)]
+        assert steps(each, "val/auroc_macro") == {rounds}
