@@ -76,7 +76,7 @@ MUTANTS = (
            'derive_seed(self.seed, "phase", self.phase) if self.phase else self.seed', "self.seed",
            "experiment/test_phases.py"),
     Mutant("heads that nobody trains are handed on", "experiment/phases.py", "        if lost:", "        if False:",
-           "experiment/test_phases.py"),
+           "experiment/test_phase_settings.py"),
     Mutant("callbacks carry over what they counted", "experiment/run.py",
            "Callbacks(experiment.callbacks).load(fresh)", "...", "experiment/test_phases.py"),
     Mutant("a resume takes other data", "experiment/resumption.py", "check_same(run, experiment.fingerprints)", "...",
