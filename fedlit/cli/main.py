@@ -13,6 +13,7 @@ from rich.console import Console
 
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
+from fedlit.cli.shipped import with_shipped
 from fedlit.core.system.imports import uncollected
 from fedlit.core.system.output import lasting_output
 from fedlit.experiment.mistakes import explain
@@ -61,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.path.insert(0, os.getcwd())
     warnings.filterwarnings("ignore", module=r"(lightning|torchmetrics|jsonargparse).*")
     warnings.showwarning = _show_warning
-    argv = sys.argv[1:] if argv is None else argv
+    argv = with_shipped(sys.argv[1:] if argv is None else argv)
     _greet(argv)
     try:
         with uncollected():

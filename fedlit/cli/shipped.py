@@ -1,0 +1,38 @@
+"""The YAML files that come with fedlit, which a command finds from any folder."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+
+
+def folder() -> Path:
+    """Return the folder of these files: in the package if it was installed from a wheel, else in the source tree."""
+    installed = PACKAGE / "configs"
+    return installed if installed.is_dir() else PACKAGE.parent / "configs"
+
+
+def with_shipped(argv: Sequence[str]) -> list[str]:
+    """Return a command line in which ``--config`` names files that exist.
+
+    A local file wins over one of fedlit's, whose name may begin with ``configs/`` as in the source tree.
+    """
+    return list(_found(argv))
+
+
+def _found(argv: Sequence[str]) -> Iterator[str]:
+    before = ""
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if before in ("-c", "--config"):
+            yield _place(word)
+        elif equals and flag in ("-c", "--config"):
+            yield f"{flag}={_place(value)}"
+        else:
+            yield word
+        before = word
+
+
+def _place(name: str) -> str:
+    shipped = folder() / name.removeprefix("configs/")
+    return str(shipped) if name and not Path(name).exists() and shipped.is_file() else name

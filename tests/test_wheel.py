@@ -1,0 +1,68 @@
+"""The wheel: what is installed from it works in an empty folder, with the configurations that it brings along."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from shutil import copy, copytree
+
+import pytest
+
+from fedlit.cli.shipped import with_shipped
+
+ROOT = Path(__file__).parents[1]
+FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """A folder with the content of the wheel, as pip leaves it."""
+    source, built, site = (tmp_path_factory.mktemp(name) for name in ("source", "built", "site"))
+    for name in FILES:
+        copy(ROOT / name, source)
+    for name in ("fedlit", "configs"):
+        copytree(ROOT / name, source / name)
+    build = f"from setuptools.build_meta import build_wheel; build_wheel({str(built)!r})"
+    done = subprocess.run([sys.executable, "-c", build], cwd=source, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = built.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(site)
+    return site
+
+
+def called(installed: Path, here: Path, line: str) -> str:
+    """What a command of the installed package prints, in a folder without its source."""
+    environment = os.environ | {"PYTHONPATH": str(installed), "PYTHONWARNINGS": "ignore"}
+    origin = "import fedlit, sys; sys.exit(not fedlit.__file__.startswith(sys.argv[1]))"
+    assert not subprocess.call([sys.executable, "-c", origin, str(installed)], cwd=here, env=environment)
+    command = [sys.executable, "-m", "fedlit", *line.split()]
+    done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "printed"),
+    [
+        ("fit -c quickstart.yaml --fast_dev_run true --data.images 60 --data.image_size 32 --model.backbone small_cnn",
+         "fedlit 0.1.0"),
+        ("sweep --config=configs/sweeps/compare.yaml --dry_run true", "scaffold"),
+        ("reproduce fdam-table6 --dry_run true", "runs"),
+    ],
+    ids=["fit", "sweep", "reproduce"],
+)  # fmt: skip
+def test_a_command_works_in_an_empty_folder(installed, tmp_path, line, printed):
+    assert printed in called(installed, tmp_path, line)
+
+
+def test_a_local_file_wins(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shipped = str(ROOT / "configs/quickstart.yaml")
+    assert with_shipped(["fit", "-c", "quickstart.yaml"])[2] == shipped
+    assert with_shipped(["fit", "--config=configs/quickstart.yaml"])[1] == f"--config={shipped}"
+    Path("quickstart.yaml").touch()
+    assert with_shipped(["fit", "--config", "quickstart.yaml"])[2] == "quickstart.yaml"
+    unknown = ["fit", "quickstart.yaml", "-c", "nowhere.yaml", "--name", "tune.yaml", "-c"]
+    assert with_shipped(unknown) == unknown
