@@ -11,8 +11,25 @@ from pydantic_core.core_schema import no_info_after_validator_function
 from fedlit.core.errors import ConfigError, FedlitError
 
 
+class Range:
+    """Values that an annotation allows, which pydantic checks after their type."""
+
+    def fault(self, value: Any) -> str:
+        """Return what was expected if a value is another, else ""."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Let pydantic check the range after the type."""
+        return no_info_after_validator_function(self._inside, handler(source))
+
+    def _inside(self, value: Any) -> Any:
+        if expected := self.fault(value):
+            raise ValueError(expected)
+        return value
+
+
 @dataclass(frozen=True)
-class Within:
+class Within(Range):
     """Interval of a number, as metadata of an annotation: ``Annotated[float, Within("(0, 1]")]``.
 
     Args:
@@ -46,15 +63,6 @@ class Within:
         """Refuse a number outside of the interval; ``where`` begins the message."""
         if expected := self.fault(value):
             raise mistake(f"{where}: expected {expected}, found {value}{self.advice}")
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Let pydantic check the interval after the type."""
-        return no_info_after_validator_function(self._inside, handler(source))
-
-    def _inside(self, value: Any) -> Any:
-        if value not in self:
-            raise ValueError(self.text(value))
-        return value
 
     def __repr__(self) -> str:
         """Return the form in which ``--help`` shows the range."""

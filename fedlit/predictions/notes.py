@@ -1,11 +1,10 @@
 """The metadata (notes) of an exported file: read, checked, and turned into a model of known code only."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import torch
 from lightning.pytorch import LightningModule
@@ -13,8 +12,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import NonNegativeInt, Within
 from fedlit.core.system import documents
-from fedlit.core.system.argument_types import fits
 from fedlit.core.system.typed import Mistyped, Table, built, class_paths
 
 PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
@@ -25,22 +24,19 @@ AGAIN = "export the model again"
 PLAIN = ("fedlit", "model", "config", "client")
 """Names of the notes that are plain text; the others are JSON."""
 
-KINDS: dict[str, tuple[str, Any]] = {
-    "round": ("a number of rounds of at least 0", lambda value, _: fits(value, int) and value >= 0),
-    "classes": ("a list of different names", lambda value, _: fits(value, list[str]) and len({*value}) == len(value)),
-    "learned": (
-        "a list with true or false for each class",
-        lambda value, notes: fits(value, list[bool]) and len(value) == len(notes["classes"]),
-    ),
-    "exclusive": ("true or false", lambda value, _: fits(value, bool)),
-    "image_size": ("a number of pixels from 8 to 16384", lambda value, _: fits(value, int) and 8 <= value <= 16384),
-    "channels": ("1 or 3", lambda value, _: value in (1, 3)),
-    "resize": ("squeeze or pad", lambda value, _: value in ("squeeze", "pad")),
-    "in_chans": ("a number of channels", lambda value, _: fits(value, int) and 1 <= value <= 64),
-    "mean": ("a number for each channel", lambda value, _: _numbers(value)),
-    "std": ("a number above 0 for each channel", lambda value, _: _numbers(value) and min(value) > 0),
+KINDS: dict[str, Any] = {
+    "round": NonNegativeInt,
+    "classes": list[str],
+    "learned": list[bool],
+    "exclusive": bool,
+    "image_size": Annotated[int, Within("[8, 16384]")],
+    "channels": Literal[1, 3],
+    "resize": Literal["squeeze", "pad"],
+    "in_chans": Annotated[int, Within("[1, 64]")],
+    "mean": list[Annotated[float, Within("(-1e6, 1e6)")]],
+    "std": list[Annotated[float, Within("(0, 1e6)")]],
 }
-"""Expected content of each note, as text and as a test of the value and all notes."""
+"""Expected type and range of each note."""
 
 OPTIONAL = ("round", "exclusive", "resize", "image_size", "channels", "in_chans", "mean", "std")
 
@@ -63,26 +59,28 @@ def read_notes(file: Path, texts: Mapping[str, str]) -> dict[str, Any]:
             notes[name] = text if name in PLAIN else documents.parse_json(text)
         except ValueError as error:
             raise ConfigError(f"{file}: note {name!r}: expected JSON, found other text ({error}); {AGAIN}") from error
-    for name in ("classes", *KINDS):
-        _check_note(file, name, notes)
+    for name, kind in KINDS.items():
+        if name in notes or name not in OPTIONAL:
+            notes[name] = _note(file, name, kind, notes)
+    if len({*notes["classes"]}) < len(notes["classes"]):
+        raise ConfigError(f"{file}: 'classes': expected different names, found {notes['classes']}; {AGAIN}")
     here, missing = ([name for name in TOGETHER if (name in notes) is present] for present in (True, False))
     if here and missing:
         raise ConfigError(f"{file}: expected {missing[0]!r} with {here[0]!r}, found only the latter; {AGAIN}")
-    for name in ("mean", "std"):
-        if name in notes and len(notes[name]) != notes["in_chans"]:
-            raise ConfigError(
-                f"{file}: note {name!r}: expected {notes['in_chans']} numbers (in_chans), found "
-                f"{len(notes[name])}; {AGAIN}"
-            )
+    channels = notes.get("in_chans")
+    for name, like in (("learned", len(notes["classes"])), ("mean", channels), ("std", channels)):
+        if name in notes and len(notes[name]) != like:
+            raise ConfigError(f"{file}: {name!r}: expected {like} values, found {len(notes[name])}; {AGAIN}")
     return notes
 
 
-def _check_note(file: Path, name: str, notes: Mapping[str, Any]) -> None:
-    expected, fits = KINDS[name]
-    if name not in notes or not fits(notes[name], notes):
-        found = json.dumps(notes[name])[:80] if name in notes else "nothing"
-        if name in notes or name not in OPTIONAL:
-            raise ConfigError(f"{file}: {name!r}: expected {expected}, found {found}; {AGAIN}")
+def _note(file: Path, name: str, kind: Any, notes: Mapping[str, Any]) -> Any:
+    if name not in notes:
+        raise ConfigError(f"{file}: {name!r}: expected this note, found nothing; {AGAIN}")
+    try:
+        return built(kind, notes[name], repr(name))
+    except Mistyped as error:
+        raise ConfigError(f"{file}: {error}; {AGAIN}") from error
 
 
 def recipe(file: Path, notes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
@@ -130,7 +128,7 @@ def known_module(file: Path, model: Mapping[str, Any], classes: Sequence[str]) -
             f"{file}: expected classes of fedlit, torch.nn and torch.optim only, found {', '.join(foreign)}. {advice}"
         )
     try:
-        model = without_start(known_classes().get(model["class_path"], LightningModule, "model"), model)
+        model = without_start(known_classes().get(model["class_path"], LightningModule, "model: "), model)
         model["init_args"]["classes"] = list(classes)
         with torch.random.fork_rng(devices=[]):
             return built(LightningModule, model, "model", known_classes())
@@ -154,7 +152,3 @@ def known_classes() -> Table:
             if isinstance(cls, type) and issubclass(cls, (nn.Module, Optimizer)):
                 table |= dict.fromkeys((f"{home.__name__}.{name}", f"{cls.__module__}.{cls.__qualname__}"), cls)
     return Table(table, (Optimizer, LightningModule, nn.Module))
-
-
-def _numbers(value: object) -> bool:
-    return fits(value, list[float]) and len(value) > 0 and all(abs(each) < 1e6 for each in value)

@@ -19,7 +19,7 @@ import numpy as np
 from fedlit.core.errors import FedlitError
 from fedlit.core.system.documents import parse_json
 from fedlit.core.system.typed import Mistyped, built, made
-from fedlit.sites.ranges import Head, faults
+from fedlit.sites.ranges import Head
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,9 +69,7 @@ class Header:
             shapes = built(dict[str, tuple[int, ...]], entries["shapes"], "shapes")
             listed = built(list[tuple[str, Literal[DTYPES], int]], entries["vectors"], "vectors")
             content = _numbers(built(dict[str, Any], entries["content"], "content"))
-            words = [built(str, entries[key], key) for key in ("verb", "sha256", "ledger")]
-            if odd := faults(Head, words[2], "ledger"):
-                raise ValueError(odd[0])
+            words = [built(kind, entries[key], key) for key, kind in (("verb", str), ("sha256", str), ("ledger", Head))]
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InvalidMessageError(
                 f"the header of a message cannot be read: {type(error).__name__} {error}"
@@ -149,12 +147,9 @@ class Envelope:
             odd = sorted(wanted ^ self.content.keys())
             raise InvalidMessageError(f"a message {self.verb!r}: missing or unknown fields: {', '.join(odd)}")
         try:
-            message = made(kind, self.content, self.verb)
+            return made(kind, self.content, self.verb)
         except Mistyped as error:
-            raise InvalidMessageError(f"a message {self.verb!r} has a field of the wrong type: {error}") from error
-        if odd := faults(kind, message):
-            raise InvalidMessageError(f"a message {self.verb!r} has a value out of range: {odd[0]}")
-        return message
+            raise InvalidMessageError(f"a message {self.verb!r} has a value that does not fit: {error}") from error
 
     def tensors(self) -> "dict[str, Tensor]":
         """Return the arrays as tensors, in their original shapes."""

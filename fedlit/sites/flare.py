@@ -27,13 +27,10 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.typed import built
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
-from fedlit.sites.json_only import read_json_only
 from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
 from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedError
-
-read_json_only()  # the server imports this module at its start, for `Door`
 
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
 """The files with the rules of a site and of a server, in their folders ``local``."""

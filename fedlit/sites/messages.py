@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from fedlit.core.ranges import Within
-from fedlit.core.system.typed import AnyFloat
-from fedlit.sites.ranges import Count, Head, Loss, Matching, Moment, Prose, Rate, Text
+from fedlit.sites.ranges import AnyFloat, Count, Head, Loss, Matching, Moment, Prose, Rate, Text
 
 VERBS = ("hello", "prepare", "start", "train", "measure", "evaluate", "model", "end")
 """Verbs that a site answers."""

@@ -119,7 +119,7 @@ def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table)
     """
     if not isinstance(model.get("class_path"), str):
         raise Mistyped("model: expected a class_path")
-    cls, options = table.get(model["class_path"], LightningModule, "model"), dict(model.get("init_args") or {})
+    cls, options = table.get(model["class_path"], LightningModule, "model: "), dict(model.get("init_args") or {})
     if "classes" in signature(cls).parameters:
         options["classes"] = list(classes)
     return {**model, "init_args": options}

@@ -19,7 +19,7 @@ from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, SiteInfo, check_run, new_run, printable
-from fedlit.sites.ranges import Head, faults
+from fedlit.sites.ranges import HEAD
 from fedlit.sites.transport import NoReply, Transport
 
 FILE = "sites.json"
@@ -158,7 +158,7 @@ class Ledgers:
     def _read(self) -> dict[str, str]:
         with suppress(OSError, ValueError, AttributeError):
             heads = documents.parse_json(self.file.read_text()) if self.file else {}
-            return {str(site): head for site, head in heads.items() if not faults(Head, str(head))}
+            return {str(site): head for site, head in heads.items() if not HEAD.fault(str(head))}
         return {}
 
 

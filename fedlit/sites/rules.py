@@ -12,6 +12,9 @@ CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 DOOR = "fedlit.sites.flare.Door"
 """Component of the server that refuses certificates by the server's own file; no job can name it."""
 
+APPS = "fedlit.sites.jobs.Apps"
+"""Component of the server and of sites that accepts only jobs that fedlit writes."""
+
 SILENT = 25
 """Seconds without a heartbeat after which a site counts as gone; sites send one every ten seconds."""
 
@@ -29,7 +32,7 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
     server = {"admin_storage": "transfer", "max_num_clients": 100, "heart_beat_timeout": SILENT, "admin_timeout": 10.0}
     manager, jobs = "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", str(storage / "jobs")
     return {
-        RESOURCES: _classes()
+        RESOURCES: _classes(server=True)
         | {
             "servers": [server],
             "snapshot_persistor": {
@@ -57,7 +60,7 @@ def site_rules() -> dict[str, dict[str, Any]]:
     manager = f"{_NVFLARE}.resource_managers.gpu_resource_manager.GPUResourceManager"
     consumer = f"{_NVFLARE}.resource_consumers.gpu_resource_consumer.GPUResourceConsumer"
     return {
-        RESOURCES: _classes()
+        RESOURCES: _classes(server=False)
         | {
             "allow_log_streaming": False,
             "client": {"retry_timeout": 30},
@@ -88,8 +91,9 @@ def authorization() -> dict[str, Any]:
     return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}
 
 
-def _classes() -> dict[str, Any]:
-    return {"format_version": 2, "class_list_enforcement_mode": "enforce", "class_allow_list": list(CLASSES)}
+def _classes(server: bool) -> dict[str, Any]:
+    allowed = {"class_list_enforcement_mode": "enforce", "class_allow_list": list(CLASSES)}
+    return {"format_version": 2, "app_validator": {"path": APPS, "args": {"server": server}}} | allowed
 
 
 def _storage(args: dict[str, str]) -> dict[str, Any]:

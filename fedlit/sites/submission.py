@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
@@ -24,6 +25,22 @@ POLL = 0.05
 
 GRACE = {"dead_client_grace_period": 5.0, "dead_client_check_lead_time": 5.0}
 """Seconds for which a site that was reported dead may come back, and for which NVFlare does not check a new task."""
+
+SERVER_APP = ("config/config_fed_server.json", f"config/{CONFIG}")
+SITE_APP = ("config/config_fed_client.json",)
+"""Files of a job for the server and for a site; NVFlare reads the first of each."""
+
+JOB_FILES = ("meta.json", *(f"app_server/{name}" for name in SERVER_APP), f"app_site/{SITE_APP[0]}")
+"""Files of a job."""
+
+NOTHING = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
+SITE = NOTHING | {"executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}]}
+"""What NVFlare reads at a site: the same in every job."""
+
+META = {"name": JOB, "resource_spec": {}}
+"""The part of a job's description that is the same in every job."""
+
+ANEW = "install the same fedlit as there, and submit with `fedlit fit --sites`"
 
 
 @dataclass(frozen=True)
@@ -90,21 +107,54 @@ class Lead:
 def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:
     """Write the folder of a job, with configuration and no code; the configuration names a run without an id."""
     rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
-    both = {"format_version": 2, "components": [], "task_data_filters": [], "task_result_filters": []}
-    server = both | GRACE | {
-        "server": {"heart_beat_timeout": SILENT, "task_request_interval": POLL},
-        "workflows": [{"id": TASK, "path": CLASSES[0], "args": rounds}],
-    }  # fmt: skip
-    site = both | {"executors": [{"tasks": [TASK], "executor": {"path": CLASSES[1], "args": {}}}]}
-    meta = {"name": JOB, "resource_spec": {}, "min_clients": len(sites), "mandatory_clients": list(sites)}
+    meta = META | {"min_clients": len(sites), "mandatory_clients": list(sites)}
     meta["deploy_map"] = {"app_server": ["server"], "app_site": list(sites)}
-    files = {
-        "meta.json": json.dumps(meta, indent=2),
-        "app_server/config/config_fed_server.json": json.dumps(server, indent=2),
-        f"app_server/config/{CONFIG}": submission.config,
-        "app_site/config/config_fed_client.json": json.dumps(site, indent=2),
-    }
-    for name, text in files.items():
+    texts = (json.dumps(meta, indent=2), json.dumps(_server(rounds), indent=2), submission.config, json.dumps(SITE))
+    for name, text in zip(JOB_FILES, texts, strict=True):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
+
+
+def _server(rounds: object) -> dict[str, Any]:
+    """Return what NVFlare reads at the server, with the arguments of ``Rounds``."""
+    settings = {"heart_beat_timeout": SILENT, "task_request_interval": POLL}
+    return NOTHING | GRACE | {"server": settings, "workflows": [{"id": TASK, "path": CLASSES[0], "args": rounds}]}
+
+
+def check_meta(found: object) -> None:
+    """Check that a job's description has only the keys that ``write_job`` writes.
+
+    Raises:
+        ConfigError: If it has others.
+    """
+    keys = {*META, "min_clients", "mandatory_clients", "deploy_map"}
+    if not isinstance(found, dict) or found.keys() != keys or {key: found[key] for key in META} != META:
+        raise ConfigError(f"meta.json: expected the keys {', '.join(sorted(keys))} as fedlit writes them; {ANEW}")
+
+
+def check_site(found: object) -> None:
+    """Check that what NVFlare reads at a site is what ``write_job`` writes.
+
+    Raises:
+        ConfigError: If it is anything else.
+    """
+    if found != SITE:
+        raise ConfigError(f"config_fed_client.json: expected what fedlit writes, found something else; {ANEW}")
+
+
+def check_server(found: object) -> None:
+    """Check that what NVFlare reads at the server is what ``write_job`` writes, without names that NVFlare replaces.
+
+    Raises:
+        ConfigError: If it is anything else.
+    """
+    try:
+        rounds = found["workflows"][0]["args"]
+        names = [rounds["run"], rounds["name"], *rounds["sites"], *rounds["fresh"]]
+    except (TypeError, KeyError, IndexError):
+        names = []
+    if not names or found != _server(rounds) or rounds.keys() != {"run", "name", "sites", "fresh"}:
+        raise ConfigError(f"config_fed_server.json: expected what fedlit writes, found something else; {ANEW}")
+    if wrong := [name for name in names if not isinstance(name, str) or re.search(r"[{}$]", name)]:
+        raise ConfigError(f"config_fed_server.json: expected names without {{, }} and $, found {wrong[0]!r}")

@@ -49,7 +49,7 @@ MUTANTS = (
            "hostile/test_plain_loop.py"),
     Mutant("a correction is made on the CPU", "core/local_model.py", "Correction(self.layout, self.flat.w.device)",
            'Correction(self.layout, torch.device("cpu"))', "core/test_other_device.py"),
-    Mutant("a constructor takes any number", "core/ranges.py", "            raise ValueError(self.text(value))",
+    Mutant("a constructor takes any number", "core/ranges.py", "            raise ValueError(expected)",
            "            ...", "aggregators/test_every_aggregator.py"),
     Mutant("the probe runs no plain loop", "federation/examinations/probe.py", "if objective_of(module) is None and",
            "if False and", "hostile/test_plain_loop.py"),

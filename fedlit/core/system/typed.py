@@ -1,4 +1,4 @@
-"""Values out of JSON, checked against a constructor's declared types; classes come from a table, never by import.
+"""Values out of JSON, checked by pydantic against declared types; classes come from a table, never by import.
 
 Everything that crosses a boundary is built here: the fields of every message, and the model, algorithms and schedule of
 a configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.table`); no string is ever
@@ -7,19 +7,41 @@ imported.
 
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
-from functools import partial
+from functools import cache, partial, reduce
+from operator import or_
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from pydantic import (
+    AllowInfNan,
+    BeforeValidator,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, core_schema
+
 from fedlit.core.errors import FedlitError
+from fedlit.core.ranges import Within
 
-LARGEST = 2**63
-"""Upper bound of whole numbers."""
+STRICT = ConfigDict(strict=True, allow_inf_nan=False, arbitrary_types_allowed=True)
 
-AnyFloat = Annotated[float, "also NaN and infinity"]
-"""A number that may be NaN or infinite, such as a mean loss that was never logged; all others are finite."""
+BOUNDED = {int: Annotated[int, Within(f"(-{2**63}, {2**63})")], float: Annotated[float, Within("(-1e150, 1e150)")]}
+"""Numbers that fit into 64 bits, also where they are summed up."""
+
+EXPECTED = {
+    "int_type": "a whole number", "float_type": "a number", "finite_number": "a finite number",
+    "string_type": "a text", "bool_type": "true or false", "none_required": "null", "list_type": "a list",
+    "tuple_type": "a list", "dict_type": "a map", "is_instance_of": "no path, which is never sent",
+}  # fmt: skip
+"""What was expected, by pydantic's types of errors."""
 
 SPEC = {"class_path", "init_args", "dict_kwargs"}
 """Keys of a value that names a class; the last one holds arguments of a constructor that takes any."""
@@ -43,17 +65,17 @@ class Table:
     classes: Mapping[str, type]
     bases: tuple[type, ...] = ()
 
-    def get(self, name: str, kind: type, where: str) -> type:
-        """Return a class for a place.
+    def get(self, name: str, kind: type, where: str = "") -> type:
+        """Return a class for a place; ``where`` begins the message.
 
         Raises:
             Mistyped: It is not in the table, or of another kind than the place takes.
         """
         cls = self.classes.get(name)
         if cls is None:
-            raise Mistyped(f"{where}: {_shown(name)} is not in the table of classes")
+            raise Mistyped(f"{where}{_shown(name)} is not in the table of classes")
         if not issubclass(cls, kind) or self._base(cls) is not self._base(kind):
-            raise Mistyped(f"{where}: expected a {kind.__name__}, found {_shown(name)}")
+            raise Mistyped(f"{where}expected a {kind.__name__}, found {_shown(name)}")
         return cls
 
     def _base(self, cls: type) -> type | None:
@@ -78,51 +100,8 @@ def built(kind: Any, value: Any, where: str = "", table: Table = NO_CLASSES) -> 
     Raises:
         Mistyped: It is of another type, or names a class that is not in the table or does not belong there.
     """
-    origin = get_origin(kind)
-    if kind is Any or kind is inspect.Parameter.empty or isinstance(kind, str | TypeVar):
-        return _plain(value, where)
-    if kind == AnyFloat and isinstance(value, float):
-        return value
-    if origin is Annotated:
-        return built(get_args(kind)[0], value, where, table)
-    if origin in (Union, types.UnionType):
-        return _one_of(get_args(kind), value, where, table)
-    if origin is Literal:
-        if not any(type(value) is type(each) and value == each for each in get_args(kind)):
-            raise Mistyped(f"{where}: expected one of {', '.join(map(str, get_args(kind)))}, found {_shown(value)}")
-        return value
-    if origin is tuple and get_args(kind)[-1:] != (Ellipsis,):
-        parts = _sequence(value, where)
-        if len(parts) != len(get_args(kind)):
-            raise Mistyped(f"{where}: expected {len(get_args(kind))} values, found {len(parts)}")
-        return tuple(
-            built(k, part, f"{where}.{i}", table) for i, (k, part) in enumerate(zip(get_args(kind), parts, strict=True))
-        )
-    if origin in (list, tuple, Sequence, Iterable, Collection):
-        items = [
-            built(get_args(kind)[0], part, f"{where}.{i}", table) for i, part in enumerate(_sequence(value, where))
-        ]
-        return tuple(items) if origin is tuple else items
-    if origin in (dict, Mapping):
-        if not isinstance(value, dict):
-            raise Mistyped(f"{where}: expected a map, found {_shown(value)}")
-        return {key: built(get_args(kind)[1], part, f"{where}.{key}", table) for key, part in value.items()}
-    if origin is Callable:
-        return _factory(get_args(kind), value, where, table)
-    if kind in (None, type(None), bool, int, float, str):
-        return _simple(kind, value, where)
-    if kind in (list, tuple, dict):
-        return _plain(value, where)
-    if not isinstance(kind, type):
-        raise Mistyped(f"{where}: no value in a message can be a {kind}")
-    if is_dataclass(kind) and not (isinstance(value, dict) and "class_path" in value):
-        return made(kind, value, where, table)
-    if issubclass(kind, Path):
-        if isinstance(value, Path):  # the receiver's own, because JSON has no paths
-            return value
-        raise Mistyped(f"{where}: expected no path, which is never sent, found {_shown(value)}")
-    cls, arguments = _entry(kind, value, where, table)
-    return made(cls, arguments, where, table)
+    with _at(where):
+        return _adapter(kind).validate_python(value, context=table)
 
 
 def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO_CLASSES) -> Kind:
@@ -131,11 +110,8 @@ def made(cls: Callable[..., Kind], arguments: Any, where: str, table: Table = NO
     Raises:
         Mistyped: An argument is unknown, missing or of another type, or the class refuses it.
     """
-    values = _arguments(cls, arguments, where, table)
-    try:
-        return cls(**values)
-    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError, RuntimeError) as error:
-        raise Mistyped(f"{where}: {str(error) or type(error).__name__}") from error
+    with _at(where):
+        return _called(cls, arguments, table)
 
 
 def class_paths(value: Any) -> list[str]:
@@ -148,26 +124,80 @@ def class_paths(value: Any) -> list[str]:
     return list(dict.fromkeys(paths))
 
 
-def _arguments(cls: Any, arguments: Any, where: str, table: Table, skipped: int = 0) -> dict[str, Any]:
-    if not isinstance(arguments, dict):
-        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
-    kinds = inspect.Parameter
-    parameters = [
-        p for p in list(inspect.signature(cls).parameters.values())[skipped:] if p.kind != kinds.VAR_POSITIONAL
-    ]
-    named = {p.name: p for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)}
-    open_ended = any(p.kind == kinds.VAR_KEYWORD for p in parameters)
-    hints = _hints(cls)
-    unknown = [name for name in arguments if name not in named and not open_ended]
-    if unknown:
-        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} has no {_shown(unknown[0])}")
-    needed = [name for name, p in named.items() if p.default is kinds.empty and name not in arguments]
-    if needed:
-        raise Mistyped(f"{where}: {getattr(cls, '__name__', cls)} needs {needed[0]!r}")
-    return {
-        name: built(hints.get(name, Any) if name in named else Any, value, f"{where}.{name}" if where else name, table)
-        for name, value in arguments.items()
-    }
+@cache
+def _adapter(kind: Any) -> TypeAdapter:
+    return TypeAdapter(_of_json(kind), config=STRICT)
+
+
+def _of_json(kind: Any) -> Any:
+    """Return what pydantic reads in the place of a declared type, where JSON has no such type or a wider one."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind in (Any, inspect.Parameter.empty) or isinstance(kind, str | TypeVar):
+        return Annotated[Any, PlainValidator(_plain)]
+    if origin is Annotated:
+        unbounded = any(isinstance(each, AllowInfNan) for each in inner[1:])
+        return kind if unbounded else Annotated[(_of_json(inner[0]), *inner[1:])]
+    if origin in (Union, types.UnionType):
+        some = [_of_json(each) for each in inner if each is not types.NoneType]
+        value = Annotated[Any, _OneOf(tuple(some))] if len(some) > 1 else some[0]
+        return value | None if types.NoneType in inner else value
+    if origin is tuple or kind is tuple:
+        parts = [each if each is Ellipsis else _of_json(each) for each in inner or (Any, ...)]
+        return Annotated[tuple[tuple(parts)], Strict(False)]
+    if origin in (list, Sequence, Iterable, Collection) or kind is list:
+        return list[_of_json((inner or (Any,))[0])]
+    if origin in (dict, Mapping) or kind is dict:
+        keys, values = inner or (str, Any)
+        return dict[_of_json(keys), _of_json(values)]
+    if origin is Callable:
+        return Annotated[Any, PlainValidator(partial(_factory, inner[1]))]
+    if origin is Literal:  # pydantic alone takes true for 1
+        return Annotated[kind, BeforeValidator(_adapter(reduce(or_, map(type, inner))).validate_python)]
+    if kind in (None, types.NoneType, bool, str, *BOUNDED, Path):
+        return BOUNDED.get(kind, kind)
+    return Annotated[Any, PlainValidator(partial(_instance, kind))]
+
+
+@dataclass(frozen=True)
+class _OneOf:
+    """Types of which the first one that fits is taken; one sentence if none does."""
+
+    kinds: tuple[Any, ...]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.union_schema(
+            [handler.generate_schema(each) for each in self.kinds], mode="left_to_right",
+            custom_error_type="no_type", custom_error_message="a value of one of the declared types",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Arguments:
+    """Arguments of a class or function by name, except the first ones that are skipped."""
+
+    cls: Callable
+    skipped: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        kinds, hints = inspect.Parameter, _hints(self.cls)
+        parameters = list(inspect.signature(self.cls).parameters.values())[self.skipped :]
+        fields = {
+            p.name: core_schema.typed_dict_field(
+                handler.generate_schema(_of_json(hints.get(p.name, Any))), required=p.default is kinds.empty
+            )
+            for p in parameters
+            if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)
+        }
+        extra = {"extra_behavior": "forbid"}
+        if any(p.kind == kinds.VAR_KEYWORD for p in parameters):
+            extra = {"extra_behavior": "allow", "extras_schema": handler.generate_schema(_of_json(Any))}
+        strict = core_schema.CoreConfig(strict=True, allow_inf_nan=False)  # STRICT does not reach inside
+        return core_schema.typed_dict_schema(fields, config=strict, **extra)
+
+
+@cache
+def _arguments(cls: Callable, skipped: int = 0) -> TypeAdapter:
+    return TypeAdapter(Annotated[dict, _Arguments(cls, skipped)], config=STRICT)
 
 
 def _hints(cls: Any) -> dict[str, Any]:
@@ -178,63 +208,65 @@ def _hints(cls: Any) -> dict[str, Any]:
         return {}
 
 
-def _one_of(kinds: Sequence[Any], value: Any, where: str, table: Table) -> Any:
-    problems = []
-    for kind in kinds:
-        try:
-            return built(kind, value, where, table)
-        except Mistyped as error:
-            if kind is not type(None):
-                problems.append(str(error))
-    raise Mistyped(problems[0] if len(problems) == 1 else f"{where}: no type fits {_shown(value)}")
+def _called(cls: Callable[..., Kind], arguments: Any, table: Table) -> Kind:
+    values = _arguments(cls).validate_python(arguments, context=table)
+    try:
+        return cls(**values)
+    except (TypeError, ValueError, ArithmeticError, AttributeError, KeyError, RuntimeError) as error:
+        raise Mistyped(str(error) or type(error).__name__) from error
 
 
-def _factory(signature: Sequence[Any], value: Any, where: str, table: Table) -> Callable[..., Any]:
+def _instance(kind: type, value: Any, info: ValidationInfo) -> Any:
+    if is_dataclass(kind) and not (isinstance(value, dict) and "class_path" in value):
+        return _called(kind, value, info.context)
+    return _called(*_entry(kind, value, info.context), info.context)
+
+
+def _factory(kind: Any, value: Any, info: ValidationInfo) -> Callable[..., Any]:
     """Return a class with all of its arguments but the first, such as an optimizer without its parameters."""
-    wanted = signature[1]
-    if not isinstance(wanted, type):
-        raise Mistyped(f"{where}: no value in a message can be a {wanted}")
-    cls, arguments = _entry(wanted, value, where, table)
-    return partial(cls, **_arguments(cls, arguments, where, table, skipped=1))
+    cls, arguments = _entry(kind, value, info.context)
+    return partial(cls, **_arguments(cls, 1).validate_python(arguments, context=info.context))
 
 
-def _entry(kind: type, value: Any, where: str, table: Table) -> tuple[type, Any]:
+def _entry(kind: Any, value: Any, table: Table) -> tuple[type, Any]:
+    if not isinstance(kind, type):
+        raise Mistyped(f"no value in a message can be a {kind}")
     if not isinstance(value, dict) or not isinstance(value.get("class_path"), str) or not value.keys() <= SPEC:
-        raise Mistyped(f"{where}: expected class_path (and init_args) of a {kind.__name__}, found {_shown(value)}")
+        raise Mistyped(f"expected class_path (and init_args) of a {kind.__name__}, found {_shown(value)}")
     arguments = [value.get(key) or {} for key in ("init_args", "dict_kwargs")]
     if not all(isinstance(each, dict) for each in arguments):
-        raise Mistyped(f"{where}: expected arguments by name, found {_shown(arguments)}")
-    return table.get(value["class_path"], kind, where), arguments[0] | arguments[1]
+        raise Mistyped(f"expected arguments by name, found {_shown(arguments)}")
+    return table.get(value["class_path"], kind), arguments[0] | arguments[1]
 
 
-def _simple(kind: Any, value: Any, where: str) -> Any:
-    if kind in (None, type(None)):
-        fits = value is None
-    elif kind is float:
-        fits = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST**8
-        value = float(value) if fits else value
-    else:
-        fits = type(value) is kind and (kind is not int or abs(value) < LARGEST)
-    if not fits:
-        raise Mistyped(f"{where}: expected {getattr(kind, '__name__', 'null')}, found {_shown(value)}")
-    return value
+def _plain(value: Any) -> Any:
+    """Return a value without objects: numbers, texts, lists and maps of them."""
+    if type(value) not in (types.NoneType, bool, int, float, str, list, dict):
+        raise Mistyped(f"expected a number, a text, a list or a map, found {_shown(value)}")
+    return _adapter(type(value)).validate_python(value)
 
 
-def _sequence(value: Any, where: str) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise Mistyped(f"{where}: expected a list, found {_shown(value)}")
-    return value
-
-
-def _plain(value: Any, where: str) -> Any:
-    """Return a value without objects: numbers, strings, lists and maps of them."""
-    if isinstance(value, dict):
-        return {key: _plain(part, f"{where}.{key}") for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(part, f"{where}.{i}") for i, part in enumerate(value)]
-    if value is None or isinstance(value, bool | str):
-        return value
-    return _simple(int if isinstance(value, int) else float, value, where)
+@contextmanager
+def _at(where: str) -> Iterator[None]:
+    """Turn a mistake into a sentence that names its place, which pydantic's error has as a list of keys."""
+    try:
+        yield
+    except Mistyped as error:
+        raise Mistyped(f"{where}: {error}".removeprefix(": ")) from error
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what, key, context = first["type"], first["loc"][-1:], first.get("ctx", {})
+        cause = context.get("error") or context.get("expected")
+        if what == "too_long":
+            cause = f"at most {context['max_length']} values"
+        lacks = {"extra_forbidden": "has no", "missing": "needs"}.get(what)
+        place = ".".join(map(str, [*[where] * bool(where), *first["loc"][: -1 if lacks else None]]))
+        if lacks:
+            missing = _shown(key[0]) if isinstance(key[0], str) else f"more than {key[0]} values"
+            raise Mistyped(f"{place} {lacks} {missing}".strip()) from error
+        expected = EXPECTED.get(what) or cause or first["msg"]
+        sentence = cause if isinstance(cause, Mistyped) else f"expected {expected}, found {_shown(first['input'])}"
+        raise Mistyped(f"{place.replace('.[key]', ': its keys')}: {sentence}".removeprefix(": ")) from error
 
 
 def _shown(value: Any) -> str:

@@ -108,7 +108,7 @@ def test_a_round_beyond_the_plan_is_not_asked_about(ready):
 @pytest.mark.parametrize("method", ["__init__", "training_step", "load_from_checkpoint", "state_dict"])
 def test_methods_are_of_a_closed_list(ready, method):
     asked = ready.task(Look(ready.client, "val", 0, method, None))
-    ready.refuses(ready.ask("evaluate", asked, ready.down()), "a field of the wrong type", "damaged")
+    ready.refuses(ready.ask("evaluate", asked, ready.down()), "a value that does not fit", "damaged")
 
 
 def test_rounds_count_over_all_runs_and_measuring_counts(attack):
@@ -142,7 +142,7 @@ def test_measuring_with_a_window_trains_nothing(ready):
     assert (ready.ledger()[-1]["steps"], ready.ledger()[-1]["examples"]) == (4, 64)  # what was read
     asked = {"index": 0, "cohort": [ready.client], "moments": True, "window": 1}
     task = vars(ready.task(Look(ready.client, "val", 0, "validation_step", None))) | {"asked": asked}
-    ready.refuses(ready.content("measure", task, ready.down()), "a field of the wrong type")
+    ready.refuses(ready.content("measure", task, ready.down()), "a value that does not fit")
 
 
 def test_measuring_looks_at_as_many_examples_as_training(attacked):

@@ -70,14 +70,14 @@ LIES = {
     "more steps": ("train", said(steps=10**9), "steps: expected 2, found 1000000000"),
     "more images": ("train", said(examples=10**9), "found 1000000000"),
     "time that runs backwards": ("train", said(seconds=-5.0), "report.seconds: expected a number in [0, 1e9]"),
-    "a report of text": ("train", said(loss="low"), "a field of the wrong type"),
+    "a report of text": ("train", said(loss="low"), "a value that does not fit"),
     "a measuring round of a vector more": (
         "measure", lambda r: replace(r, vectors=r.vectors | {"vectors/w": r.vectors["mask_weight"]}), "it sends 'w'"
     ),
     "an evaluation of more images": ("evaluate", said(examples=10**9), "an evaluation of 1000000000 images, expected"),
     "labels of 7": ("evaluate", array("labels", lambda v: v * 7), "expected labels 0, 1 and NaN"),
     "scores of other classes": ("evaluate", lambda r: replace(r, shapes={"scores": (-1,)}), ""),
-    "a kind that there is not": ("evaluate", said(kind="pickle"), "a field of the wrong type"),
+    "a kind that there is not": ("evaluate", said(kind="pickle"), "a value that does not fit"),
 }  # fmt: skip
 FAST = ("stats that are shorter", "a tiny mask weight", "rows of classes that it lacks", "labels of 7", "a vector more")
 
@@ -146,12 +146,12 @@ def test_a_client_that_claims_nearly_all_images_is_named(fit, sites):
     [
         ({"name": "site-1\x1b[2J"}, "clients.0.name: expected a printable text"),
         ({"train": -3}, "clients.0.train: expected a number in [0, 1e12], found -3"),
-        ({"train": 10**30}, "expected int, found 1000"),
+        ({"train": 10**30}, "train: expected a number in "),
         ({"counts": {"train": [[1], [2]]}}, "counts of 'train' that do not fit its classes"),
         ({"counts": {"train": [[99, 1, 1], [1, 1, 1]]}}, "99 positives and 1 negatives of 14 images"),
         ({"counts": {"train": [[None, 1, 1], [1, 1, 1]]}}, "None positives and 1 negatives"),
         ({"classes": ["x"]}, "labels 'x', which is not one of its classes"),
-        ({"surprise": 1}, "a field of the wrong type"),
+        ({"surprise": 1}, "a value that does not fit"),
     ],
 )
 def test_what_a_site_tells_of_itself_is_checked(fit, sites, changes, words):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from at_sites import Ended, lying, said
 
-from fedlit.core.system.typed import AnyFloat
+from fedlit.core.ranges import Range
 from fedlit.sites import messages
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.ranges import Range
+from fedlit.sites.ranges import AnyFloat
 
 ANSWERS = (
     messages.SiteInfo, messages.Prepared, messages.Started, messages.Sent, messages.Evaluated, messages.Failure,
