@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from rich.table import Table
 
 from fedlit.core.system.files import whole
+from fedlit.core.system.spreadsheets import inert
 from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
@@ -80,12 +81,7 @@ def write_csv(lines: Sequence[tuple[str, LedgerEntry]], file: Path) -> None:
             when = datetime.fromtimestamp(entry.time, timezone.utc).isoformat(timespec="seconds")
             held = vars(entry) | {"time": when, "bytes": entry.nbytes, "hash": head, "header": " ".join(entry.header)}
             held["arrays"] = " ".join(f"{name}[{size}]" for name, (_, size) in entry.arrays.items())
-            writer.writerow([_inert(held[column]) for column in COLUMNS])
-
-
-def _inert(cell: object) -> object:
-    """Escape a text that a spreadsheet would run as a formula: names of runs and leads come from outside."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+            writer.writerow([inert(held[column]) for column in COLUMNS])
 
 
 def _day(seconds: float) -> str:

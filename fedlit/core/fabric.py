@@ -112,7 +112,7 @@ def make_fabric(
     devices: int | list[int] = 1,
     num_nodes: int = 1,
     precision: str = "32-true",
-    benchmark: bool = False,
+    benchmark: bool | None = None,
 ) -> FederationFabric:
     """Make the fabric of a federation; several devices or nodes pin clients to ranks.
 
@@ -124,7 +124,7 @@ def make_fabric(
         num_nodes: Number of machines; start one ``torchrun`` or ``fabric run`` on each.
         precision: Precision of the arithmetic: ``32-true``, ``64-true`` or ``bf16-mixed``.
         benchmark: Whether cuDNN chooses its algorithms by their time, as the Trainer's ``benchmark``. This can be
-            faster on a GPU, but its results are not bit-identical from run to run.
+            faster on a GPU, but its results are not bit-identical from run to run. By default it does not.
 
     Raises:
         ConfigError: The machine lacks the device, no process is asked for, or the precision needs a loss scaler or

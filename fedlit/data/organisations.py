@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlit.core.errors import DataError
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes, letters
 from fedlit.data.partition import ByOrganisation, Partition
@@ -297,7 +298,7 @@ def save_classes(data: FederatedDataModule, path: Path) -> None:
             equal = len(set(labels.values())) == 1
             text = next(iter(labels.values())) if equal else "; ".join(f"{site}: {x}" for site, x in labels.items())
             rows.append((client, name, text))
-    pd.DataFrame(rows, columns=["client", "class", "label"]).to_csv(path, index=False)
+    write_csv(pd.DataFrame(rows, columns=["client", "class", "label"]), path)
 
 
 def _labels_of(source: FederatedDataModule, name: str) -> str:

@@ -1,5 +1,6 @@
 """Assembly of a session from its parts: clients, engine and initial state."""
 
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -9,7 +10,7 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.checkpoints.stored_states import SHARE, free_memory
 from fedlit.core.configured_optimizer import configured_optimizer
-from fedlit.core.errors import ConfigError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import client_mask, initial_client_state, reduced, state_of
@@ -73,6 +74,9 @@ def assemble(
     fabric.barrier()
     data.setup("fit")
     data.clients = {str(name): client for name, client in data.clients.items()}  # names may be NumPy texts
+    for kind, names in (("client", data.clients), ("class", data.classes)):
+        if wrong := [name for name in names if any(unicodedata.category(sign) == "Cc" for sign in name)]:
+            raise DataError(f"data: expected a {kind} without control characters in its name, found {wrong[0]!r}")
     everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
     if layout.classes and data.classes and layout.classes != tuple(data.classes):

@@ -11,6 +11,7 @@ from fedlit.core.governing import governed
 from fedlit.core.labels import labelled_classes
 from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.data.clients import group_counts
 from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning
@@ -188,10 +189,10 @@ def save_partition(session: Session, run: Run) -> None:
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
     partition_figure(positives, sizes, "Positive training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
-    counts.to_csv(run.directory / "labels.csv", index=False)
+    write_csv(counts, run.directory / "labels.csv")
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
     if len(groups := group_counts(session.data.clients.values(), session.data.test_sets)):
-        groups.to_csv(run.directory / "groups.csv", index=False)
+        write_csv(groups, run.directory / "groups.csv")
         listed.append("groups.csv")
     for name in ("partition.csv", "partition.png", "classes.csv", "labels.csv", *listed):
         run.artifact(run.directory / name)

@@ -12,6 +12,7 @@ import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.data.pictures.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.predictions.table import SCORE
@@ -105,7 +106,7 @@ def write_scores(file: Path, folder: Path, files: list[Path], scores: np.ndarray
     table = pd.DataFrame(scores, columns=[f"{SCORE}{name}" for name in classes])
     table.insert(0, "image", [path.relative_to(folder).as_posix() for path in files])
     with whole(file) as draft:
-        table.to_csv(draft, index=False)
+        write_csv(table, draft)
 
 
 def _download(model: str, uri: str, folder: str) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.ranges import Span, at_edge
 from fedlit.experiment.sweep import draws_of
@@ -101,7 +102,7 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
         "finals": finals,
     }
     for name, table in tables.items():
-        table.to_csv(folder / f"{name}.csv", index=False)
+        write_csv(table, folder / f"{name}.csv")
     text = "\n".join(_page(tuning, tuned, finals, costs, curves))
     (folder / "report.md").write_text(text, encoding="utf-8")
     return text

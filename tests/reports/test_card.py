@@ -142,3 +142,12 @@ def test_a_class_may_have_the_name_of_a_column(tmp_path: Path, fedlit_cli: Cli):
     fedlit_cli(f"card {tmp_path}/run --draws 100").succeeded()
     card = (tmp_path / "run" / "model_card.md").read_text()
     assert "| north | train | 2 | 1 | 1 of 2 |" in card
+
+
+def test_a_class_is_shown_and_not_obeyed(tmp_path: Path, fedlit_cli: Cli):
+    labels = write_trained(tmp_path / "run") / "labels.csv"
+    labels.write_text(labels.read_text().replace("Mass", "<img src=x>"))
+    fedlit_cli(f"card {tmp_path}/run --draws 100").succeeded()
+    card = (tmp_path / "run" / "model_card.md").read_text()
+    assert "&lt;img src=x&gt;" in card
+    assert "<img" not in card

@@ -4,6 +4,7 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -69,7 +70,7 @@ def template(name: str) -> Template:
     )  # fmt: skip
     environment.filters |= {
         "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
-        "cell": lambda value: " ".join(str(value).split()).replace("|", r"\|"),
+        "cell": lambda value: escape(" ".join(str(value).split()), quote=False).replace("|", r"\|"),
         "cost_row": cost_row, "inline": inline_svg, "marker": marker_path, "number": number, "p": p_text,
         "short": short,
     }  # fmt: skip

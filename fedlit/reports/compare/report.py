@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
@@ -30,10 +31,10 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         charts["joining"] = [_gains(comparison.joining)]
     file = report_folder(folder, (chart for section in charts.values() for chart in section))
     if numbers is not None:
-        numbers.auroc_table().to_csv(folder / "auroc.csv", index=False)
-        numbers.differences_table().to_csv(folder / "differences.csv", index=False)
+        write_csv(numbers.auroc_table(), folder / "auroc.csv")
+        write_csv(numbers.differences_table(), folder / "differences.csv")
     if comparison.joining is not None:
-        comparison.joining.table().to_csv(folder / "gains.csv", index=False)
+        write_csv(comparison.joining.table(), folder / "gains.csv")
     file.write_text(page(comparison, looks, charts, _partitions(comparison.methods)), encoding="utf-8")
     return file
 

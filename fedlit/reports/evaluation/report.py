@@ -9,6 +9,7 @@ from rich.table import Table as Printed
 from rich.text import Text
 
 from fedlit import __version__
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.metrics.calibration import BINS
 from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.measures import MEASURES, SUPPORT
@@ -40,7 +41,7 @@ def write_report(evaluation: Evaluation, folder: Path, drawn: Mapping[str, Seque
     file = report_folder(folder, (chart for section in drawn.values() for chart in section))
     for name in ("estimates", "gaps", "points"):
         if len(frame := getattr(evaluation, name)):
-            frame.to_csv(folder / f"{name}.csv", index=False)
+            write_csv(frame, folder / f"{name}.csv")
     page = template("evaluation/report.html.jinja").render(
         evaluation=evaluation, verdict=verdict(evaluation), tables=text_tables, charts=drawn, version=__version__,
         sections={name: title for name, title in SECTIONS.items() if text_tables.get(name) or drawn.get(name)},

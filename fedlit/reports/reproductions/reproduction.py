@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import run_sweep
@@ -198,7 +199,7 @@ class Reproduction:
         folder = self._apart(self.output / self.document.name)
         folder.mkdir(parents=True, exist_ok=True)
         for name, table in (report.tables | {"runs": runs}).items():
-            table.to_csv(folder / f"{name}.csv", index=False)
+            write_csv(table, folder / f"{name}.csv")
         for name, figure in report.figures.items():
             for ending in ("png", "svg"):
                 save(figure, folder / f"{name}.{ending}")
