@@ -171,6 +171,8 @@ MUTANTS = (
     Mutant("names of a job may be replaced", "sites/submission.py", 're.search(r"[{}$]", name)', "False",
            "sites/attacks/test_jobs.py"),
     # Resources.
+    Mutant("messages of all days count", "sites/ledger.py", "self._now() - days * DAY, key", "0, key",
+           "sites/test_site_ledger.py"),
     Mutant("refused messages fill the ledger", "sites/policy.py", "if answered == self.limits.messages else",
            "if True else",
            "sites/attacks/test_resources.py"),
