@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from attacker import Attacker, a_plan
+from attacker import MODEL, Attacker, a_plan
 
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
 from fedlit.sites.messages import FAILED, REPLY, End, Look, Member, Prepare, Start, Train, new_run
@@ -140,6 +140,21 @@ def test_messages_beyond_those_of_a_day_take_no_room(attack):
         assert "limits.messages allows 3 in a day" in site.hello().content["reason"]
     assert site.ledger() == before
     assert len(before) == 4
+
+
+def test_frozen_bodies_of_any_number_leave_few_files(attack, tmp_path):
+    site = attack()
+    frozen = MODEL | {"init_args": MODEL["init_args"] | {"trainable": "head"}}
+    cache, names = tmp_path / "north" / "cache", set()
+    for number in range(10):
+        torch.manual_seed(number)
+        assert site.prepare(run=new_run(), model=frozen).verb == REPLY
+        left = {file.name for file in cache.rglob("features-*.npy")}
+        assert len(left - names) == 1
+        names |= left
+        assert len(left) == min(number + 1, 8)
+    assert len({file.stem for file in cache.rglob("features-*")}) == 8
+    assert site.train().verb == REPLY
 
 
 @pytest.mark.parametrize("stages", [10**5, 10**12])
