@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
-from fedlit.core.ranges import Count, PositiveOrInf
+from fedlit.core.ranges import Count, Positive, PositiveOrInf
 from fedlit.core.seeds import numpy_generator
 from fedlit.core.system.argument_types import Checked
 from fedlit.data.records import SPLITS, Records, listed
@@ -173,10 +173,10 @@ class IID(Partition):
     """
 
     def __init__(
-        self, clients: Count, unit: Literal["patient", "image"] = "patient", sizes: Sequence[float] | None = None
+        self, clients: Count, unit: Literal["patient", "image"] = "patient", sizes: Sequence[Positive] | None = None
     ):
-        if sizes is not None and (len(sizes) != clients or not all(0 < size < np.inf for size in sizes)):
-            raise DataError(f"IID.sizes: expected {clients} numbers above 0, one per client, found {list(sizes)}")
+        if sizes is not None and len(sizes) != clients:
+            raise DataError(f"IID.sizes: expected {clients} numbers, one per client, found {list(sizes)}")
         self.clients, self.unit, self.sizes = clients, unit, sizes
         self.shares_patients = unit == "image"
 

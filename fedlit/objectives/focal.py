@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.objective import Objective
-from fedlit.core.ranges import NonNegativeOrInf
+from fedlit.core.ranges import NonNegativeOrInf, Positive
 
 
 class SoftmaxFocalLoss(Objective):
@@ -25,10 +25,8 @@ class SoftmaxFocalLoss(Objective):
         ConfigError: gamma is below 0, weights are not above 0, or their number is not that of the classes.
     """
 
-    def __init__(self, gamma: NonNegativeOrInf = 2.0, alpha: Sequence[float] | None = None) -> None:
+    def __init__(self, gamma: NonNegativeOrInf = 2.0, alpha: Sequence[Positive] | None = None) -> None:
         super().__init__()
-        if alpha is not None and not all(weight > 0 for weight in alpha):
-            raise ConfigError(f"SoftmaxFocalLoss.alpha: expected weights above 0, found {list(alpha)}")
         self.gamma, self.alpha = gamma, alpha
 
     def build(self, num_classes: int) -> None:

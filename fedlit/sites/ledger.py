@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -138,6 +139,10 @@ class Ledger:
             if entry.time < start:
                 return
             yield entry
+
+    def count(self, days: float) -> int:
+        """Return the number of entries of the last days."""
+        return len(self.entries) - bisect_left(self.entries, self._now() - days * DAY, key=lambda entry: entry.time)
 
     def begin(self, entry: LedgerEntry) -> None:
         """Record a message for which images are read next: if the process dies meanwhile, it counts.

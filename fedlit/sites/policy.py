@@ -156,7 +156,7 @@ class Policy:
         """Refuse a message that is too large, or one too many in a day."""
         if nbytes > self.limits.megabytes * 10**6:
             raise PolicyError(f"a message of {nbytes:,} bytes; limits.megabytes allows {self.limits.megabytes:,}")
-        if (answered := sum(1 for _ in ledger.since(1))) >= self.limits.messages:
+        if (answered := ledger.count(1)) >= self.limits.messages:
             kind = PolicyError if answered == self.limits.messages else TooManyMessages
             raise kind(f"limits.messages allows {self.limits.messages:,} in a day, and as many were answered")
 

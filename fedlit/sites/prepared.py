@@ -28,6 +28,9 @@ from fedlit.sites.policy import PolicyError
 from fedlit.sites.recipe import Recipe, RunPlan
 from fedlit.sites.states import SiteStates
 
+FROZEN = 8
+"""Files of features of frozen bodies that stay in the cache of a site, one per body: the last used ones."""
+
 
 @dataclass
 class PreparedRun:
@@ -252,7 +255,7 @@ def prepared(
         module.load_state_dict(module_state(tensors, module.state_dict()))
     except ValueError as error:
         raise IncompatibleError(f"the model differs from the server's: {error}; install the same code") from error
-    trained, _ = with_fixed_features(module, data.module, fabric)
+    trained, _ = with_fixed_features(module, data.module, fabric, most=FROZEN)
     training = LocalTraining(
         plan.optimizer_state,
         plan.gradient_clip,

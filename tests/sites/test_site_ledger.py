@@ -92,3 +92,11 @@ def test_what_is_no_site_is_refused_in_words(fedlit_cli, file, tmp_path):
     fedlit_cli(f"site ledger {tmp_path}").refused("a folder")
     file.write_text("name: north\n")
     assert "state: expected the path of the site's folder of states" in fedlit_cli(f"site ledger {file}")[2]
+
+
+def test_messages_of_the_last_days_are_counted(tmp_path):
+    now = 10 * DAY
+    ledger = Ledger(tmp_path, lambda: now)
+    for days in (9, 3, 1, 0.5, 0):
+        ledger.note(LedgerEntry(now - days * DAY, verb="hello"))
+    assert [ledger.count(days) for days in (0.1, 1, 2, 5, 10)] == [1, 3, 3, 4, 5]

@@ -124,7 +124,7 @@ def _cache(args: Namespace) -> int:
 
 def _reader(root: Path, args: Namespace) -> Any:
     """Make the reader of a folder, or of a table."""
-    from fedlit.data.own.table_formats import is_table
+    from fedlit.data.table_formats import is_table
     from fedlit.data.xrays.check import recognise
 
     if root.is_file() and is_table(root):

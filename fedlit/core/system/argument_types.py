@@ -138,7 +138,7 @@ def _remade(kind: type, value: Any) -> Any:
 
 
 def _wrong(where: str, value: Any, hint: Any) -> tuple[str, Any, Any]:
-    """Return the place, value and annotation of what does not fit: of a dict, its first wrong entry.
+    """Return the place, value and annotation of what does not fit: of a dict or list, its first wrong entry.
 
     A number is compared with a union's number alone, so the message names its range.
     """
@@ -150,6 +150,10 @@ def _wrong(where: str, value: Any, hint: Any) -> tuple[str, Any, Any]:
             for key, entry in value.items():
                 if not fits(entry, get_args(kind)[1]):
                     return _wrong(f"{where}[{key!r}]", entry, get_args(kind)[1])
+        if get_origin(kind) in (list, Sequence) and get_origin(get_args(kind)[0]) is Annotated:
+            for number, entry in enumerate(value if isinstance(value, (list, tuple)) else ()):
+                if not fits(entry, get_args(kind)[0]):
+                    return _wrong(f"{where}[{number}]", entry, get_args(kind)[0])
     return where, value, hint
 
 
@@ -202,5 +206,5 @@ def _advice(value: Any, hint: Any) -> str:
     names = [each for each in value if isinstance(each, str)] if isinstance(value, (list, tuple)) else []
     if names and names[0].isidentifier() and any(isclass(kind) and kind is not str for kind in listed):
         return f"; names are for YAML, in Python write {names[0]}(...)"
-    one = any(kind is not str and isinstance(value, kind) for kind in listed)
+    one = any(isclass(kind) and kind is not str and isinstance(value, kind) for kind in listed)
     return f"; write [{type(value).__name__}(...)]" if one else ""

@@ -11,9 +11,8 @@ import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.labels import UNCERTAIN, similar_names
-from fedlit.data.own.table_formats import has_thousands
 from fedlit.data.records import listed
-from fedlit.data.tables import LabelTable
+from fedlit.data.tables import LabelTable, has_thousands
 
 Meaning = Literal["positive", "negative", "uncertain", "blank"]
 

@@ -23,14 +23,13 @@ from fedlit.data.own.cells import (
     split_words,
 )
 from fedlit.data.own.image_paths import columns_of, paths_of
-from fedlit.data.own.table_formats import read_any_table, typed
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import is_unnamed
 from fedlit.data.pictures.copies import Duplicates, notes_of_copies
 from fedlit.data.pictures.store import cache_folder
 from fedlit.data.records import Records, listed
 from fedlit.data.spelling import SUFFIXES, FolderListing, stem_of
-from fedlit.data.tables import LabelTable, refuse_empty
+from fedlit.data.tables import LabelTable, read_any_table, refuse_empty, typed
 from fedlit.data.xrays.base import ChestXrays, refuse
 from fedlit.data.xrays.reading import Reading
 

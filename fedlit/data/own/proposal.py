@@ -14,9 +14,9 @@ from fedlit.core.system import documents
 from fedlit.data.labels import letters
 from fedlit.data.own.cells import NO_FINDING, SPELLED, SPLITS, folded, parts_of, split_words
 from fedlit.data.own.image_paths import columns_of, image_pattern, images_below, why_no_image
-from fedlit.data.own.table_formats import is_numeric, read_any_table
 from fedlit.data.records import listed
 from fedlit.data.spelling import SUFFIXES
+from fedlit.data.tables import is_numeric, read_any_table
 
 _POSITION = (
     r"(erect|supine|standing|upright|semi[ _-]?erect|sitting|seated|recumbent|horizontal|portable|mobile|bedside|view|"

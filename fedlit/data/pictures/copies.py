@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from fedlit.core.errors import DataError
 from fedlit.data.patients import keys
 from fedlit.data.records import Records, listed
 
 Duplicates = Literal["refuse", "allow"]
 """Rule for copies that leak: an error or a warning."""
+
+
+def shared(patients: np.ndarray, names: np.ndarray) -> str:
+    """Return what is wrong with equal images: they have several patients, or nothing names patients."""
+    return "are equal to others" if np.array_equal(patients, names) else "belong to more than one patient"
 
 
 def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], read: Sequence[Records]) -> list[str]:
@@ -43,7 +50,7 @@ def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], r
     if len(names) == 1:
         apart = (keys(one.patients),) * 2
         files[1] = hashlib.sha256("\0".join(apart[0].tolist()).encode()).hexdigest()[:24]
-        what = "belong to more than one patient"
+        what = shared(one.patients, one.names)
         leak = "one person's images would be in training and test, or at two sites"
     pairs = cached_pairs(cache, *stores, tuple(files), apart)
     if not pairs:

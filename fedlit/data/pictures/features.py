@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import inspect
+import os
 import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -62,12 +63,18 @@ class LabelledFeatures(Dataset):
 
 
 def with_fixed_features(
-    module: LightningModule, data: FederatedDataModule, fabric: FederationFabric
+    module: LightningModule, data: FederatedDataModule, fabric: FederationFabric, most: int | None = None
 ) -> tuple[dict[str, ClientData], dict[str, Dataset]]:
     """Return clients and test sets with features instead of images if the module's body is not trained.
 
     A module declares such a body as ``fixed_features``, see :class:`fedlit.core.parts.Parts`. If images are augmented,
     their features change, so nothing is computed in advance.
+
+    Args:
+        module: The module.
+        data: The data, which is set up.
+        fabric: Fabric of this process.
+        most: Files of features that stay in the cache folder, the last used ones; None keeps all.
     """
     body = Parts.of(module).fixed_features
     augmented = any(getattr(d.train, "augment", None) is not None for d in data.clients.values())
@@ -83,6 +90,8 @@ def with_fixed_features(
             stores[key] = images.store.path.parent / f"features-{key}.npy"
             if fabric.local_rank == 0:
                 _compute(body, images, stores[key], fabric)
+                if most is not None:
+                    os.utime(stores[key])  # the time of its last use
             fabric.barrier()
         return LabelledFeatures(stores[key], images)
 
@@ -90,7 +99,21 @@ def with_fixed_features(
         name: replace(d, train=features(d.train), val=features(d.val), test=features(d.test))
         for name, d in data.clients.items()
     }
-    return clients, {name: features(images) for name, images in data.test_sets.items()}
+    test_sets = {name: features(images) for name, images in data.test_sets.items()}
+    for folder in {file.parent for file in stores.values()} if most is not None else ():
+        keep_last_used(folder, max(most, len(stores)))
+    return clients, test_sets
+
+
+def keep_last_used(folder: Path, most: int) -> None:
+    """Remove all but the last used files of features in a cache folder."""
+    used = {}
+    for file in folder.glob("features-*.npy"):
+        with suppress(FileNotFoundError):  # another process has removed it
+            used[file] = file.stat().st_mtime_ns
+    for file in sorted(used, key=used.get, reverse=True)[most:]:
+        for each in folder.glob(f"{file.stem}.*"):
+            each.unlink(missing_ok=True)
 
 
 def _key(body: nn.Module, images: LabelledImages) -> str:

@@ -20,6 +20,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.own.class_folders import ClassFolders
 from fedlit.data.patients import keys, united
+from fedlit.data.pictures.copies import shared
 from fedlit.data.pictures.pixels import SIDE, read_image
 from fedlit.data.records import SPLITS, check_records, contents, listed
 from fedlit.data.splits import shared_patients
@@ -97,7 +98,7 @@ def check_folder(reader: ChestXrays, decode: bool = False, drawn: Path | None = 
     result.pictures = _inspect(reading, result.thumbs)
     result.problems += _problems(result)
     if same := _under_two_patients(result):
-        result.add_leak(Problem(f"{len(same)} images belong to more than one patient: {LEAK}", same))
+        result.add_leak(Problem(f"{len(same)} images {shared(reading.patients, reading.names)}: {LEAK}", same))
     result.remarks += _remarks(result)
     _as_fit_would(result)
     if decode:
@@ -183,12 +184,15 @@ def _problems(result: Check) -> Iterator[Problem]:
 
 def _under_two_patients(result: Check) -> list[str]:
     reading, places = result.reading, []
+    named = not np.array_equal(reading.patients, reading.names)
     for rows in _by_digest(result).values():
         first = {}
         for row in rows:
             first.setdefault(str(reading.patients[row]), row)
         if len(first) > 1:
-            places.append(" is ".join(f"{reading.files[row]} (patient {patient})" for patient, row in first.items()))
+            places.append(
+                " is ".join(f"{reading.files[row]}{f' (patient {patient})' * named}" for patient, row in first.items())
+            )
     return places
 
 

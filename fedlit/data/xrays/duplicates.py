@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlit.data.patients import keys
+from fedlit.data.pictures.copies import shared
 from fedlit.data.pictures.duplicates import Pair, draw_pairs, near_pairs
 from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.xrays.checked import LEAK, Check, Problem
@@ -22,7 +23,8 @@ def within(result: Check, drawn: Path | None) -> None:
     files = [result.reading.files[row] for row in decoded]
     where = _figure_of(pairs, (store, store), (files, files), drawn, result.reader.source)
     if same := [f"{files[pair.one]} is {files[pair.other]}" for pair in pairs if pair.same]:
-        text = f"{len(same)} images belong to more than one patient, recompressed, resized or cropped{where}: {LEAK}"
+        what = shared(result.reading.patients, result.reading.names)
+        text = f"{len(same)} images {what}, recompressed, resized or cropped{where}: {LEAK}"
         result.add_leak(Problem(text, same))
     if like := sum(not pair.same for pair in pairs):
         result.remarks.append(f"{like} images of different patients are near-duplicates, perhaps cropped copies{where}")

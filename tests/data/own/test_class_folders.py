@@ -93,12 +93,12 @@ def test_a_class_may_be_called_mask(tmp_path):
 
 
 @pytest.mark.parametrize("names", [["train/A/a.png", "train/B/b.png", "test/A/c.png", "test/B/d.png"], FLAT[:13]])
-def test_one_picture_of_two_patients_is_an_error(tmp_path, names):
+def test_equal_pictures_are_an_error_in_words_of_folders_without_patients(tmp_path, names):
     root = write(tmp_path / "x", names)
     (root / names[-1]).write_bytes((root / names[0]).read_bytes())
-    with refused(DataError, "belong to more than one patient", names[0], names[-1]):
+    with refused(DataError, "are equal to others", names[0], names[-1]):
         opened(root).records()
-    with pytest.warns(UserWarning, match="belong to more than one patient"):
+    with pytest.warns(UserWarning, match="are equal to others"):
         opened(root, duplicates="allow").records()
 
 
@@ -108,6 +108,8 @@ def test_a_check_opens_folders_of_classes(tmp_path, fedlit_cli):
     (root / FLAT[-1]).write_bytes((root / FLAT[0]).read_bytes())
     ended = fedlit_cli(f"data check {root} --decode")
     assert (ended.code, FLAT[-1] in ended.out) == (1, True), ended.out
+    assert "1 images are equal to others" in ended.out
+    assert "(patient " not in ended.out
 
 
 REFUSED = {

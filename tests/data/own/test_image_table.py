@@ -15,7 +15,7 @@ from refusals import refused
 from fedlit.core.errors import ConfigError, DataError, MissingFileError
 from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
 from fedlit.data.own.proposal import propose
-from fedlit.data.own.table_formats import read_any_table, typed
+from fedlit.data.tables import read_any_table, typed
 
 HEADER = "file,pid,clinic,part,Edema,Mass,dose"
 ROWS = [

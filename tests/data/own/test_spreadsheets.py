@@ -12,7 +12,7 @@ from fedlit.data import ImageTable
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.own.cells import joined_labels
 from fedlit.data.own.proposal import FRONTAL, propose
-from fedlit.data.own.table_formats import is_numeric, read_any_table
+from fedlit.data.tables import is_numeric, read_any_table
 
 
 def reading(table: Path, **options):

@@ -1,25 +1,21 @@
-"""Reading of custom tables, with detection of delimiter, encoding and decimal sign."""
+"""Formats of tables: text of any delimiter and encoding, spreadsheets and Parquet, read as rows of cells."""
 
 import codecs
 import csv
 import gzip
+import io
 import re
 import unicodedata
 import zlib
-from collections import Counter
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from charset_normalizer import from_bytes
 
-from fedlit.core.errors import ConfigError, DataError, MissingFileError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.groups import text_of
 from fedlit.data.records import listed
-from fedlit.data.spelling import SUFFIXES
-from fedlit.data.tables import LabelTable
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 """Possible delimiters of cells, and their names."""
@@ -37,10 +33,6 @@ PARQUET = (".parquet", ".pq")
 TEXTS = (".csv", ".tsv", ".txt", ".tab")
 
 _SAMPLE = 200  # lines in which the delimiter is detected
-_WHOLE = re.compile(r"[+-]?\d+")
-_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+")
-_COMMA = re.compile(r"[+-]?\d*,\d+")
-_POINT = re.compile(r"[+-]?\d*\.\d+(?:[eE][+-]?\d+)?")
 
 
 def is_table(path: Path) -> bool:
@@ -49,97 +41,22 @@ def is_table(path: Path) -> bool:
     return name.endswith((*TEXTS, *PARQUET, *SPREADSHEETS))
 
 
-def read_any_table(path: Path, sheet: str | None = None, encoding: str | None = None) -> tuple[LabelTable, str]:
-    """Read a table: text (CSV, TSV; also as ``.gz``), Parquet, or a sheet, by default the first, of a spreadsheet.
+def read_cells(
+    path: Path, sheet: str | None = None, encoding: str | None = None
+) -> tuple[list[str], list[list[str]], list[int], str]:
+    """Return the header, the rows of cells, their lines and a description of the format of a table that exists.
 
-    Text is read in the encoding, by default UTF-8, UTF-16 with its mark, or Windows-1252.
-
-    Returns:
-        The table and a description of its format. All cells are stripped text, "" if a cell is empty. Lines are those
-        of the file, or the rows of a Parquet file, counted from 1.
+    The sheet is by default the first. The encoding of text is by default UTF-8, UTF-16 with its mark, or Windows-1252.
 
     Raises:
-        MissingFileError: There is no such file.
         ConfigError: The package that reads such spreadsheets is not installed.
-        DataError: The file is not a table, has no header or no rows, repeats a column, has a row with more cells than
-            the header, or is text in another encoding.
+        DataError: The file is not a table, has a row with more or fewer cells than the header, or is text in another
+            encoding.
     """
-    if not path.is_file():
-        raise MissingFileError(f"{path}: {'a folder, not a table' if path.is_dir() else 'no such file'}")
     suffix = path.suffix.lower()
     if suffix in SPREADSHEETS:
-        header, rows, lines, description = _spreadsheet(path, SPREADSHEETS[suffix], sheet)
-    elif suffix in PARQUET:
-        header, rows, lines, description = _parquet(path)
-    else:
-        header, rows, lines, description = _text(path, encoding)
-    _refuse_data(path, header, rows)
-    counts = Counter(header)
-    if twice := [name for name, count in counts.items() if name and count > 1]:
-        raise DataError(f"{path}: the header repeats the columns {listed(twice)}. Keep one of each")
-    if not any(header):
-        raise DataError(f"{path}: expected a header with names of columns, found none")
-    cells = pd.DataFrame(rows, columns=range(len(header)), dtype=object)
-    cells = cells[[column for column, name in enumerate(header) if name]].set_axis([n for n in header if n], axis=1)
-    table = LabelTable(path, cells, np.array(lines, dtype=np.int64), "row" if suffix in PARQUET else "line")
-    table = table.where((cells != "").any(axis=1).to_numpy())
-    if not len(table.rows):
-        raise DataError(f"{path}: expected rows below the header, found none")
-    comma = [name for name in table.rows if is_numeric(table.rows[name]) == ","]
-    return table, f"{path.name}: {description}{', decimal commas' if comma else ''}"
-
-
-def typed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Convert columns of text in which all cells are numbers, with either decimal sign; "" becomes None."""
-    columns = {}
-    for name, cells in rows.items():
-        sign = is_numeric(cells)
-        plain = cells.str.replace(",", ".") if sign == "," else cells
-        columns[name] = pd.to_numeric(plain.where(cells != "", None)) if sign else cells.where(cells != "", None)
-    return pd.DataFrame(columns, index=rows.index)
-
-
-def is_numeric(cells: Iterable[str]) -> str:
-    """Return the decimal sign of a column of numbers, ``.`` for whole numbers, or "" for other text.
-
-    A number that begins with a zero, such as ``007``, is text: an id. So is ``1,234`` in a column of which each comma
-    may separate thousands.
-    """
-    signs = set()
-    different = pd.unique(pd.Series(cells))
-    if has_thousands(different):
-        return ""
-    for cell in different:
-        if cell == "":
-            continue
-        if _WHOLE.fullmatch(cell) and not re.match(r"[+-]?0\d", cell) and len(cell) < 16:
-            signs.add("")
-        elif _COMMA.fullmatch(cell):
-            signs.add(",")
-        elif _POINT.fullmatch(cell):
-            signs.add(".")
-        else:
-            return ""
-    return "" if not signs or {",", "."} <= signs else "," if "," in signs else "."
-
-
-def has_thousands(cells: Iterable[str]) -> bool:
-    """Return whether commas of a column's numbers may all separate thousands, so ``1,234`` has two readings."""
-    commas = [cell for cell in cells if "," in cell and _GROUPED.fullmatch(cell)]
-    return bool(commas) and not any(_COMMA.fullmatch(cell) and not _GROUPED.fullmatch(cell) for cell in cells)
-
-
-def _refuse_data(path: Path, header: list[str], rows: list[list[str]]) -> None:
-    """Refuse a first line that names an image, or repeats cells of the columns below it: it is no header."""
-    below = [{row[column] for row in rows} for column in range(len(header))]
-    numbers = [name for name in header if _WHOLE.fullmatch(name) or _POINT.fullmatch(name)]
-    repeated = [name for name, cells in zip(header, below, strict=True) if name and name in cells]
-    image = next((name for name in header if name.lower().endswith(SUFFIXES)), "")
-    if image or (len(repeated) > 1 and set(numbers) & set(repeated)):
-        raise DataError(
-            f"{path}: expected a header with names of columns, found the data {listed(header, 4)}; add a first line "
-            "such as image,patient,site,Edema"
-        )
+        return _spreadsheet(path, SPREADSHEETS[suffix], sheet)
+    return _parquet(path) if suffix in PARQUET else _text(path, encoding)
 
 
 def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], list[int], str]:
@@ -154,7 +71,9 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
         encoding, text = _decoded(path, content)
     if not text.strip():
         raise DataError(f"{path}: expected a table, found nothing")
-    lines = text.splitlines(keepends=True)
+    if text.lstrip().startswith("<"):
+        raise DataError(f"{path}: expected a table, found a web page (HTML or XML); open it and save it as a table")
+    lines = list(io.StringIO(text, newline=""))  # a form feed or a Unicode separator ends no line
     named = re.fullmatch(r'"?sep=(.)"?', lines[0].strip("\r\n"), re.IGNORECASE)  # as Excel writes it
     delimiter = named[1] if named and named[1] in DELIMITERS else _delimiter(lines)
     lines = ["\n", *lines[1:]] if named else lines
@@ -163,11 +82,11 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
     rows, numbers, started = [], [], 1
     try:
         for cells in reader:
-            cells = [_plain(cell.strip()) for cell in cells]
-            if not header and any(cells):
-                header = cells
-            elif header and any(cells):
-                rows.append(_fitted(cells, header, f"{path}, line {started}"))
+            filled = any(map(str.strip, cells))
+            if not header and filled:
+                header = [cell.strip() for cell in cells]
+            elif filled:
+                rows.append(cells if len(cells) == len(header) else _fitted(cells, header, f"{path}, line {started}"))
                 numbers.append(started)
             started = reader.line_num + 1
     except csv.Error as error:
@@ -183,13 +102,6 @@ def _unpacked(path: Path) -> bytes:
         return gzip.decompress(content)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: expected gzip, found a damaged file: {error}") from None
-
-
-def _plain(cell: str) -> str:
-    """Return a cell without the signs by which Excel marks text: ``'0017`` and ``="0017"`` are 0017."""
-    if cell.startswith(('="', "'")):
-        return re.sub(r"""^'(?=[\d=+@-])|^="(.*)"$""", r"\1", cell)
-    return cell
 
 
 def _as_wanted(path: Path, content: bytes, encoding: str) -> str:
@@ -219,8 +131,8 @@ def _decoded(path: Path, content: bytes) -> tuple[str, str]:
     name = guess.encoding if guess else "gb18030"
     words = re.findall(r"[^\W\d_]*[^\x00-\x7f]+[^\W\d_]*", str(guess)) if guess else []
     raise DataError(
-        f"{path}: expected UTF-8, found another encoding, perhaps {name}{f' ({words[0]!r})' * bool(words)}; name it: "
-        f"data.encoding: {name}; or save the table as UTF-8"
+        f"{path}: expected UTF-8, found another encoding, perhaps {name}{f' ({words[0]!r})' * bool(words)}; save the "
+        f"table as UTF-8, or name the encoding of a table of your own: data.encoding: {name}"
     )
 
 
@@ -243,7 +155,7 @@ def _delimiter(lines: list[str]) -> str:
 
 def _fitted(cells: list[str], header: list[str], where: str) -> list[str]:
     width, least = len(header), max((n for n, name in enumerate(header, 1) if name), default=0)
-    if any(cells[width:]) or len(cells) < least:
+    if any(map(str.strip, cells[width:])) or len(cells) < least:
         raise DataError(f"{where}: expected {width} cells as in the header, found {len(cells)}")
     return cells[:width] + [""] * (width - len(cells))
 
