@@ -14,12 +14,12 @@ import torch
 from fedlit.aggregators import NPA, Aggregator, FedAvg, FedProx, GradientDissimilarity, LocalSCGDAM, NormBound, Scaffold
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.system.argument_types import _hints, check_arguments
-from fedlit.data import Dirichlet, ImageTable, NIHChestXray14, Organisations, VinDrCXR
+from fedlit.data import IID, Dirichlet, ImageTable, NIHChestXray14, Organisations, VinDrCXR
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 from fedlit.federation.participation import Availability, Timetable
 from fedlit.models import ImageClassifier
-from fedlit.objectives import AUCSaddle
+from fedlit.objectives import AUCSaddle, SoftmaxFocalLoss
 from fedlit.schedules import ConstantSchedule, PracticeSchedule, Stage, StageSchedule
 
 
@@ -63,6 +63,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Timetable({"north": [True]}),
         "Timetable.rounds['north']: expected a list of a whole number, found [True]"),
     (lambda: NIHChestXray14(resize="crop"), "NIHChestXray14.resize: expected 'squeeze' or 'pad', found 'crop'"),
+    (lambda: SoftmaxFocalLoss(alpha=[1, 0]), "SoftmaxFocalLoss.alpha[1]: expected a number above 0, found 0"),
+    (lambda: IID(2, sizes=[1, "1"]), "IID.sizes[1]: expected a number, found '1'"),
     (lambda: VinDrCXR(parts=["val"]), "VinDrCXR.parts: expected a list of 'train' or 'test', found ['val']"),
 ]  # fmt: skip
 

@@ -76,6 +76,8 @@ INPUTS = [
     row("a mean that is no number", exported(mean="[NaN]"), "note 'mean'", "NaN"),
     row("a note of lists without end", exported(classes="[" * 3000 + "]" * 3000), "note 'classes'", "nested"),
     row("a mean of another length", exported(mean=[0.1, 0.2]), "'mean': expected 1 values, found 2"),
+    row("true for one channel", exported(channels=True), "'channels': expected a whole number, found True", AGAIN),
+    row("two channels", exported(channels=2), "'channels': expected 1 or 3, found 2", AGAIN),
     row("a deviation of zero", exported(std=[0]), "'std'", "expected a number in (0, 1e6)"),
     row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': line 1",
         "expected valid YAML"),
