@@ -10,9 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.ranges import NonNegativeOrInf, PositiveOrInf
 from fedlit.core.system import documents
-from fedlit.core.system.argument_types import checked
 from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
 from fedlit.tracking.parents import log_parents
@@ -45,7 +43,6 @@ def prepare(**defaults: str) -> bool:
     return importlib.util.find_spec("mlflow") is not None
 
 
-@checked
 class MLflowTracker(Tracker):
     """Log a run to MLflow, as one MLflow run that a resumed run continues.
 
@@ -70,8 +67,8 @@ class MLflowTracker(Tracker):
         tracking_uri: str | None = None,
         artifact_location: str | None = None,
         tags: dict[str, str] | None = None,
-        flush_seconds: PositiveOrInf = 2.0,
-        finish_seconds: NonNegativeOrInf = 30.0,
+        flush_seconds: float = 2.0,
+        finish_seconds: float = 30.0,
         log_model: bool = True,
     ):
         if importlib.util.find_spec("mlflow") is None:
@@ -89,6 +86,11 @@ class MLflowTracker(Tracker):
                 f"{without_credentials(artifact_location)} with credentials, which MLflow would store in its database "
                 "and show to all users; pass them to the store's client, such as AWS_ACCESS_KEY_ID in the environment "
                 "or ~/.netrc"
+            )
+        if not (flush_seconds > 0 and finish_seconds >= 0):  # no annotations, which the command would import NumPy for
+            raise ConfigError(
+                f"logger: expected flush_seconds above 0 and finish_seconds of at least 0, found {flush_seconds} and "
+                f"{finish_seconds}"
             )
         self.tracking_uri = store_address(tracking_uri)
         self._by_default = self.tracking_uri == DATABASE and not tracking_uri
