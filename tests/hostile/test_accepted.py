@@ -71,6 +71,7 @@ ELSEWHERE = {
     "quorum": "of sites: tests/sites/test_site_faults.py",
     "deadline": "of sites: tests/sites/test_site_faults.py",
     "on_site_error": "of sites: tests/sites/test_site_faults.py",
+    "benchmark": "of cuDNN, so it needs a GPU: configs/README.md",
     "threads": "of worker processes: tests/federation/engines",
     "memory_format": "tests/core/test_memory_format.py",
     "compile": "tests/federation/test_compile.py",
