@@ -25,7 +25,6 @@ from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.joining import with_sites
 from fedlit.sites.messages import check_run
-from fedlit.sites.retention import forget, has_ended
 from fedlit.sites.roster import Roster, run_with
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.transport import Transport, TransportClosedError
@@ -187,8 +186,6 @@ class Hosted:
                 )
             if self.run:
                 check_run(self.run)
-            if self.server is not None and settings.job_days is not None:
-                forget(self._home / "store" / "jobs", settings.job_days, time.time(), has_ended)
             os.chdir(settings.home)
             config = self.config.read_text()
             with named_errors(), experiment_of(config, settings, self.name) as experiment:

@@ -3,7 +3,6 @@
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, Failure
 from fedlit.sites.policy import Limits
 from fedlit.sites.reaching import kit_of
-from fedlit.sites.retention import forget, is_of_job
 from fedlit.sites.settings import read_settings
 from fedlit.sites.site import ResidentSite
 
@@ -52,9 +50,6 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
         if own_process:
             _confine(settings.policy.limits)
         site = ResidentSite(settings, until=until, lead=lead)
-        if kit and (days := settings.state_days) is not None:
-            for job in forget(kit.folder.parent, days, time.time(), is_of_job):
-                print(f"removed the folder of job {job} after {days:g} days (state_days)", file=sys.stderr)
     except (ConfigError, ValueError, OSError) as error:
         print(f"{file}: {str(error).removeprefix(f'{file}: ')}", file=sys.stderr)
         reason = "it cannot start: its own file, its certificate or its ledger is not valid; its own log has the error"

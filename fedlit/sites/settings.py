@@ -33,8 +33,6 @@ class SiteSettings:
         share: Which of the clients of ``data`` belong to the site, such as ``2 of 3``: the second of every three, in
             their order. By default all. Use it for several sites that try a federation on one machine with one data
             set.
-        state_days: Days without change after which the states of a run and the folder of a job are removed, when the
-            site starts. By default they are kept.
         accelerator: Device to train on: ``auto``, ``cpu``, ``cuda`` or ``mps``.
         policy: What the site allows.
 
@@ -46,15 +44,12 @@ class SiteSettings:
     data: FederatedDataModule
     state: str
     share: str | None = None
-    state_days: float | None = None
     accelerator: str = "auto"
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
         if not self.name.strip():
             raise ConfigError("name: expected the name of the site, found an empty one")
-        if self.state_days is not None and not self.state_days > 0:
-            raise ConfigError(f"state_days: expected a number of days above 0, or null, found {self.state_days}")
         match = SHARE.fullmatch(self.share or "1 of 1")
         if match is None or int(match[1]) > int(match[2]):
             raise ConfigError(f"share: expected a share such as 2 of 3, found {self.share!r}")

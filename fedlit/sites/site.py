@@ -24,7 +24,6 @@ from fedlit.sites.own_data import OwnData, reading
 from fedlit.sites.payloads import cut, payload_tensors
 from fedlit.sites.policy import PolicyError, TooManyMessages, digest, view_of
 from fedlit.sites.prepared import PreparedRun, members, prepared
-from fedlit.sites.retention import forget, holds_states
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.states import SiteStates
 from fedlit.sites.table import lacking, line_to_add, table_of
@@ -50,9 +49,6 @@ class ResidentSite:
         self._until, self._lead = until, lead
         self._table = table_of(self.policy.allow)
         self._ledger = Ledger(settings.folder, now)
-        if (days := settings.state_days) is not None:
-            for run in forget(settings.folder, days, now(), holds_states):
-                print(f"removed the states of run {run} after {days:g} days (state_days)", file=sys.stderr)
         self._data = OwnData(settings)
         self._ready: PreparedRun | None = None
         self._verbs = {

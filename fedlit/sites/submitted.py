@@ -47,9 +47,6 @@ class ServerSettings:
     allow: list[str] = field(default_factory=list)
     accelerator: str = "auto"  # Device of the server.
     parameters: int = 1_000_000_000  # Largest number of weights of a model.
-    # Days after which NVFlare's copy of a job that has ended is removed, when another job begins. By default copies are
-    # kept.
-    job_days: float | None = None
     models: bool = True  # Whether sites get the best model when a run ends.
     # Names in the certificates of sites and leads that may no longer connect.
     refused: list[str] = field(default_factory=list)
@@ -69,10 +66,6 @@ class ServerSettings:
             raise ConfigError(f"{file} at the server: {error}") from error
         if not Path(settings.home).is_dir():
             raise ConfigError(f"{file} at the server: home: expected an existing folder, found {settings.home!r}")
-        if settings.job_days is not None and not settings.job_days > 0:
-            raise ConfigError(
-                f"{file} at the server: job_days: expected a number of days above 0, or null, found {settings.job_days}"
-            )
         return settings
 
     def tracker(self) -> Tracker:

@@ -44,14 +44,6 @@ MUTANTS = (
     Mutant("a name without a list is a list of letters", "sites/flare.py",
            'frozenset(built(list[str], settings.get("refused") or [], "refused"))',
            'frozenset(settings.get("refused") or [])', "sites/test_flare_transport.py"),
-    Mutant("states of a running run are removed", "sites/retention.py", "newest = max(", "newest = min(",
-           "sites/test_site_states.py"),
-    Mutant("old files that are not states are removed", "sites/retention.py", "or not belongs(entry)", "",
-           "sites/test_site_states.py"),
-    Mutant("a folder is removed for its name", "sites/retention.py", "if not RUN.fullmatch(entry.name):", "if True:\n"
-           "        return bool(RUN.fullmatch(entry.name))\n    if False:", "sites/test_site_states.py"),
-    Mutant("the store of a running job is removed", "sites/retention.py", '.startswith("FINISHED")', '.startswith("")',
-           "sites/test_site_states.py"),
     # Protection of a site from a server, and of a server from its sites and leads.
     Mutant("a class is looked up by import", "core/system/typed.py", "cls = self.classes.get(name)",
            'cls = self.classes.get(name) or __import__("pydoc").locate(name)', "sites/attacks/test_code.py"),
