@@ -47,6 +47,9 @@ MUTANTS = (
     # Protection of a site from a server, and of a server from its sites and leads.
     Mutant("a class is looked up by import", "core/system/typed.py", "cls = self.classes.get(name)",
            'cls = self.classes.get(name) or __import__("pydoc").locate(name)', "sites/attacks/test_code.py"),
+    Mutant("arguments are converted", "core/system/typed.py",
+           "strict = core_schema.CoreConfig(strict=True, allow_inf_nan=False)", "strict = core_schema.CoreConfig()",
+           "sites/attacks/test_code.py"),
     Mutant("a class is accepted in any place", "core/system/typed.py",
            "not issubclass(cls, kind) or self._base(cls) is not self._base(kind)", "False",
            "sites/attacks/test_code.py"),
