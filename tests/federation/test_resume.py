@@ -147,10 +147,10 @@ def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path, signum):
-    """Steps of 3 s: a run that waited for its round would take a minute to stop."""
+    """A client's round takes 30 s: a run that waited for it would be late."""
     options = (
-        "--data toys.ToyData --model awkward.Slow --model.seconds 3 --name run --logger awkward.StatusFile "
-        "--federation.schedule.window 3"
+        "--data toys.ToyData --model awkward.Slow --model.seconds 0.3 --name run --logger awkward.StatusFile "
+        "--federation.schedule.window 100"
     )
     place = Place(tmp_path, options)
     command = place.fit()
