@@ -12,7 +12,7 @@ FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def inert(cell: Any) -> Any:
     """Return a cell that a spreadsheet shows as it is: names of classes, clients, runs and leads come from outside."""
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) else cell
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) and len(cell) > 1 else cell
 
 
 def write_csv(table: "DataFrame", file: Path) -> None:
