@@ -15,6 +15,7 @@ def ran(monkeypatch, capsys):
     """Runs the command line of the benchmark: its exit code, and what it printed on stdout and stderr."""
 
     def run(*options: str) -> tuple[int, str, str]:
+        monkeypatch.syspath_prepend(str(BENCHMARK.parent))
         monkeypatch.setattr(sys, "argv", [str(BENCHMARK), *options])
         code = 0
         try:
