@@ -66,3 +66,8 @@ def test_a_local_file_wins(tmp_path, monkeypatch):
     assert with_shipped(["fit", "--config", "quickstart.yaml"])[2] == "quickstart.yaml"
     unknown = ["fit", "quickstart.yaml", "-c", "nowhere.yaml", "--name", "tune.yaml", "-c"]
     assert with_shipped(unknown) == unknown
+
+
+@pytest.mark.parametrize("text", ["", "experiment: " + 5000 * "x", "a\0b"], ids=["empty", "yaml", "null"])
+def test_what_is_no_name_of_a_file_is_left_to_the_parser(text):
+    assert with_shipped(["fit", "-c", text, f"--config={text}"]) == ["fit", "-c", text, f"--config={text}"]

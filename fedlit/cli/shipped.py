@@ -1,5 +1,6 @@
 """The YAML files that come with fedlit, which a command finds from any folder."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -34,5 +35,6 @@ def _found(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _place(name: str) -> str:
-    shipped = folder() / name.removeprefix("configs/")
-    return str(shipped) if name and not Path(name).exists() and shipped.is_file() else name
+    shipped = str(folder() / name.removeprefix("configs/"))
+    # These two answer a text of YAML, which is no name of a file and may be too long for one, with False.
+    return shipped if not os.path.exists(name) and os.path.isfile(shipped) else name
