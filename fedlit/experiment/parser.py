@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 import yaml
 from jsonargparse import ActionConfigFile, ArgumentError, ArgumentParser, Namespace, set_dumper, set_loader
@@ -88,7 +88,16 @@ class Parser(ArgumentParser):
         for key in ("logger", "phases", "run_dir", "tags"):
             if key in parsed and parsed[key] is None and self.get_default(key) is not None:
                 self.error(f'Parser key "{key}": expected a value, found nothing')
+        if not self.made:  # a class checks its own arguments
+            self._check_ranges(parsed)
         return parsed
+
+    def _check_ranges(self, parsed: Namespace) -> None:
+        for action in self._actions:
+            hint, value = getattr(action, "_typehint", None), parsed.get(action.dest)
+            for within in (m for each in (hint, *get_args(hint)) for m in getattr(each, "__metadata__", ())):
+                if "." not in action.dest and value is not None and (expected := within.fault(value)):
+                    self.error(f"--{action.dest}: expected {expected}, found {value}{within.advice}")
 
     def error(self, message: str, ex: Exception | None = None) -> NoReturn:
         """Explain a mistake and exit with code 2."""

@@ -87,7 +87,7 @@ def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
             1,
             "ckpt_path (command line): expected nothing with 2 seeds, found last",
         ),
-        ("fit -c base.yaml --seed 0,1 --jobs 0", 1, "--jobs: expected at least 1, found 0"),
+        ("fit -c base.yaml --seed 0,1 --jobs 0", 2, "--jobs: expected at least 1, found 0"),
         (
             "fit -c base.yaml --seed 0,1 --federation.rounds 0",
             1,

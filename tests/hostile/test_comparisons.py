@@ -146,7 +146,10 @@ INPUTS = [
     Wrong("a folder without runs", lambda: Path("e").mkdir(), ("e: expected a run directory",), "compare e"),
     Wrong("no run", lambda: None, ("compare: name runs",), "compare"),
     Wrong("no such baseline", lambda: None, ("did you mean FedAvg?",), "compare a b --baseline FedAvgg"),
-    Wrong("too few draws", lambda: None, ("at least 100 draws, found 0.95 and 99",), "compare a b --draws 99"),
+    Wrong("too few draws", lambda: None, ("--draws", "at least 100, found 99"), "compare a b --draws 99", 2),
+    Wrong("a level of 1", lambda: None, ("--level", "found 1.0"), "compare a b --level 1", 2),
+    Wrong("a margin of 0", lambda: None, ("--margin", "found 0.0"), "compare a b --margin 0", 2),
+    Wrong("a margin of 1", lambda: None, ("--margin", "found 1.0"), "compare a b --margin 1", 2),
     Wrong("a level that is no number", lambda: None, ("level",), "compare a b --level nan", 2),
 ]  # fmt: skip
 

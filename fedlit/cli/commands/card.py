@@ -7,9 +7,10 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
+from fedlit.core.ranges import Fraction
 from fedlit.core.system.files import whole
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
 
 
 def parser(argv: Sequence[str]) -> Parser:
@@ -18,8 +19,8 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("run", metavar="RUN", type=Path, help="Directory of a finished run.")
     file = "Markdown file to write. By default model_card.md in the run directory."
     options.add_argument("--output", type=Path | None, default=None, help=file)
-    options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
-    options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
+    options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")
+    options.add_argument("--draws", type=Draws, default=DRAWS, help="Number of bootstrap draws.")
     return options
 
 

@@ -11,9 +11,10 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import Fraction
 from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
 from fedlit.tracking.addresses import store_address
 from fedlit.tracking.run import flatten
 
@@ -50,7 +51,7 @@ def parser(argv: Sequence[str]) -> Parser:
     )
     margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more "
     margin += "(non-inferiority)."
-    options.add_argument("--margin", type=float | None, default=None, help=margin)
+    options.add_argument("--margin", type=Fraction | None, default=None, help=margin)
     power = (
         "Print how many test patients and seeds find a difference of the margin (by default 0.01) with a power of 0.8."
     )
@@ -62,8 +63,8 @@ def parser(argv: Sequence[str]) -> Parser:
     metric = "Metric that is plotted against rounds, local steps and bytes. By default val/auroc_macro."
     options.add_argument("--metric", metavar="KEY", type=str | None, default=None, help=metric)
     options.add_argument("--output", type=Path, default=Path("comparison"), help="Folder for the report.")
-    options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
-    options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
+    options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")
+    options.add_argument("--draws", type=Draws, default=DRAWS, help="Number of bootstrap draws.")
     return options
 
 
@@ -72,14 +73,12 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.reports.compare.comparison import compare_runs
     from fedlit.reports.compare.joining import gains_from_joining
     from fedlit.reports.compare.latex import write_latex
-    from fedlit.reports.compare.margin import MARGIN, check_margin, margin_tests, needed
+    from fedlit.reports.compare.margin import MARGIN, margin_tests, needed
     from fedlit.reports.compare.report import write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
     console = Console(highlight=False, markup=False)
-    if args.margin is not None:
-        check_margin(args.margin)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}
     with tempfile.TemporaryDirectory(prefix="fedlit-") as folder, console.status("loading runs") as status:
         runs, notes = load_runs(args.runs, args.experiment, tags, store_address(args.tracking_uri), Path(folder))

@@ -8,11 +8,10 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.core.errors import ConfigError
-from fedlit.core.ranges import Within
+from fedlit.core.ranges import Fraction
 from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
 from fedlit.tracking.addresses import store_address
 
 EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Runs with their own
@@ -49,14 +48,14 @@ def parser(argv: Sequence[str]) -> Parser:
         "specificity": "Specificity at which sensitivity is given.",
     }
     for name, text in rates.items():
-        options.add_argument(f"--{name}", type=float, default=0.9, help=text)
+        options.add_argument(f"--{name}", type=Fraction, default=0.9, help=text)
     risk = "Probability from which a patient would be treated, for net benefit."
-    options.add_argument("--risk", type=float, default=0.1, help=risk)
+    options.add_argument("--risk", type=Fraction, default=0.1, help=risk)
     prevalence = "Share of positives for predictive values. By default that of each class in the test set."
-    options.add_argument("--prevalence", type=float | None, default=None, help=prevalence)
+    options.add_argument("--prevalence", type=Fraction | None, default=None, help=prevalence)
     options.add_argument("--output", type=Path, default=Path("evaluation"), help="Folder for the report.")
-    options.add_argument("--level", type=float, default=LEVEL, help="Level of the confidence intervals.")
-    options.add_argument("--draws", type=int, default=DRAWS, help="Number of bootstrap draws.")
+    options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")
+    options.add_argument("--draws", type=Draws, default=DRAWS, help="Number of bootstrap draws.")
     options.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
     return options
 
@@ -70,10 +69,6 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.reports.evaluation.points import Point
     from fedlit.reports.evaluation.report import add_to_mlflow, show, write_report
 
-    for name in ("sensitivity", "specificity", "risk", "prevalence", "level"):
-        if args[name] is not None and not 0 < args[name] < 1:
-            raise ConfigError(f"--{name}: expected a number between 0 and 1, found {args[name]:g}; change it")
-    Within("[100, inf)", f"; the default is {DRAWS}").check("--draws", args.draws)
     entries = args.threshold if isinstance(args.threshold, list) else [args.threshold] * (args.threshold is not None)
     request = EvaluationOptions(
         by=None if args.by is None else tuple(filter(None, map(str.strip, args.by.split(",")))),

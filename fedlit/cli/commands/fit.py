@@ -11,6 +11,7 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.cli.commands.test import print_results
 from fedlit.cli.tables import seeds_table
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.ranges import Count
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.grid import METRIC, plan_seeds
@@ -29,7 +30,7 @@ def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a run: the keys of a YAML, the number of parallel runs, and the sites."""
     options = experiment_parser(COMMANDS["fit"])
     jobs = "Number of runs at a time, if --seed names several seeds."
-    options.add_argument("--jobs", type=int, default=1, help=jobs)
+    options.add_argument("--jobs", type=Count, default=1, help=jobs)
     sites = (
         "Sites that train the clients, instead of this process. loopback:3 starts three processes on this machine, "
         "each with a share of the clients and its own state, which exchange only messages. With the folder that the "

@@ -10,6 +10,7 @@ from rich.console import Console
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import sweep_table
 from fedlit.core.errors import ConfigError
+from fedlit.core.ranges import Count
 from fedlit.experiment.helptexts import SWEEP
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.sweep import draws_of, load_sweep, next_steps, plan, run_sweep
@@ -26,7 +27,7 @@ def add_options(options: Parser, kind: str, runs: str) -> None:
     """Add the options of a command that starts many runs: a sweep, or a tuning."""
     options.add_argument("-c", "--config", type=str, required=True, help=f"YAML of the {kind}. See below.")
     jobs = "Number of runs at a time. Each has its own federation.workers."
-    options.add_argument("--jobs", type=int, default=1, help=jobs)
+    options.add_argument("--jobs", type=Count, default=1, help=jobs)
     check = f"Check the configurations and list the {runs}, without starting any."
     options.add_argument("--dry_run", type=bool, default=False, help=check)
     folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/. By default as in the YAML, or runs/."

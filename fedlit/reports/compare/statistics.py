@@ -19,7 +19,6 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 
-from fedlit.core.errors import ConfigError
 from fedlit.metrics import intervals
 from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, Interval
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
@@ -233,13 +232,8 @@ def statistics(
     The scores of ``shared`` are in the order of the methods and of their runs.
 
     Raises:
-        ConfigError: If the level or the number of draws is out of range, or there are fewer than two patients.
+        ConfigError: If there are fewer than two patients.
     """
-    if not 0 < level < 1 or draws < 100:
-        raise ConfigError(
-            f"compare: expected 0 < level < 1 and at least 100 draws, found {level} and {draws}; "
-            "change --level or --draws"
-        )
     support, boots = Support.of(shared), []
     parts = list(dict.fromkeys(rows.start for rows in shared.rows))
     for number in range(len(shared.scores)):
