@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 from past_runs import compared, predictions
 
-from fedlit.reports.compare.latex import auroc_table, differences_table, escaped
+from fedlit.reports.compare.tables import auroc_table, differences_table
+from fedlit.reports.table import escaped
 
 
 def cells(table: str) -> list[list[str]]:
@@ -27,7 +28,7 @@ def numbers():
 
 
 def test_rows_have_the_columns_of_the_table(numbers):
-    for table in (auroc_table(numbers), differences_table(numbers)):
+    for table in (auroc_table(numbers, "federation").latex(), differences_table(numbers).latex()):
         columns = re.search(r"\\begin\{tabular\}\{(l+r+)\}", table)[1]
         assert {len(row) for row in cells(table)} == {len(columns)}
         assert len(cells(table)) == 1 + len(numbers.shared.classes) + 1
@@ -44,11 +45,11 @@ def test_bold_is_what_the_test_claims_and_not_the_largest_mean(numbers):
     close, better = numbers.against
     assert not close.macro.claimed
     assert better.macro.claimed
-    *rows, macro = cells(auroc_table(numbers))[1:]
+    *rows, macro = cells(auroc_table(numbers, "federation").latex())[1:]
     for row in (*rows, macro):
         assert "textbf" not in row[1] + row[2]
         assert row[3].startswith(r"\textbf{")
-    for row in cells(differences_table(numbers))[1:]:
+    for row in cells(differences_table(numbers).latex())[1:]:
         assert "textbf" not in row[1]
         assert row[3].startswith(r"\textbf{+")
 
@@ -56,10 +57,10 @@ def test_bold_is_what_the_test_claims_and_not_the_largest_mean(numbers):
 def test_the_baseline_is_bold_if_all_others_are_worse(numbers):
     worse = [replace(e, macro=replace(e.macro, value=-0.1, p_holm=0.001), classes=tuple(
         replace(c, value=-0.1, p_holm=0.001) for c in e.classes)) for e in numbers.against]  # fmt: skip
-    row = cells(auroc_table(replace(numbers, against=tuple(worse))))[1]
+    row = cells(auroc_table(replace(numbers, against=tuple(worse)), "federation").latex())[1]
     assert row[1].startswith(r"\textbf{")
     assert "textbf" not in row[2] + row[3]
-    row = cells(auroc_table(replace(numbers, against=(worse[0], numbers.against[0]))))[1]
+    row = cells(auroc_table(replace(numbers, against=(worse[0], numbers.against[0])), "federation").latex())[1]
     assert "textbf" not in row[1]
 
 

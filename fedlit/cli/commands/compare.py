@@ -72,9 +72,8 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Compare runs and write the report; return the exit code."""
     from fedlit.reports.compare.comparison import compare_runs
     from fedlit.reports.compare.joining import gains_from_joining
-    from fedlit.reports.compare.latex import write_latex
     from fedlit.reports.compare.margin import MARGIN, margin_tests, needed
-    from fedlit.reports.compare.report import write_report
+    from fedlit.reports.compare.report import write_latex, write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
 
@@ -100,7 +99,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         status.update("drawing")
         earlier = " (replacing an earlier report)" if (args.output / "report.html").exists() else ""
         report = write_report(comparison, args.output)
-        tables = write_latex(args.output, numbers, comparison.joining) if args.latex else []
+        tables = write_latex(comparison, args.output) if args.latex else []
         status.stop()
         show(comparison, console)
     console.print(f"report, figures, tables{earlier}: {report}", soft_wrap=True)

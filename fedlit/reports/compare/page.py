@@ -18,13 +18,12 @@ from matplotlib.transforms import Affine2D
 from fedlit import __version__
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
-from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import cost_row
-from fedlit.reports.compare.methods import ABSENT, differences
+from fedlit.reports.compare.methods import ABSENT
 from fedlit.reports.compare.statistics import DELONG
 from fedlit.reports.compare.styles import LARGER, Style, save, svg
-from fedlit.reports.compare.words import ALONE, interval_text, number, short
+from fedlit.reports.compare.words import ALONE
+from fedlit.reports.table import Table
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"
@@ -49,16 +48,19 @@ def page(
     comparison: Comparison,
     looks: Mapping[str, Style],
     charts: Mapping[str, Sequence[Chart]],
+    tables: Mapping[str, Sequence[Table]],
+    shared: Table,
     partitions: dict[bytes, str],
 ) -> str:
     """Return the page as HTML; equal content gives equal bytes.
 
-    Looks are by method, charts by the id of their section; partitions are figures as PNG with the names of their runs.
+    Looks are by method, charts and tables by the id of their section; ``shared`` has the settings of all methods, and
+    partitions are figures as PNG with the names of their runs.
     """
     return template("compare/report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
-        partitions=partitions, differing=differences(comparison.methods), interval=interval_text, delong=DELONG,
-        absent=ABSENT, alone=ALONE, version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST, furthest=LEFT,
+        partitions=partitions, tables=tables, shared=shared, delong=DELONG, absent=ABSENT, alone=ALONE,
+        version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST, furthest=LEFT,
     )  # fmt: skip
 
 
@@ -71,8 +73,7 @@ def template(name: str) -> Template:
     environment.filters |= {
         "base64": lambda data: base64.b64encode(data if isinstance(data, bytes) else data.encode()).decode(),
         "cell": lambda value: escape(" ".join(str(value).split()), quote=False).replace("|", r"\|"),
-        "cost_row": cost_row, "inline": inline_svg, "marker": marker_path, "number": number, "p": p_text,
-        "short": short,
+        "inline": inline_svg, "marker": marker_path,
     }  # fmt: skip
     return environment.get_template(name)
 

@@ -3,17 +3,30 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import pandas as pd
+
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
 from fedlit.reports.compare.joining import Joining
-from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.methods import Method, differences
 from fedlit.reports.compare.page import Chart, page, report_folder
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.styles import Style, styles
+from fedlit.reports.compare.tables import (
+    auroc_table,
+    differences_table,
+    gains_table,
+    over_classes_table,
+    runs_table,
+    settings_table,
+    sites_table,
+    tests_table,
+)
+from fedlit.reports.table import Table
 
 
 def write_report(comparison: Comparison, folder: Path) -> Path:
@@ -35,8 +48,38 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         write_csv(numbers.differences_table(), folder / "differences.csv")
     if comparison.joining is not None:
         write_csv(comparison.joining.table(), folder / "gains.csv")
-    file.write_text(page(comparison, looks, charts, _partitions(comparison.methods)), encoding="utf-8")
+    differing = differences(comparison.methods)
+    same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
+    shared = Table("Settings that all methods share", ("setting", "value"), (), same)
+    text = page(comparison, looks, charts, _tables(comparison, differing), shared, _partitions(comparison.methods))
+    file.write_text(text, encoding="utf-8")
     return file
+
+
+def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write a ``.tex`` file for each table of the AUROC, the differences and the gains; return the files."""
+    numbers, tables = comparison.statistics, {}
+    if numbers is not None:
+        tables["auroc"] = auroc_table(numbers, comparison.test_set)
+        if numbers.against:
+            tables["differences"] = differences_table(numbers)
+    if comparison.joining is not None:
+        tables["gains"] = gains_table(comparison.joining)
+    for name, table in tables.items():
+        (folder / f"{name}.tex").write_text(table.latex(), encoding="utf-8")
+    return [folder / f"{name}.tex" for name in tables]
+
+
+def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[Table]]:
+    """Return the tables of each section of the page."""
+    tables = {"runs": [runs_table(comparison.methods), *([settings_table(differing)] if len(differing) else [])]}
+    if (numbers := comparison.statistics) is not None:
+        tables["auroc"] = [auroc_table(numbers, comparison.test_set)]
+        tests = [tests_table(numbers, against) for against in numbers.against]
+        tables["differences"] = [*tests, over_classes_table(numbers)] if tests else []
+    if (joining := comparison.joining) is not None:
+        tables["joining"] = [sites_table(joining, gains) for gains in joining.methods]
+    return tables
 
 
 def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[Chart]]:

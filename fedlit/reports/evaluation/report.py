@@ -1,11 +1,10 @@
 """Files and terminal output of an evaluation: ``report.html``, figures as SVG and PDF, numbers as CSV."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
-from rich.table import Table as Printed
 from rich.text import Text
 
 from fedlit import __version__
@@ -15,7 +14,8 @@ from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.measures import MEASURES, SUPPORT
 from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
-from fedlit.reports.evaluation.tables import TextTable, tables, verdict
+from fedlit.reports.evaluation.tables import tables, verdict
+from fedlit.reports.table import Table
 from fedlit.tracking.additions import add_files
 from fedlit.tracking.addresses import without_credentials
 from fedlit.tracking.store import noted_run
@@ -78,33 +78,27 @@ def add_to_mlflow(
 def show(evaluation: Evaluation, console: Console) -> None:
     """Print the most important numbers of the first test set, the verdict and the notes."""
     for table in _shortened(evaluation):
-        printed = Printed(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-        for place, name in enumerate(table.head):
-            printed.add_column(name, justify="left" if place < table.names else "right", overflow="fold")
-        for row in table.rows:
-            printed.add_row(*map(Text, row))
-        console.print(Text(table.caption, "italic"))
-        console.print(printed)
+        console.print(table.printed())
         console.print()
     console.print(f"{verdict(evaluation)}\n")
     for note in evaluation.notes:
         console.print(Text(f"note: {note}", style="yellow"))
 
 
-def _shortened(evaluation: Evaluation) -> Iterator[TextTable]:
+def _shortened(evaluation: Evaluation) -> Iterator[Table]:
     """Yield AUROC and calibration by class, and rates at thresholds; the page has the other tables."""
     sections = tables(evaluation)
     ranking, calibration = sections["ranking"][0], sections["calibration"][0]
-    columns = [calibration.head.index(MEASURES[name].title) for name in ("intercept", "slope")]
     auroc = ranking.head.index(MEASURES["auroc"].title)
+    columns = [calibration.head.index(MEASURES[name].title) for name in ("intercept", "slope")]
     both = zip((ranking.head, *ranking.rows), (calibration.head, *calibration.rows), strict=True)
-    head, *rows = ((ours[0], ours[auroc], *(theirs[i] for i in columns)) for ours, theirs in both)
-    yield TextTable(ranking.caption, head, rows)
+    (_, *head), *rows = ((ours[0], ours[auroc], *(theirs[i] for i in columns)) for ours, theirs in both)
+    yield Table(ranking.caption, ranking.names, tuple(head), rows)
     for table in sections["points"][:1]:
         rows = [row for row in table.rows if row[2] == table.rows[0][2]]
         left = "; those of single sites are in the report" if len(rows) < len(table.rows) else ""
         varying = [i for i in range(4) if i == 0 or len({row[i] for row in rows}) > 1]
         fixed = "; ".join(f"{table.head[i]} {rows[0][i]}" for i in range(4) if i not in varying)
         caption = f"{table.caption.partition(';')[0]}{f' ({fixed})' if fixed else ''}{left}"
-        shown = [(*(row[i] for i in varying), *(cell.partition("\n")[0] for cell in row[5:7])) for row in rows]
-        yield TextTable(caption, (*(table.head[i] for i in varying), *table.head[5:7]), shown, len(varying))
+        shown = [(*(row[i] for i in varying), *(replace(each, interval="") for each in row[5:7])) for row in rows]
+        yield Table(caption, tuple(table.names[i] for i in varying), table.head[5:7], shown)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
@@ -12,6 +11,7 @@ from fedlit.reports.compare.methods import ABSENT
 from fedlit.reports.compare.words import interval_text, number, short
 from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
+from fedlit.reports.table import Number, Table
 
 RANKING = ("auroc", "auprc", "sensitivity", "specificity", "ppv", "npv")
 CALIBRATION = ("intercept", "slope", "brier", "net_benefit", "ece", "reliability", "resolution", "uncertainty")
@@ -20,19 +20,9 @@ SUPPORT = ("positives (patients)", "negatives (patients)")
 MOST_NAMED = 6
 
 
-@dataclass(frozen=True)
-class TextTable:
-    """A table of texts; the first columns name a row."""
-
-    caption: str
-    head: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    names: int = 1  # Number of columns that are text.
-
-
-def tables(evaluation: Evaluation) -> dict[str, list[TextTable]]:
+def tables(evaluation: Evaluation) -> dict[str, list[Table]]:
     """Return the tables of each section of the page."""
-    by_section: dict[str, list[TextTable]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
+    by_section: dict[str, list[Table]] = {"ranking": [], "calibration": [], "groups": [], "points": []}
     of = "trainings, each with its own draw of the data" if evaluation.sets[0].draws > 1 else "trainings"
     spread = f"± standard deviation over {of}, " if len(evaluation.method.runs) > 1 else ""
     level = f"{spread}{100 * evaluation.request.level:g}% intervals for other test patients below the values"
@@ -91,13 +81,12 @@ def _what(row: pd.Series) -> str:
 
 def _measured(
     caption: str, frame: pd.DataFrame, names: tuple[str, ...], measures: Sequence[str], evaluation: Evaluation
-) -> TextTable:
+) -> Table:
     rows = []
     for place, part in frame.groupby(list(names), sort=False):
         first, values = part.iloc[0], part.set_index("measure")
         rows.append((*map(str, place), *_support(first), *(_cell(values.loc[name]) for name in measures)))
-    head = (*names, *SUPPORT, *(_title(name, evaluation) for name in measures))
-    return TextTable(caption, head, rows, len(names))
+    return Table(caption, names, (*SUPPORT, *(_title(name, evaluation) for name in measures)), rows)
 
 
 def _title(name: str, evaluation: Evaluation) -> str:
@@ -113,25 +102,26 @@ def _title(name: str, evaluation: Evaluation) -> str:
     return at.get(name, MEASURES[name].title)
 
 
-def _cell(row: pd.Series) -> str:
-    spread = f" ± {short(row['sd_over_seeds'])}" if row["sd_over_seeds"] == row["sd_over_seeds"] else ""
-    ends = f"\n{interval_text(row['low'], row['high'])}" if row["low"] == row["low"] else ""
-    return f"{short(row['value'])}{spread}{ends}"
+def _cell(row: pd.Series) -> Number:
+    spread = short(row["sd_over_seeds"]) if row["sd_over_seeds"] == row["sd_over_seeds"] else ""
+    ends = interval_text(row["low"], row["high"]) if row["low"] == row["low"] else ""
+    return Number(short(row["value"]), spread, ends)
 
 
-def _gap_table(evaluation: Evaluation) -> TextTable:
+def _gap_table(evaluation: Evaluation) -> Table:
     several = len(evaluation.method.runs) > 1
     noise = "other test images and other trainings" if several else "other test images, as there is one training"
     tested = evaluation.gaps[evaluation.gaps["p"].notna()]
     left = len(evaluation.gaps) - len(tested)
     several_sets = len(evaluation.sets) > 1
     names = ("class", "measure", "group", "reference", *("test set",) * several_sets)
-    head = (*names, "gap", f"{100 * evaluation.request.level:g}% interval", "p, images", "p, seeds", "p (Holm)")
+    head = ("gap", f"{100 * evaluation.request.level:g}% interval", "p, images", "p, seeds", "p (Holm)")
     rows = [
         (
             row["class"], _what(row), f"{row['by']} {row['group']}", row["reference"], *(row["set"],) * several_sets,
             number(row["gap"], "+.3f"), interval_text(row["low"], row["high"], "+.3f"),
-            p_text(row["p_images"]), p_text(row["p_seeds"]), p_text(row["p_holm"]) + " *" * bool(row["beyond_noise"]),
+            p_text(row["p_images"]), p_text(row["p_seeds"]),
+            Number(p_text(row["p_holm"]), stars="*" * bool(row["beyond_noise"]), bold=bool(row["beyond_noise"])),
         )
         for _, row in tested.iterrows()
     ]  # fmt: skip
@@ -140,10 +130,10 @@ def _gap_table(evaluation: Evaluation) -> TextTable:
         f"Gaps: each group minus the reference, the largest group of its kind; intervals cover {noise}, and are not "
         f"corrected; * is beyond noise{more}"
     )
-    return TextTable(caption, head, rows, len(names))
+    return Table(caption, names, head, rows)
 
 
-def _point_tables(evaluation: Evaluation) -> list[TextTable]:
+def _point_tables(evaluation: Evaluation) -> list[Table]:
     """Return the rates at every threshold on the test sets, and matrices of thresholds from one site at another."""
     points = evaluation.points
     everyone, by_group = points[points["by"] == ALL], points[points["by"].isin(evaluation.kinds)]
@@ -160,7 +150,7 @@ def _point_tables(evaluation: Evaluation) -> list[TextTable]:
     return parts
 
 
-def _transport(points: pd.DataFrame) -> TextTable:
+def _transport(points: pd.DataFrame) -> Table:
     """Return a matrix of thresholds that were chosen at one site and used at another."""
     used = points["group"].where(points["by"] == "client", "test set " + points["set"])
     rates = (
@@ -173,17 +163,17 @@ def _transport(points: pd.DataFrame) -> TextTable:
         "Sensitivity / specificity of a threshold that was chosen on the validation images of one site (federation: of "
         "all), on the test images of the site of each column; without intervals"
     )
-    return TextTable(caption, ("class", "chosen for", "chosen on", *sites), rows, 3)
+    return Table(caption, ("class", "chosen for", "chosen on"), tuple(sites), rows)
 
 
-def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> TextTable:
+def _rates(caption: str, frame: pd.DataFrame, where: tuple[str, ...]) -> Table:
     rows = []
     for (name, at, source, *place), part in frame.groupby(["class", "at", "chosen_on", *where], sort=False):
         values, tested = part.set_index("measure"), " ".join(place)
         cells = [_cell(values.loc[rate]) for rate in AT_THRESHOLD]
         rows.append((name, at, source, tested, f"{part.iloc[0]['threshold']:.4f}", *cells, *_support(part.iloc[0])))
-    rates = (each.title for each in AT_THRESHOLD.values())
-    return TextTable(caption, ("class", "chosen for", "chosen on", "tested on", "threshold", *rates, *SUPPORT), rows, 4)
+    head = ("threshold", *(each.title for each in AT_THRESHOLD.values()), *SUPPORT)
+    return Table(caption, ("class", "chosen for", "chosen on", "tested on"), head, rows)
 
 
 def _support(row: pd.Series) -> tuple[str, ...]:
