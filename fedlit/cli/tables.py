@@ -7,16 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
-from rich.table import Column, Table
-from rich.text import Text
 
 from fedlit.data.labels import harmonised
 from fedlit.data.pictures.cached import CacheEntry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
+from fedlit.reports.table import Table
 
 if TYPE_CHECKING:  # they import Lightning, which checks of data do not need
     from fedlit.experiment.grid import Sweep
@@ -43,39 +41,36 @@ def wide_console() -> Console:
 
 def cache_table(folder: Path, entries: Sequence[CacheEntry], console: Console) -> None:
     """Print the entries of a cache folder."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column("name", no_wrap=True)
-    table.add_column("what")
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("last use", no_wrap=True)
-    table.add_column("runs", overflow="fold")
+    rows = []
     for entry in entries:
         runs = ", ".join(entry.runs[:3]) + (f" and {len(entry.runs) - 3} more" if len(entry.runs) > 3 else "")
-        used = datetime.fromtimestamp(entry.used).strftime("%Y-%m-%d %H:%M")
-        table.add_row(entry.name, entry.what, decimal(entry.size), used, runs or "-")
+        rows.append((entry.name, entry.what, runs or "-", decimal(entry.size), minute(entry.used)))
     console.print(f"{folder}: {decimal(sum(entry.size for entry in entries))} in {len(entries)} entries")
-    if entries:
-        console.print(table)
+    if rows:
+        console.print(Table("", ("name", "what", "runs"), ("size", "last use"), rows).printed())
 
 
-def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> Table:
+def minute(seconds: float) -> str:
+    """Return a time of the clock of this machine, to the minute."""
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
+
+
+def auroc_table(metrics: Mapping[str, float], prefix: str, title: str, width: int = 80) -> RenderableType:
     """Make a table of the AUROC of each class with its support, from metrics whose names begin with ``prefix``."""
-    table = _titled(title, ["class"], ["AUROC", "positives", "negatives"])
-    start = f"{prefix}/auroc/"
+    rows, start = [], f"{prefix}/auroc/"
     for key, value in metrics.items():
         if key.startswith(start):
             name = key.removeprefix(start)
             counts = [metrics[f"{prefix}/{count}/{name}"] for count in ("n_pos", "n_neg")]
             hidden = [NOT_REPORTED if count != count else "" for count in counts]
             support = (word or f"{count:.0f}" for word, count in zip(hidden, counts, strict=True))
-            table.add_row(shortened(name, max(25, width - 44)), _number(value, max(hidden) or "undefined"), *support)
-    table.add_section()
-    for kind, shown in MEANS.items():
-        if f"{prefix}/auroc_{kind}" in metrics:
-            table.add_row(shown, _number(metrics[f"{prefix}/auroc_{kind}"]), "", "")
-    if f"{prefix}/auroc_images" in metrics:
-        table.caption = f"each AUROC ranks {metrics[f'{prefix}/auroc_images']:,.0f} images, on average"
-    return table
+            rows.append((shortened(name, max(25, width - 44)), _number(value, max(hidden) or "undefined"), *support))
+    means = [(shown, f"{prefix}/auroc_{kind}") for kind, shown in MEANS.items() if f"{prefix}/auroc_{kind}" in metrics]
+    rows += [(shown, _number(metrics[key]), "", "") for shown, key in means]
+    images = metrics.get(f"{prefix}/auroc_images")
+    note = "" if images is None else f"each AUROC ranks {images:,.0f} images, on average"
+    head = ("AUROC", "positives", "negatives")
+    return Table(title, ("class",), head, rows, summary=len(means), note=note).printed("boxed")
 
 
 def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str, width: int = 80) -> RenderableType:
@@ -93,13 +88,11 @@ def sets_table(metrics: Mapping[str, float], sets: Sequence[str], title: str, wi
         shown = dict(zip(sets, sets, strict=True))
     if max(map(len, (*rows.values(), *means.values()))) + 4 + sum(max(6, len(n)) + 3 for n in shown.values()) > width:
         return _rows_of_sets(metrics, shown, kinds, classes, title=title, width=width)
-    table = _titled(title, ["class"], list(shown.values()))
-    for keys in (rows, means):
-        for key, name in keys.items():
-            values = (metrics.get(f"test/{each}/{key}", float("nan")) for each in sets)
-            table.add_row(name, *(_number(value, "-") for value in values))
-        table.add_section()
-    return table
+    cells = [
+        (name, *(_number(metrics.get(f"test/{each}/{key}", float("nan")), "-") for each in sets))
+        for key, name in (rows | means).items()
+    ]
+    return Table(title, ("class",), tuple(shown.values()), cells, summary=len(means)).printed("boxed")
 
 
 def _rows_of_sets(
@@ -119,14 +112,12 @@ def _rows_of_sets(
     if needed > width:
         classes, caption = [], f"a terminal with {needed} columns (COLUMNS={needed}) shows every class"
     numbers = [str(number) for number in range(1, len(classes) + 1)]
-    columns = [Column("test set", no_wrap=True)]
-    columns += [Column(name, no_wrap=True, justify="right") for name in (*means.values(), *numbers)]
-    table = Table(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=0)
+    cells = []
     for name, text in sets.items():
         values = {key: metrics.get(f"test/{name}/{key}", float("nan")) for key in (*means, *_keys(classes))}
         averages = [_number(values[key], "-") for key in means]
-        table.add_row(text, *averages, *(_without_zero(values[key], digits) for key in _keys(classes)))
-    return Group(Text(title, "italic"), table, *([Text(caption, "dim")] if caption else []))
+        cells.append((text, *averages, *(_without_zero(values[key], digits) for key in _keys(classes))))
+    return Table(title, ("test set",), (*means.values(), *numbers), cells, note=caption).printed("narrow")
 
 
 def _keys(classes: Sequence[str]) -> list[str]:
@@ -139,31 +130,32 @@ def _without_zero(value: float, digits: int) -> str:
     return text[1:] if text.startswith("0") else text[: digits + 1]
 
 
-def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> Table:
+def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> RenderableType:
     """Make a table of the metric's mean and standard deviation over the seeds, by case and point of the grid.
 
     ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.
     """
     by = [*(["case"] if (table["case"] != "").any() else []), *sweep.grid]  # baselines are cases too
     room = max(8, (width - 34) // max(1, len(by)) - 3)
-    title, names = f"{sweep.metric}, mean over seeds {draws}", [shortened(name, room) for name in by]
-    shown = _titled(title, names, ["mean", "SD", "runs"])
+    title, names = f"{sweep.metric}, mean over seeds {draws}", tuple(shortened(name, room) for name in by)
     groups = table.groupby(by, sort=False, dropna=False) if by else [((), table)]
+    shown = []
     for point, rows in groups:
         values, cells = rows[sweep.metric].dropna(), [shortened(str(each), room) for each in point]
-        shown.add_row(*cells, *_mean_and_sd(values), f"{len(values)}/{len(rows)}")
-    return shown
+        shown.append((*cells, *_mean_and_sd(values), f"{len(values)}/{len(rows)}"))
+    return Table(title, names, ("mean", "SD", "runs"), shown).printed("boxed")
 
 
-def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Table:
+def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> RenderableType:
     """Make a table of the mean AUROC over seeds of each test set, or of each class if there is one test set."""
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
     macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
-    shown = _titled(f"over {len(results)} seeds {draws}", ["metric"], ["mean", "SD"])
-    for key in keys if len(macro) == 1 else macro:
-        values = pd.Series([result.metrics[key] for result in results])
-        shown.add_row(shortened(key, max(20, width - 28)), *_mean_and_sd(values))
-    return shown
+    shown = [
+        (shortened(key, max(20, width - 28)), *_mean_and_sd(pd.Series([result.metrics[key] for result in results])))
+        for key in (keys if len(macro) == 1 else macro)
+    ]
+    title = f"over {len(results)} seeds {draws}"
+    return Table(title, ("metric",), ("mean", "SD"), shown).printed("boxed")
 
 
 def shortened(name: str, length: int) -> str:
@@ -185,13 +177,6 @@ def _abreast(first: int, widths: Sequence[int], total: int) -> Iterator[slice]:
     yield slice(start, len(widths))
 
 
-def _titled(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    """Make a table with columns of names and of numbers."""
-    columns = [Column(name, no_wrap=True) for name in names]
-    columns += [Column(name, no_wrap=True, justify="right") for name in numbers]
-    return Table(*columns, title=title, title_justify="left")
-
-
 def list_shipped(console: Console) -> None:
     """Print the built-in classes, one per line, cut to the width of a terminal."""
     for axis in AXES:
@@ -209,26 +194,16 @@ def list_labels(console: Console) -> None:
     columns = {source: [_called(called.get(source, "-")) for called in names.values()] for source in sources}
     widths = [max(map(len, (source, *cells))) for source, cells in columns.items()]
     for part in _abreast(max(map(len, names)), widths, console.width):
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-        table.add_column("class", no_wrap=True)
-        for source in sources[part]:
-            table.add_column(source)
-        for name, *cells in zip(names, *(columns[source] for source in sources[part]), strict=True):
-            table.add_row(name, *cells)
-        console.print(table)
+        rows = list(zip(names, *(columns[source] for source in sources[part]), strict=True))
+        console.print(Table("", ("class", *sources[part]), (), rows).printed())
 
 
 def list_checks(console: Console) -> None:
     """Print the checks of models, data and machines before training, and of its rounds."""
     from fedlit.federation.examinations import EVERY
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for column in ("check", "requirement", "advice"):
-        table.add_column(column)
-    for examination in EVERY:
-        requirement = " ".join((examination.__doc__ or "").partition("\n\n")[0].split())
-        table.add_row(examination.name, requirement, examination.advice)
-    console.print(table)
+    rows = [(each.name, " ".join((each.__doc__ or "").partition("\n\n")[0].split()), each.advice) for each in EVERY]
+    console.print(Table("", ("check", "requirement", "advice"), (), rows).printed())
 
 
 def _called(label: str | dict[str, list[str]]) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, Literal
 
 import pandas as pd
 from rich import box
@@ -12,6 +13,8 @@ from rich.table import Column
 from rich.table import Table as Printed
 from rich.text import Text
 
+OPEN = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
+LOOKS: dict[str, dict[str, Any]] = {"open": OPEN, "narrow": OPEN | {"padding": 0}, "boxed": {}}
 BOLD = "textbf:--rwrap;"
 SIGNS = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -47,22 +50,25 @@ class Table:
     values: tuple[str, ...]  # Heads of the columns of numbers.
     rows: Sequence[Sequence[Cell]]  # Cells of the names, then of the numbers.
     summary: int = 0  # Number of last rows that summarise the others, and are set apart.
+    note: str = ""  # Text below the table on a terminal.
 
     @property
     def head(self) -> tuple[str, ...]:
         """Heads of all columns."""
         return self.names + self.values
 
-    def printed(self) -> Group:
-        """Return the caption and the table for a terminal."""
-        columns = [Column(name, overflow="fold") for name in self.names]
-        columns += [Column(name, overflow="fold", justify="right") for name in self.values]
-        table = Printed(*columns, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    def printed(self, look: Literal["open", "boxed", "narrow"] = "open") -> Group:
+        """Return the table for a terminal. An ``open`` one folds what does not fit, a ``narrow`` one has no margins."""
+        whole = look != "open"
+        columns = [Column(name, overflow="fold", no_wrap=whole) for name in self.names]
+        columns += [Column(name, overflow="fold", no_wrap=whole, justify="right") for name in self.values]
+        table = Printed(*columns, **LOOKS[look])
         for place, row in enumerate(self.rows):
             if self.summary and place == len(self.rows) - self.summary:
                 table.add_section()
             table.add_row(*(Text(_lines(cell)) for cell in row))
-        return Group(*([Text(self.caption, "italic")] if self.caption else []), table)
+        parts = Text(self.caption, "italic"), table, Text(self.note, "dim")
+        return Group(*(part for part in parts if part))
 
     def by_group(self) -> Iterator[Text]:
         """Yield lines in which the first name is a heading of its rows; a row with a claim is bold."""

@@ -2,21 +2,19 @@
 
 import sys
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 
 from jsonargparse import Namespace
-from rich import box
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.filesize import decimal
-from rich.table import Table
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.cli.tables import wide_console
+from fedlit.cli.tables import minute, wide_console
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import VALIDATION
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.past_runs import RunState, list_runs, removable, remove_run
+from fedlit.reports.table import Table
 
 LIST = "List runs with their state, size and validation metric, or rank them."
 REMOVE = """Remove runs: their directories, and their MLflow runs with their artifacts. The command first lists them and
@@ -69,15 +67,16 @@ def _remove(args: Namespace, console: Console) -> int:
     return 0
 
 
-def _table(runs: Sequence[RunState], metric: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    table.add_column("run", overflow="fold")
-    table.add_column("status", no_wrap=True)
-    for name in ("rounds", metric, "size"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("started", no_wrap=True)
-    for run in runs:
-        value = f"{run.value:.4f}" if run.value == run.value else "-"
-        started = datetime.fromtimestamp(run.started).strftime("%Y-%m-%d %H:%M")
-        table.add_row(str(run.directory), run.status, str(run.rounds), value, decimal(run.size), started)
-    return table
+def _table(runs: Sequence[RunState], metric: str) -> RenderableType:
+    rows = [
+        (
+            str(run.directory),
+            run.status,
+            str(run.rounds),
+            f"{run.value:.4f}" if run.value == run.value else "-",
+            decimal(run.size),
+            minute(run.started),
+        )
+        for run in runs
+    ]
+    return Table("", ("run", "status"), ("rounds", metric, "size", "started"), rows).printed()
