@@ -10,7 +10,6 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import State
-from fedlit.core.module import loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.ranges import NonNegative, Positive
 
@@ -66,6 +65,8 @@ class Ditto(Aggregator):
 
     def on_after_optimizer_step(self, ctx: ClientContext, batches: Sequence[Any]) -> None:
         """Take a step of v_k on the batch of the step of w."""
+        from fedlit.core.module import loss_of, step_of  # it imports Lightning, which reports of past runs do not need
+
         module, v, dual = ctx.model.module, ctx.state["v"], ctx.layout.slices["dual"]
         rate = ctx.rates[0] if self.lr is None else self.lr * ctx.rnd.lr_factor * ctx.client.lr_factor
         with ctx.model.at(v, ctx.state["stats"]):

@@ -1,9 +1,9 @@
 """Server optimizers: the mean change of a round is a gradient that the server's own optimizer steps along."""
 
 import copy
+from collections.abc import Callable, Iterable
 
 import torch
-from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
@@ -47,7 +47,7 @@ class ServerOptimizer(Aggregator):
 
     governs = "server optimizer"
 
-    def __init__(self, optimizer: OptimizerCallable = lambda p: SGD(p, lr=1.0)) -> None:
+    def __init__(self, optimizer: Callable[[Iterable], Optimizer] = lambda p: SGD(p, lr=1.0)) -> None:
         self.optimizer = optimizer
         made, where = optimizer([nn.Parameter(torch.zeros(1))]), f"{type(self).__name__}.optimizer"
         if reason := NOT_ELEMENTWISE.get(type(made).__name__):

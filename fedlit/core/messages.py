@@ -1,15 +1,17 @@
 """Messages between server and clients, and the states of both."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchmetrics import Metric
 
 from fedlit.core.flat import Layout
 from fedlit.core.system.devices import to_device
+
+if TYPE_CHECKING:  # it takes seconds to import, and reports of past runs do not need it
+    from torchmetrics import Metric
 
 SCORED = "scored/"
 """Beginning of the names of the model that is scored, among the server's tensors."""
@@ -371,7 +373,7 @@ class ClientReport:
     seconds: float
     bytes_up: int
     logged: dict[str, float] = field(default_factory=dict)
-    metrics: dict[str, Metric] = field(default_factory=dict)
+    metrics: "dict[str, Metric]" = field(default_factory=dict)
     error: str = ""
     still: str = ""
     rates: list[float] = field(default_factory=list)

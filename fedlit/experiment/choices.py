@@ -38,10 +38,9 @@ AXES = {
 
 def shipped(axis: str) -> list[type]:
     """Return the built-in classes of an extension point, ordered by name."""
-    home, bases = import_module(AXES[axis].home), [each.base_class for each in AXES.values()]
+    home, base = import_module(AXES[axis].home), AXES[axis].base_class
     exported = {name: getattr(home, name) for name in dir(home)}
-    derived = _subclasses(AXES[axis].base_class)
-    classes = {c for c in derived if exported.get(c.__name__) is c and c not in bases and not isabstract(c)}
+    classes = {c for c in _subclasses(base) if exported.get(c.__name__) is c and c is not base and not isabstract(c)}
     return sorted(classes, key=lambda c: c.__name__)
 
 

@@ -6,17 +6,20 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.governing import composed_name
 from fedlit.core.parts import Parts
-from fedlit.federation.federation import Federation
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import MAY_DIFFER, flatten
+
+if TYPE_CHECKING:  # reports of past runs need names, but not Lightning, which takes seconds to import
+    from lightning.pytorch import LightningModule
+
+    from fedlit.federation.federation import Federation
 
 LENGTHENS = ("federation.rounds", "federation.patience", "callbacks")
 """Keys that a resume may change, but that are the same for all runs of a group."""
@@ -96,7 +99,11 @@ class Names:
 
     @classmethod
     def of(
-        cls, federation: Federation, model: LightningModule, settings: Mapping[str, Any] | None = None, seed: int = 0
+        cls,
+        federation: "Federation",
+        model: "LightningModule",
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 0,
     ) -> "Names":
         """Return the names of a federation and its model, with the settings and the seed of a run."""
         aggregator, objective = composed_name(federation.aggregators), Parts.of(model).objective

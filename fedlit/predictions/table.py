@@ -18,11 +18,11 @@ from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.data.clients import groups_of
 from fedlit.data.pictures.opening import not_a_file
-from fedlit.federation.engines.scores import Scores
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from fedlit.federation.engines.scores import Scores
     from fedlit.federation.session import Session
 
 FOLDER = "predictions"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -28,10 +28,12 @@ from fedlit.core.checkpoints.reading import SERVER, SERVER_NAMES, client_file, c
 from fedlit.core.checkpoints.small_states import is_small, stacked
 from fedlit.core.checkpoints.stored_states import StoredState, write_tensors
 from fedlit.core.errors import CheckpointError
-from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import Layout
 from fedlit.core.messages import SCORED, ClientState, ServerState, State, stripped
 from fedlit.core.system.files import link, put, remove, sync
+
+if TYPE_CHECKING:  # it imports Lightning, which reports of past runs do not need
+    from fedlit.core.fabric import FederationFabric
 
 
 @dataclass
@@ -69,7 +71,7 @@ class Checkpoints:
         every: How often to write one; by default as often as costs less than 2% of the time.
     """
 
-    def __init__(self, folder: Path, fabric: FederationFabric, every: Cadence | None = None) -> None:
+    def __init__(self, folder: Path, fabric: "FederationFabric", every: Cadence | None = None) -> None:
         self._thread, self._begun = ThreadPoolExecutor(1, "fedlit-checkpoint"), None  # starts with the first task
         self.folder, self._fabric, self._every = folder, fabric, every or Cadence()
         self._saved_at, self._seconds, self._round = time.monotonic(), 0.0, -1

@@ -65,8 +65,10 @@ def _about(key: str) -> str:
 
 
 def _adaptive(method: Method) -> Notes:
+    optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]
+    if not optimizers:
+        return []
     with_variates = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
     aggregators = [word for key, word in method.settings.items() if "aggregators" in key and word in with_variates]
-    optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]
-    warning = control_variates_warning(aggregators, optimizers[0]) if aggregators and optimizers else ""
+    warning = control_variates_warning(aggregators, optimizers[0])
     return [f"{method.name}: {warning}."] if warning else []
