@@ -265,7 +265,7 @@ def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     tuning = load_tuning(file)
     small = tuning.set | {"model.backbone": "mobilenetv2_035"}
-    ends = {case: points[:1] for case, points in tuning.points.items()}
+    ends = {case: points[:1] for case, points in tuning.first_points.items()}
     runs = replace(tuning, set=small, seeds=tuning.seeds[:1]).runs("final", ends, experiment_parser())
     assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, 1)
 

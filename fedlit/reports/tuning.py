@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
-from fedlit.experiment.ranges import Span, at_edge
+from fedlit.experiment.ranges import at_edge
 from fedlit.experiment.sweep import draws_of
 from fedlit.experiment.tuning import Tuned, Tuning, as_text
 from fedlit.reports.compare.words import number
@@ -27,9 +27,9 @@ AVERAGED = (
 )
 IN_ORDER = "Each cell is the best of so many tries, in their order: the results of earlier ones shape later ones."
 SEARCHES = {
-    "random": "random search with seed {seed}",
+    "random": "random search with seed {seed}, each from another of {tries} equal parts of each range",
     "grid": "a grid",
-    "optuna": "Optuna's TPE with seed {seed}, after three random ones",
+    "tpe": "Optuna's TPE with seed {seed}, after three random ones",
 }
 EDGE = (
     "A value at the edge of its range is the lowest or highest that was tried: a wider range may be better, so compare "
@@ -91,7 +91,7 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
     """Write ``report.md`` and its tables as CSV; return the text of the report."""
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
-    curve = best_so_far if tuning.sampler == "optuna" else best_by_tries
+    curve = best_so_far if tuning.sampler == "tpe" else best_by_tries
     curves = {each.case: curve(each.scores, tuning.rule.sign) for each in tuned}
     tables = {
         "tries": pd.DataFrame([row for each in tuned for row in _tries(each, tuning.rule.metric)]),
@@ -124,14 +124,10 @@ def _page(
     curves: Mapping[str, Sequence[float]],
 ) -> list[str]:
     rule = tuning.rule
-    tries = len(next(iter(tuning.points.values())))
-    search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed)
+    tries = tuning.number
+    search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed, tries=tries)
     best = "largest" if rule.sign > 0 else "smallest"
-    ranges = [
-        [case, key, str(each) if isinstance(each, Span) else ", ".join(map(as_option, each))]
-        for case, of_case in tuning.ranges_of.items()
-        for key, each in of_case.items()
-    ]
+    ranges = [[case, key, str(each)] for case, of_case in tuning.ranges_of.items() for key, each in of_case.items()]
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
@@ -157,7 +153,7 @@ def _page(
         "",
         *_curves(curves),
         "",
-        IN_ORDER if tuning.sampler == "optuna" else AVERAGED,
+        IN_ORDER if tuning.sampler == "tpe" else AVERAGED,
         "",
         "## Cost of the tries",
         "",
