@@ -49,21 +49,20 @@ class Rounds(Controller):
     """The server's side of a job, which runs the federation in the job's process.
 
     Args:
-        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
         sites: Names of the sites.
         fresh: Sites whose clients start afresh if their state is missing.
     """
 
-    def __init__(self, run: str, name: str, sites: list[str], fresh: list[str]) -> None:
+    def __init__(self, name: str, sites: list[str], fresh: list[str]) -> None:
         super().__init__(task_check_period=0.05)
-        self._asked = run, name, tuple(sites), tuple(fresh)
+        self._asked = name, tuple(sites), tuple(fresh)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Prepare the run, and register the command by which the lead asks for its progress."""
         from fedlit.sites.hosting import Hosted  # only the server's side needs all of fedlit
 
-        run, name, sites, fresh = self._asked
+        name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._transport = FlareTransport(self, sites)
@@ -72,7 +71,7 @@ class Rounds(Controller):
         # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
-        self._hosted = Hosted(config.absolute(), run, name, self._transport, fresh=fresh, server=server_file, lead=lead)
+        self._hosted = Hosted(config.absolute(), name, self._transport, fresh=fresh, server=server_file, lead=lead)
         fl_ctx.get_engine().register_app_command(
             TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
         )

@@ -44,6 +44,7 @@ class Roster:
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
     models: bool = True  # Whether sites get the best model when the run ends.
     lead: str = ""  # Name of the lead, if the server knows it: no other lead resumes the run.
+    directory: Path | None = None  # The run's directory, once it is open.
     trial: bool = False  # Whether the run is a trial, with the schedule of its federation and not the configuration's.
 
     def __post_init__(self) -> None:
@@ -77,6 +78,7 @@ class Roster:
         Raises:
             CheckpointError: If the run there has no sites, or its file is damaged.
         """
+        self.directory = directory
         file, begun = directory / FILE, (directory / "config.yaml").exists()
         if not file.exists():
             if begun:
@@ -111,15 +113,6 @@ class Roster:
         content = {"run": self.run, "sites": [site.name for site in self.site_infos], "lead": self.lead}
         with whole(file, durable=True) as draft:
             draft.write_text(json.dumps(content | {"clients": {**before, **self.site_of}}) + "\n")
-
-
-def run_with(folder: Path, run: str) -> Path | None:
-    """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
-    for file in folder.glob(f"*/{FILE}"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file is an error only for its own run
-            if documents.parse_json(file.read_text())["run"] == run:
-                return file.parent
-    return None
 
 
 class Ledgers:

@@ -148,7 +148,7 @@ def test_a_job_goes_on_without_a_site_unless_the_federation_says_otherwise(tmp_p
     workspace = SimpleNamespace(get_app_dir=lambda job: str(tmp_path), get_site_config_dir=lambda: str(tmp_path))
     engine = SimpleNamespace(get_workspace=lambda: workspace, register_app_command=lambda topic, told: None)
     context = SimpleNamespace(get_engine=lambda: engine, get_job_id=lambda: "1", get_prop={"__job_meta__": meta}.get)
-    Rounds("", "one", ["north", "south"], []).start_controller(context)
+    Rounds("one", ["north", "south"], []).start_controller(context)
     job = job_from_meta(meta | {"job_id": "1"})
     assert (job.min_sites, job.required_sites) == (1, [])
 

@@ -1,5 +1,5 @@
-"""The lead's half over NVFlare, with a server that dies as it is told to: one run comes of it, in as many jobs as it
-takes."""
+"""The lead's half over NVFlare, with a server that dies as it is told to: one command submits one job, and ends with
+what to type."""
 
 import json
 from dataclasses import asdict
@@ -9,23 +9,21 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from certificates import DAY, Authority, listening, packed
-from filelock import FileLock
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
 from refusals import refused
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites import link, supervisor
+from fedlit.sites import follower
+from fedlit.sites.follower import Follower
 from fedlit.sites.hosting import Ending
 from fedlit.sites.submission import Lead, Submission, write_job
-from fedlit.sites.supervisor import ATTEMPTS, Supervisor
 
 SITES = ("north", "south")
 DIED = "FINISHED:EXECUTION_EXCEPTION"
 
 
-def told(*lines: str, kept: int = 0, ended: Ending | None = None, means: bool | None = None, run: str = "") -> dict:
-    end = asdict(ended) if ended else None
-    return {"lines": list(lines), "run": run, "kept": kept, "away": [], "ended": end, "means": means}
+def told(*lines: str, ended: Ending | None = None, means: bool | None = None, name: str | None = None) -> dict:
+    return {"lines": list(lines), "name": name, "ended": asdict(ended) if ended else None, "means": means}
 
 
 FINISHED = told("the end", ended=Ending("finished", rounds=3))
@@ -97,93 +95,97 @@ class Server:
 
 
 @pytest.fixture
-def supervised(monkeypatch, tmp_path):
+def followed(monkeypatch, tmp_path):
     """Runs a federation at a server; returns its end and what the lead was told."""
     for name in ("LOOK", "GONE", "SIDEWARD"):
-        monkeypatch.setattr(supervisor, name, 0.0)
+        monkeypatch.setattr(follower, name, 0.0)
 
     def run(server: Server, resumed: str | None = None, said: list[str] | None = None) -> tuple[Ending, list[str]]:
-        monkeypatch.setattr(link, "new_secure_session", lambda *args, **options: server)
+        monkeypatch.setattr(follower, "new_secure_session", lambda *args, **options: server)
         said = [] if said is None else said
         lead = Lead(tmp_path, "lead@example.org", SITES)
-        return Supervisor(lead, Submission("", "one", resumed), said.append).run(), said
+        return Follower(lead, Submission("", "one", resumed), said.append).run(), said
 
     return run
 
 
-def one_run(server: Server) -> bool:
-    """Whether all jobs were submitted for one run, which has an id."""
-    return len({job["run"] for job in server.submitted}) == 1 and bool(server.submitted[0]["run"])
-
-
-def test_a_job_that_dies_is_submitted_again_for_the_same_run(supervised):
-    server = Server([told("round 1"), told("round 2", kept=1), DIED], [told("round 3"), FINISHED])
-    ending, said = supervised(server)
-    assert ending.kind == "finished"
-    assert len(server.submitted) == 2
-    assert one_run(server)
-    assert [line for line in said if line.startswith("round")] == ["round 1", "round 2", "round 3"]
-    assert {"since": 1, "heard": True} not in server.asked[:1]
+def test_a_run_is_shown_to_its_end(followed):
+    server = Server([told("round 1"), told("round 2"), FINISHED])
+    ending, said = followed(server)
+    assert ending == Ending("finished", rounds=3)
+    assert said == ["round 1", "round 2", "the end"]
     assert server.asked[-1]["heard"]
 
 
-@pytest.mark.parametrize(
-    ("script", "mistake"),
-    [
-        ([told(ended=Ending("failed", "a loss is not finite"))], (TrainingError, "a loss is not finite")),
-        ([told(), "FINISHED:ABORTED"], (TrainingError,)),
-    ],
-)
-def test_a_run_that_cannot_go_on_is_not_submitted_again(supervised, script, mistake):
-    server = Server(script)
-    with refused(*mistake):
-        supervised(server)
+DEATHS = {
+    "a site's job": [told("round 1", name="one"), DIED],
+    "a site's machine": [told("round 1", name="one"), told(ended=Ending("away", "site 'north': not connected")), DIED],
+    "aborted": [told("round 1", name="one"), "FINISHED:ABORTED"],
+    "the server": [told("round 1", name="one"), *[NoConnection("dead")] * 3, JobNotRunning(""), JobNotRunning("")],
+}
+"""NVFlare may go on calling a job running that died with its server."""
+
+
+@pytest.mark.parametrize("case", DEATHS)
+def test_a_job_that_dies_ends_the_command_with_what_resumes_the_run(followed, case):
+    server, said = Server(DEATHS[case]), []
+    words = "to resume from the last checkpoint: the same command with --name one --ckpt_path last"
+    with refused(TrainingError, words):
+        followed(server, said=said)
+    assert said[0] == "round 1"
+    assert len(server.submitted) == 1
+    assert server.aborted == (case == "the server")
+
+
+def test_a_run_that_has_failed_ends_with_its_reason_only(followed):
+    server = Server([told(ended=Ending("failed", "a loss is not finite"))])
+    with refused(TrainingError, "a loss is not finite"):
+        followed(server)
     assert len(server.submitted) == 1
 
 
-def test_a_site_that_went_away_ends_the_job_and_not_the_run(supervised):
-    server = Server(
-        [told("round 1", kept=1), told(ended=Ending("away", "site 'north': not connected")), DIED], [FINISHED]
-    )
-    server.there = [set(SITES), {"south"}, set(SITES)]
-    _, said = supervised(server)
-    assert said.index("site 'north': not connected") < said.index("waiting for north") < said.index("the end")
-    assert one_run(server)
+def test_a_run_that_was_asked_to_stop_has_stopped_whatever_dies_then(followed):
+    server = Server([told(), KeyboardInterrupt, told(), told("round 1"), DIED])
+    ending, said = followed(server)
+    assert ending == Ending("stopped")
+    assert said == ["stopping after this round; Ctrl-C again aborts it", "round 1"]
 
 
-def test_a_server_that_dies_is_waited_for_and_its_job_is_not(supervised):
-    """NVFlare may go on calling a job running that died with its server."""
-    silence = [NoConnection("dead")] * 3
-    server = Server([told("round 1", kept=1), *silence, JobNotRunning(""), JobNotRunning("")], [FINISHED])
-    _, said = supervised(server)
+def test_a_server_that_is_silent_for_a_while_is_waited_for(followed):
+    server = Server([told("round 1"), *[NoConnection("dead")] * 3, FINISHED])
+    _, said = followed(server)
     assert said[1].startswith("the server does not answer (dead)")
-    assert said[2] == "the server answers again"
-    assert server.aborted == 1
-    assert one_run(server)
+    assert said[-2:] == ["the server answers again", "the end"]
 
 
-def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(supervised, tmp_path):
+def test_sites_that_are_not_there_are_waited_for(followed):
+    server = Server([FINISHED])
+    server.there = [{"south"}, {"south"}, set(SITES)]
+    assert followed(server)[1] == ["waiting for north", "the end"]
+
+
+def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(followed, tmp_path):
     authority = Authority()
     packed(tmp_path, authority, authority.pair("lead", since=-2 * DAY, until=-DAY), 8002)
     server, said = Server([FINISHED]), []
     server.lost = 1
     with refused(ConfigError, "client.crt"):
-        supervised(server, said=said)
+        followed(server, said=said)
     assert said == []
 
 
-def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(supervised, tmp_path):
+def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(followed, tmp_path):
     authority, other = Authority(), Authority()
     with listening(tmp_path / "server", authority, authority.pair("localhost")) as port:
         packed(tmp_path, other, other.pair("lead"), port)
         server, said = Server([FINISHED]), []
         server.lost = 1
         with refused(ConfigError, "certificate"):
-            supervised(server, said=said)
+            followed(server, said=said)
     assert said == []
 
 
-def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(supervised, tmp_path):
+def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(followed, tmp_path):
     other = Authority()
     with listening(
         tmp_path / "server", other, None
@@ -191,58 +193,58 @@ def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(supervised
         packed(tmp_path, other, other.pair("lead"), port)
         server = Server([FINISHED])
         server.lost = 1
-        _, said = supervised(server)
+        _, said = followed(server)
     assert said[0].startswith("the server does not answer")
 
 
-def test_a_job_that_takes_long_to_begin_is_waited_for(supervised):
+def test_a_job_that_takes_long_to_begin_is_waited_for(followed):
     """NVFlare reports running before its process answers."""
     server = Server([*[JobNotRunning("")] * 5, FINISHED])
-    supervised(server)
+    followed(server)
     assert len(server.submitted) == 1
     assert server.aborted == 0
 
 
-def test_a_server_that_dies_while_it_is_given_a_job_gets_it_once(supervised):
+def test_a_server_that_dies_while_it_is_given_a_job_gets_it_once(followed):
     server = Server([FINISHED])
     server.lost = 2
-    supervised(server)
+    followed(server)
     assert len(server.tokens) == 3
     assert len(set(server.tokens)) == 1
 
 
-def test_a_site_that_came_back_without_the_job_gets_a_new_one_at_the_end_of_a_round(supervised):
-    running = [told(kept=1)] * 6
-    server = Server([*running, told(kept=1, ended=Ending("stopped")), DIED], [FINISHED])
+def test_a_site_that_came_back_without_the_job_is_given_up_by_the_job(followed):
+    """The federation's own setting decides what the job then does."""
+    server = Server([*[told()] * 8, FINISHED])
     server.without = {"north"}
-    _, said = supervised(server)
-    assert "north reconnected without the job; restarting the job after this round" in said
-    assert {(asked["stop"], *asked["lost"]) for asked in server.asked if "stop" in asked} == {(True, "north")}
-    assert len(server.submitted) == 2
-
-
-def test_a_site_that_does_not_answer_is_not_one_that_came_back(supervised):
-    server = Server([*[told(kept=1)] * 6, FINISHED])
-    server.silent = {"north"}
-    supervised(server)
+    _, said = followed(server)
+    assert [line for line in said if line.startswith("north reconnected without the job")] == said[:1]
+    assert {tuple(asked.get("lost", ())) for asked in server.asked} == {(), ("north",)}
     assert [asked for asked in server.asked if "stop" in asked] == []
     assert len(server.submitted) == 1
+
+
+def test_a_site_that_does_not_answer_is_not_one_that_came_back(followed):
+    server = Server([*[told()] * 8, FINISHED])
+    server.silent = {"north"}
+    followed(server)
+    assert [asked for asked in server.asked if asked.get("lost")] == []
 
 
 def running(**values: str) -> dict:
     return {"job_id": "job-0", "name": "fedlit", "status": "RUNNING", "submitter_name": "lead@example.org"} | values
 
 
-def test_a_run_whose_job_is_at_work_is_watched_and_not_submitted(supervised):
-    server = Server([FINISHED])
+def test_a_run_whose_job_is_at_work_is_shown_and_not_submitted(followed):
+    server = Server()
     server.listed, server.status = [running()], "SUBMITTED"
-    server.script = [JobNotRunning(""), told(means=None), told(means=True, run="abc"), told("round 1"), DIED]
-    ending, said = supervised(server, "default")
+    server.script = [JobNotRunning(""), told(means=None), told(means=True, name="one"), told("round 1"), FINISHED]
+    ending, said = followed(server, "default")
     assert ending.kind == "finished"
-    assert server.asked[0]["means"] == {"experiment": "default"}
+    assert server.asked[0]["means"] == {"experiment": "default", "name": None}
     assert said[0].startswith("a job is running this run")
     assert said[1] == "round 1"
-    assert [job["run"] for job in server.submitted] == [""]
+    assert server.submitted == []
 
 
 @pytest.mark.parametrize(
@@ -255,21 +257,12 @@ def test_a_run_whose_job_is_at_work_is_watched_and_not_submitted(supervised):
         ({"name": "another"}, None),
     ],
 )
-def test_a_job_of_another_run_is_left_alone(supervised, job, answer):
+def test_a_job_of_another_run_is_left_alone(followed, job, answer):
     server = Server([FINISHED])
     server.listed = [running(**job)]
     server.script = [answer]
-    supervised(server, "default")
+    followed(server, "default")
     assert len(server.submitted) == 1
-    assert server.aborted == 0
-
-
-def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
-    server = Server()
-    server.listed, server.script = [running()], [told(means=True, run="abc")]
-    with FileLock(tmp_path / ".fedlit-abc.lock"), refused(ConfigError, "another command is watching this run"):
-        supervised(server, "default")
-    assert server.submitted == []
     assert server.aborted == 0
 
 
@@ -282,19 +275,19 @@ def test_two_commands_do_not_watch_over_one_run(supervised, tmp_path):
             1,
         ),
         ([KeyboardInterrupt, NoConnection(""), NoConnection(""), KeyboardInterrupt], "the job was aborted", 1),
-        ([told(), SystemExit], "the job continues, but nobody resubmits it if it dies", 0),
+        ([told(), SystemExit], "the job continues at the server", 0),
     ],
 )
-def test_who_leaves_is_told_what_becomes_of_the_job(supervised, script, said, aborted):
+def test_who_leaves_is_told_what_becomes_of_the_job(followed, script, said, aborted):
     server, heard = Server(script), []
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        supervised(server, said=heard)
+        followed(server, said=heard)
     assert heard[-1].startswith(said)
     assert "--ckpt_path last" in heard[-1]
     assert server.aborted == aborted
 
 
-def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(supervised):
+def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(followed):
     def silent(job: str) -> None:
         raise NoConnection("dead")
 
@@ -302,26 +295,19 @@ def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(supervi
     server.abort_job = silent
     server.get_job_meta = silent
     with pytest.raises(KeyboardInterrupt):
-        supervised(server, said=heard)
+        followed(server, said=heard)
     assert heard[-1].startswith("the server does not answer, so the job may or may not continue")
 
 
-def test_who_leaves_before_there_is_a_job_is_told_so(supervised):
+def test_who_leaves_before_there_is_a_job_is_told_so(followed):
     server, heard = Server(), []
     server.get_system_info = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
-        supervised(server, said=heard)
+        followed(server, said=heard)
     assert heard == [
         "this command has not seen a job of its run, but one may be running. To check: the same command with "
         "--ckpt_path last"
     ]
-
-
-def test_what_dies_without_progress_is_given_up(supervised):
-    server = Server(*[[told(kept=2), DIED] for _ in range(ATTEMPTS + 5)])
-    with refused(TrainingError, ATTEMPTS + 1):
-        supervised(server)
-    assert one_run(server)
 
 
 def lead(folder: Path, sites: object) -> Path:
@@ -372,7 +358,7 @@ def test_a_lead_that_names_no_sites(tmp_path, sites, kind):
 
 
 def test_a_job_holds_configuration_alone(tmp_path):
-    folder = write_job(tmp_path / "job", SITES, "abc", Submission('{"seed": 1}', "one"))
+    folder = write_job(tmp_path / "job", SITES, Submission('{"seed": 1}', "one"))
     files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
     assert files == {
         "meta.json",
