@@ -64,9 +64,13 @@ A range is a list, {values: LIST, default: VALUE}, or low and high with a scale 
 true or false. The first try of each method has the defaults, such as the value that a paper recommends. Optuna draws
 the tries at random (search_seed, by default 0): of 8 tries, each is from another eighth of each range, on its scale.
 `sampler: grid` tries all combinations of lists and needs no tries. With `sampler: tpe`, suggestions from the results
-follow three random tries. The rule chooses the
-settings with the best mean over its seeds, at the round of each run's best model. Test metrics are refused. A rule for
-another metric has a mode, max or min. The chosen settings of each method then run with the final seeds.
+follow three random tries.
+
+The rule chooses the settings with the best mean over its seeds. val/auroc_macro counts the classes with at least 25
+positive and 25 negative patients in the validation data of every seed (images, if patients are unknown); the report
+names the others. It counts at the round of each run's best model or, with `at: last`, as the mean of the last three
+evaluations. Test metrics are refused. A rule for another metric has a mode, max or min. The chosen settings of each
+method then run with the final seeds.
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric

@@ -1,5 +1,6 @@
 """The choice of settings for several methods under one budget: the plan of the tries, and the choice."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,46 +12,17 @@ import pandas as pd
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import RESERVED_KEYS, VALIDATION, PlannedRun, Sweep, plan
+from fedlit.experiment.grid import RESERVED_KEYS, PlannedRun, Sweep, plan
 from fedlit.experiment.mistakes import SweepSources, near
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Choice, Range, combinations, read_range
+from fedlit.experiment.rule import Rule
 from fedlit.experiment.samplers import first_points, next_point
 from fedlit.experiment.sweep import load_planned, log_groups, run_all
-from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import BUDGET, STAGE, TEST
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The rule by which settings are chosen.
-
-    Args:
-        metric: A metric of the validation data, at the round of each run's best model.
-        seeds: Seeds of the tries, over which the metric is averaged.
-        mode: ``max`` or ``min``; ``auto`` maximises an AUROC and minimises a loss.
-    """
-
-    metric: str = VALIDATION
-    seeds: list[int] = field(default_factory=lambda: [100])
-    mode: Literal["auto", "max", "min"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.metric.startswith(TEST):
-            raise ConfigError(
-                f"rule.metric: expected a metric of the validation data such as {VALIDATION}, found {self.metric}; a "
-                "choice by the test set would make its AUROC too high"
-            )
-        if self.mode == "auto" and better(self.metric) is None:
-            raise ConfigError(f"rule.mode: expected max or min for {self.metric}, found auto; set it")
-
-    @property
-    def sign(self) -> int:
-        """1 if the largest value wins, -1 if the smallest does."""
-        return 1 if (better(self.metric) if self.mode == "auto" else self.mode) == "max" else -1
+from fedlit.tracking.names import BUDGET, STAGE
 
 
 @dataclass(frozen=True)
@@ -177,13 +149,9 @@ class Tuning:
         seeds = self.rule.seeds if stage == "try" else self.seeds
         return {case: plan(self._sweep(case, stage, points[case], seeds), parser) for case in self.cases}
 
-    def scores(self, runs: Sequence[PlannedRun]) -> np.ndarray:
-        """Return the rule's metric of each try of a method, averaged over its seeds; NaN if a seed has failed."""
-        return np.array([run.metric(self.rule.metric) for run in runs]).reshape(-1, len(self.rule.seeds)).mean(axis=1)
-
     def suggest(self, case: str, points: Sequence[dict[str, Any]], runs: Sequence[PlannedRun]) -> dict[str, Any]:
         """Return the settings that Optuna tries next for a method, from its tries so far."""
-        scores = (self.rule.sign * self.scores(runs)).tolist()
+        scores = (self.rule.sign * self.rule.scores(runs)).tolist()
         return next_point(self.ranges_of[case], points, scores, self.search_seed)
 
     def _sweep(self, case: str, stage: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Sweep:
@@ -214,6 +182,7 @@ class Tuned:
     scores: list[float]  # The rule's metric of each try, averaged over its seeds; NaN for a failed one.
     runs: list[PlannedRun]  # Runs of the tries.
     best: int  # Index of the chosen settings.
+    note: str = ""  # Sentences on the classes with too few patients for the choice, or "".
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -264,7 +233,9 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
         tries = {case: [*tries[case], *more[case]] for case in points}
     tuned = [choose(case, tuning, points[case], runs) for case, runs in tries.items()]
     for each in tuned:
-        console.print(f"{each.case}: {as_text(each.chosen)} ({tuning.rule.metric} {each.scores[each.best]:.4f})")
+        console.print(f"{each.case}: {as_text(each.chosen)} (score {each.scores[each.best]:.4f})")
+    for note in noted(tuned):
+        console.print(note, style="yellow")
     console.print("final runs:")
     finals = tuning.runs("final", {each.case: [each.chosen] for each in tuned}, parser)
     flat = [run for runs in finals.values() for run in runs]
@@ -279,14 +250,23 @@ def choose(case: str, tuning: Tuning, points: Sequence[dict[str, Any]], runs: Se
     Raises:
         ConfigError: No try has a value of the rule's metric.
     """
-    rule, scores = tuning.rule, tuning.scores(runs)
+    rule, scores = tuning.rule, tuning.rule.scores(runs)
     if np.isnan(scores).all():
         logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
         raise ConfigError(
             f"rule.metric: no try of {case} has finished with a value of {rule.metric}{near(rule.metric, logged)}; the "
             f"output of its runs is in {runs[0].directory.parent}"
         )
-    return Tuned(case, list(points), scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
+    best, note = int(np.nanargmax(rule.sign * scores)), rule.evidence(runs).note
+    return Tuned(case, list(points), scores.tolist(), list(runs), best, note)
+
+
+def noted(tuned: Sequence[Tuned]) -> list[str]:
+    """Return what is to know of the classes that count, once for all methods to which it applies."""
+    methods: dict[str, list[str]] = defaultdict(list)
+    for each in tuned:
+        methods[each.note].append(each.case)
+    return [f"{', '.join(cases)}: {note}" if len(methods) > 1 else note for note, cases in methods.items() if note]
 
 
 def as_text(point: Mapping[str, Any]) -> str:

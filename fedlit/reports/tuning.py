@@ -13,7 +13,7 @@ from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.ranges import at_edge
 from fedlit.experiment.sweep import draws_of
-from fedlit.experiment.tuning import Tuned, Tuning, as_text
+from fedlit.experiment.tuning import Tuned, Tuning, as_text, noted
 from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
@@ -94,7 +94,7 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
     curve = best_so_far if tuning.sampler == "tpe" else best_by_tries
     curves = {each.case: curve(each.scores, tuning.rule.sign) for each in tuned}
     tables = {
-        "tries": pd.DataFrame([row for each in tuned for row in _tries(each, tuning.rule.metric)]),
+        "tries": pd.DataFrame([row for each in tuned for row in _tries(each)]),
         "best_by_tries": pd.DataFrame(
             [{"case": case, "tries": n, "best": v} for case, values in curves.items() for n, v in enumerate(values, 1)]
         ),
@@ -108,11 +108,11 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
     return text
 
 
-def _tries(tuned: Tuned, metric: str) -> list[dict[str, Any]]:
+def _tries(tuned: Tuned) -> list[dict[str, Any]]:
     rows = []
     for place, (point, score) in enumerate(zip(tuned.points, tuned.scores, strict=True)):
         shown = {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
-        rows.append({"case": tuned.case, "try": place + 1, **shown, metric: score, "chosen": place == tuned.best})
+        rows.append({"case": tuned.case, "try": place + 1, **shown, "score": score, "chosen": place == tuned.best})
     return rows
 
 
@@ -131,12 +131,13 @@ def _page(
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
-        f"Tries are from {search}. The {best} {rule.metric} wins, at the round of each run's best model, as the mean "
-        f"over {_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
+        f"Tries are from {search}. The {best} score wins: {rule.metric} {rule.place}, as the mean over "
+        f"{_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
         "",
+        *[line for note in noted(tuned) for line in (note, "")],
         "## Chosen settings",
         "",
-        *grid(["method", "chosen", rule.metric, "edge of a range"], [_chosen(each) for each in tuned]),
+        *grid(["method", "chosen", "score", "edge of a range"], [_chosen(each) for each in tuned]),
         "",
         *([EDGE, ""] if any(map(edges, tuned)) else []),
         "## Final runs",
@@ -149,7 +150,7 @@ def _page(
         "",
         *grid(["method", "key", "range"], ranges),
         "",
-        f"## Best {rule.metric} by number of tries",
+        "## Best score by number of tries",
         "",
         *_curves(curves),
         "",

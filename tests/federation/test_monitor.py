@@ -78,3 +78,34 @@ def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
 def test_the_least_of_nothing_is_warned_of():
     with pytest.warns(UserWarning, match="federation.monitor_mode: min has no effect"):
         Federation(monitor_mode="min")
+
+
+COUNTS = {"val/n_pos/Edema": 9.0, "val/n_pos/Mass_Nodule": 10.0, "val/n_pos/Rare": 2.0, "val/n_pos/Absent": 0.0,
+          "val/n_pos/Hidden": float("nan")}  # fmt: skip
+METRICS = COUNTS | {key.replace("n_pos", "auroc"): 0.5 for key in COUNTS}
+SCHEMES = {"a": ("Edema", "Mass/Nodule"), "b": ("Edema", "Rare", "Mass/Nodule")}
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("val/auroc_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_client_mean_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_own_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_shared", "Edema (9);"),
+        ("val/auroc_own_unique", "Rare (2);"),
+        ("val/auroc/Rare", "Rare (2);"),
+        ("val/auroc/Mass_Nodule", ""),
+        ("val/loss", ""),
+        (None, ""),
+    ],
+)
+def test_a_monitor_that_rests_on_few_positives_is_warned_of(metric: str | None, named: str):
+    said = Monitor(metric, "max").few_positives(METRICS, SCHEMES)
+    assert (f"{metric}, which" in said and named in said) if named else said == ""
+
+
+def test_the_warning_is_printed_once(fedlit_cli, place):
+    out = fedlit_cli(f"fit {SHORT} --data.size 20").succeeded()
+    assert out.count("fewer than 10 positive validation images") == 1
+    assert (place / "validation.csv").read_text().splitlines()[0].startswith("class,positives,negatives,positive_pat")
