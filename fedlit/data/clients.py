@@ -90,10 +90,10 @@ def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
     return groups if isinstance(groups, Mapping) else {}
 
 
-def patients_of(dataset: Dataset) -> np.ndarray | None:
-    """Return the patient of each of a data set's images, [n] str; None if one is not known."""
+def patients_of(dataset: Dataset, images: int) -> np.ndarray | None:
+    """Return the patient of each of a data set's images, [images] str; None if one is not known."""
     patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
-    return patients if len(patients) == len(dataset) and (patients != "").all() else None
+    return patients if len(patients) == images and (patients != "").all() else None
 
 
 def validation_counts(clients: Iterable[ClientData], classes: Sequence[str]) -> pd.DataFrame:
@@ -111,7 +111,7 @@ def validation_counts(clients: Iterable[ClientData], classes: Sequence[str]) -> 
     labels = [all_labels(part, len(classes), fetching=False) for part in parts]
     rows: list[tuple] = []
     if parts and all(each is not None for each in labels):
-        whole, patients = np.concatenate([each.numpy() for each in labels]), [patients_of(part) for part in parts]
+        whole, patients = np.concatenate([each.numpy() for each in labels]), [patients_of(part, len(part)) for part in parts]
         images = independent(whole, np.arange(len(whole)))
         known = all(each is not None for each in patients)
         people = independent(whole, np.concatenate(patients)) if known else [[np.nan] * len(classes)] * 2
@@ -132,8 +132,8 @@ def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]
     parts += [("", name, part) for name, part in test_sets.items()]
     rows = []
     for client, split, part in parts:
-        patients = patients_of(part)
         for name, values in groups_of(part).items():
+            patients = patients_of(part, len(values))
             for value in np.unique(values).tolist():
                 where = values == value
                 people = np.nan if patients is None else len(np.unique(patients[where]))

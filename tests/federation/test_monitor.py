@@ -106,6 +106,5 @@ def test_a_monitor_that_rests_on_few_positives_is_warned_of(metric: str | None, 
 
 
 def test_the_warning_is_printed_once(fedlit_cli, place):
-    out = fedlit_cli(f"fit {SHORT} --data.size 20").succeeded()
+    out = fedlit_cli(f"fit {SHORT} --data.size 4").succeeded()
     assert out.count("fewer than 10 positive validation images") == 1
-    assert (place / "validation.csv").read_text().splitlines()[0].startswith("class,positives,negatives,positive_pat")
