@@ -27,8 +27,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.typed import built
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
-from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.process import DIED, SiteProcess
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
 from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedError
 

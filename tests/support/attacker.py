@@ -19,9 +19,9 @@ from fedlit.core.local_model import configured
 from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.folders import MemberFolder
-from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
+from fedlit.sites.process import SiteProcess
 from fedlit.sites.recipe import RunPlan
 from fedlit.sites.table import table_of
 

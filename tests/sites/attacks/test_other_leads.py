@@ -9,8 +9,8 @@ from attacker import submitted
 from refusals import refused
 
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import REPLY, Final, Task, new_run
+from fedlit.sites.process import SiteProcess
 from fedlit.sites.roster import Roster
 from fedlit.sites.submitted import ServerSettings, experiment_of
 
