@@ -94,8 +94,8 @@ class Link:
             self.close()
             if DISABLED in f"{error} {error.__context__}":
                 raise ConfigError(
-                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user} (refused in "
-                    "its own file); ask its administrator"
+                    f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user}, which "
+                    "its administrator has disabled; ask the administrator"
                 ) from error
             if (kit := kit_of(self.lead.folder)) is not None:
                 kit.certificate().check_dates()

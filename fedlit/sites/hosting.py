@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
@@ -173,11 +172,6 @@ class Hosted:
         os.umask(0o077)
         try:
             settings = ServerSettings.read(self.server)
-            if refused := [name for name in (self.lead, *self.transport.sites()) if name in settings.refused]:
-                raise ConfigError(
-                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
-                    "administrator, or remove the site from local/fedlit-lead.yaml"
-                )
             os.chdir(settings.home)
             config = self.config.read_text()
             with named_errors(), experiment_of(config, settings, self.name) as experiment:

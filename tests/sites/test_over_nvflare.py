@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -159,38 +158,3 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
     assert {line["verb"] for line in lines} == {"hello"}
     assert lines[-1]["lead"] == LEAD
-
-
-def test_a_certificate_that_the_servers_file_refuses_is_not_let_in(tmp_path, network):
-    """At the door of the server in NVFlare's words, and a lead who asks for a site that is refused in ours."""
-    own = network.workspace(SERVER) / "local" / "fedlit-server.yaml"
-
-    def refuse(*names: str) -> None:
-        own.write_text(yaml.safe_dump({"refused": list(names), "logger": False, "run_dir": str(tmp_path / "runs")}))
-
-    def waits(name: str, words: str, times: int = 1) -> None:
-        file, until = network.workspace(name) / "console.txt", time.monotonic() + 60
-        while not file.exists() or file.read_text().count(words) < times:
-            assert time.monotonic() < until, (name, words, file.read_text())
-            time.sleep(0.5)
-
-    for site in network.sites:
-        network.write_site(site, data=DATA, state=str(tmp_path / site), accelerator="cpu")
-    refuse("site-2")
-    network.start()
-    waits("site-2", "registration rejected: Client 'site-2' is disabled")
-    waits(SERVER, "New client site-1")
-    assert "New client site-2" not in (network.workspace(SERVER) / "console.txt").read_text()
-    network.kill("site-2")
-    refuse("site-1")  # one that is there, in the place of the other
-    waits(SERVER, "Client site-1 disabled. Removed 1 active token(s).")
-    network.start("site-2")
-    waits(SERVER, "New client site-2")
-    network.kill("site-1")
-    (network.lead / "local" / "fedlit-lead.yaml").write_text("sites: [site-2]")
-    refuse("site-1", LEAD)
-    time.sleep(12)  # a sign of life of the site that is there, with which the file is read
-    with pytest.raises(
-        ConfigError, match=f"refuses the certificate of {LEAD} .refused in its own file.; ask its administrator"
-    ):
-        Follower(Lead.read(network.lead), Submission("{}", "one"), print).run()
