@@ -165,7 +165,8 @@ def gather(
         its images.
 
     Raises:
-        ConfigError: If a site does not answer, refuses, has other classes or another version, or another site's name.
+        ConfigError: If a site does not answer, refuses, names a class that the run lacks, or has another version or
+            another site's name.
     """
     ledgers, answers, sent = ledgers or Ledgers(None), {}, {}
     for attempt in range(TRIES):
@@ -189,18 +190,31 @@ def gather(
     for site, site_info in site_infos.items():
         _warn(site_info, sent[site])
         ledgers.compare(site, site_info)
-        if classes and list(site_info.classes) != list(classes):
+        if unknown := [name for name in site_info.classes if classes and name not in classes]:
             problems.append(
-                f"site {site_info.name!r}: expected the model's classes {', '.join(classes)}, found "
-                f"{printable(', '.join(site_info.classes))}; correct the lead's data.classes, or write the model's "
-                "classes, in their order, as classes of the site's data, and those that it does not label also as "
-                "unlabelled"
+                f"site {site_info.name!r}: expected classes among the run's {', '.join(classes)}, found "
+                f"{printable(unknown[0], 60)!r}; add it to the lead's data.classes, or correct its name in the site's "
+                "data, for example with names"
             )
+            continue
+        if classes:
+            widen(site_info, classes)
     problems += _misnamed(site_infos)
     if problems:
         raise ConfigError("--sites: " + "; ".join(problems))
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
     return [site_infos[site] for site in sorted(site_infos)], arrays
+
+
+def widen(site_info: SiteInfo, classes: Sequence[str]) -> None:
+    """Report a site's numbers for all classes of a run, in the run's order: none for a class that it does not name."""
+    own, site_info.classes = site_info.classes, list(classes)
+    place = {name: number for number, name in enumerate(own)}
+    for info in site_info.clients:
+        info.counts = {
+            part: [[numbers[place[name]] if name in place else 0 for name in classes] for numbers in counts]
+            for part, counts in info.counts.items()
+        }
 
 
 def _misnamed(site_infos: Mapping[str, SiteInfo]) -> list[str]:
