@@ -129,7 +129,6 @@ TABLES = [
     ("a policy for no label", ours(blank={"Edma": "ones"}), DataError, "blank", "'Edma'"),
     ("no image", ours(image=...), DataError, "image"),
     ("no label", ours(labels=...), DataError, "data.labels"),
-    ("no separator", ours(findings="part", separator=""), DataError, "data.separator"),
     ("a label twice", ours(labels=["Mass", "Mass"]), DataError, "data.labels"),
     ("no folder", ours(root="nowhere"), MissingFileError, "nowhere", "no such folder"),
     ("words of splits without their column", ours(split=..., splits={"holdout": "test"}), DataError, "data.splits"),
