@@ -111,7 +111,10 @@ def validation_counts(clients: Iterable[ClientData], classes: Sequence[str]) -> 
     labels = [all_labels(part, len(classes), fetching=False) for part in parts]
     rows: list[tuple] = []
     if parts and all(each is not None for each in labels):
-        whole, patients = np.concatenate([each.numpy() for each in labels]), [patients_of(part, len(part)) for part in parts]
+        whole, patients = (
+            np.concatenate([each.numpy() for each in labels]),
+            [patients_of(part, len(part)) for part in parts],
+        )
         images = independent(whole, np.arange(len(whole)))
         known = all(each is not None for each in patients)
         people = independent(whole, np.concatenate(patients)) if known else [[np.nan] * len(classes)] * 2
