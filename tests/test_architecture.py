@@ -135,7 +135,7 @@ def test_what_travels_between_sites_knows_the_core_alone():
 
 def test_nvflare_is_imported_by_four_modules_and_by_them_only_where_they_are_needed():
     """Without sites NVFlare need not be installed, and `fedlit --help` does not wait for it."""
-    theirs = {f"fedlit.sites.{name}" for name in ("flare", "jobs", "link", "supervisor")}
+    theirs = {f"fedlit.sites.{name}" for name in ("flare", "follower", "jobs")}
     trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}
     asked = {
         name: {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}

@@ -28,11 +28,14 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import load_sweep, plan
 from fedlit.experiment.tuning import load_tuning
 from fedlit.federation.federation import Federation
+from fedlit.reports.reproductions import NAMES
+from fedlit.reports.reproductions.document import find
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
 TUNINGS = sorted(CONFIGS.rglob("tune*.yaml"))
-FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS})
+DOCUMENTS = {*map(find, NAMES)}
+FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS, *DOCUMENTS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = [
@@ -201,7 +204,7 @@ def test_makes_its_objects_and_prints_what_makes_the_same(
     assert tuple(objects.model.classes) == tuple(objects.data.classes)
     federation: Federation = objects.federation
     assert [type(a).__name__ for a in federation.aggregators] == [
-        a["class_path"] for a in settings["federation"]["aggregators"]
+        a["class_path"] for a in settings["federation"].get("aggregators", ())
     ]
     if "rounds" in settings["federation"]:
         assert federation.rounds == settings["federation"]["rounds"]
@@ -265,7 +268,7 @@ def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     tuning = load_tuning(file)
     small = tuning.set | {"model.backbone": "mobilenetv2_035"}
-    ends = {case: points[:1] for case, points in tuning.points.items()}
+    ends = {case: points[:1] for case, points in tuning.first_points.items()}
     runs = replace(tuning, set=small, seeds=tuning.seeds[:1]).runs("final", ends, experiment_parser())
     assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, 1)
 

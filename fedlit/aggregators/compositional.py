@@ -250,12 +250,7 @@ class LocalSCGDAM(LocalSGDAM):
 
 def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
     images, labels = batch
-    logits = module(images)
-    if logits.shape != labels.shape or logits.shape[1:] != (1,):
-        raise TrainingError(
-            f"LocalSCGDAM: expected logits and labels [B, 1], found {list(logits.shape)} and {list(labels.shape)}"
-        )
-    return BCE()(logits, labels)
+    return BCE()(module(images), labels)
 
 
 def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss: Tensor) -> Tensor:

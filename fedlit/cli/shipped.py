@@ -2,15 +2,8 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1]
-
-
-def folder() -> Path:
-    """Return the folder of these files: in the package if it was installed from a wheel, else in the source tree."""
-    installed = PACKAGE / "configs"
-    return installed if installed.is_dir() else PACKAGE.parent / "configs"
+from fedlit.core.system.shipped import CONFIGS
 
 
 def with_shipped(argv: Sequence[str]) -> list[str]:
@@ -35,6 +28,6 @@ def _found(argv: Sequence[str]) -> Iterator[str]:
 
 
 def _place(name: str) -> str:
-    shipped = str(folder() / name.removeprefix("configs/"))
+    shipped = str(CONFIGS / name.removeprefix("configs/"))
     # These two answer a text of YAML, which is no name of a file and may be too long for one, with False.
     return shipped if not os.path.exists(name) and os.path.isfile(shipped) else name

@@ -9,6 +9,7 @@ import torch
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
 from lightning.fabric.strategies import DDPStrategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torchmetrics import Metric
 
@@ -147,13 +148,13 @@ def make_fabric(
         return FederationFabric(
             accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision, strategy=strategy
         )
-    except (RuntimeError, ValueError, TypeError, ImportError) as error:
+    except (RuntimeError, ValueError, TypeError, ImportError, MisconfigurationException) as error:
         usable = ", ".join(
             name for name in ("cpu", "cuda", "mps") if ACCELERATOR_REGISTRY[name]["accelerator"].is_available()
         )
         raise ConfigError(
             f"fabric.accelerator: {accelerator!r} with devices {devices} cannot be used here: "
-            f"{str(error).splitlines()[0]} This machine has {usable}"
+            f"{' '.join(str(error).split()).rstrip('.')}; this machine has {usable}"
         ) from error
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,6 +90,39 @@ def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
     return groups if isinstance(groups, Mapping) else {}
 
 
+def patients_of(dataset: Dataset, images: int) -> np.ndarray | None:
+    """Return the patient of each of a data set's images, [images] str; None if one is not known."""
+    patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
+    return patients if len(patients) == images and (patients != "").all() else None
+
+
+def validation_counts(clients: Iterable[ClientData], classes: Sequence[str]) -> pd.DataFrame:
+    """Return the positives and negatives of each class in all validation sets together.
+
+    The columns are ``class``, ``positives`` and ``negatives`` (images), and ``positive_patients`` and
+    ``negative_patients`` (NaN if they are not known). There are no rows if the labels are not known.
+    """
+    from pandas import DataFrame
+
+    from fedlit.core.labels import all_labels
+    from fedlit.metrics.support import independent
+
+    parts = [client.val for client in clients if client.val is not None]
+    labels = [all_labels(part, len(classes), fetching=False) for part in parts]
+    rows: list[tuple] = []
+    if parts and all(each is not None for each in labels):
+        whole, patients = (
+            np.concatenate([each.numpy() for each in labels]),
+            [patients_of(part, len(part)) for part in parts],
+        )
+        images = independent(whole, np.arange(len(whole)))
+        known = all(each is not None for each in patients)
+        people = independent(whole, np.concatenate(patients)) if known else [[np.nan] * len(classes)] * 2
+        rows = list(zip(classes, *images, *people, strict=True))
+    names = ["class", "positives", "negatives", "positive_patients", "negative_patients"]
+    return DataFrame(rows, columns=names)
+
+
 def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
     """Return the numbers of images and patients in each group of each client's parts and of the server's test sets.
 
@@ -102,11 +135,10 @@ def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]
     parts += [("", name, part) for name, part in test_sets.items()]
     rows = []
     for client, split, part in parts:
-        patients = np.asarray(getattr(part, "patients", ())).astype(str)
         for name, values in groups_of(part).items():
-            known = len(patients) == len(values) and (patients != "").all()
+            patients = patients_of(part, len(values))
             for value in np.unique(values).tolist():
                 where = values == value
-                people = len(np.unique(patients[where])) if known else np.nan
+                people = np.nan if patients is None else len(np.unique(patients[where]))
                 rows.append((client, split, name, value, int(where.sum()), people))
     return DataFrame(rows, columns=["client", "split", "group", "value", "images", "patients"])

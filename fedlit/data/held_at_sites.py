@@ -8,8 +8,8 @@ from fedlit.data.labels import checked_classes
 class HeldAtSites(FederatedDataModule):
     """Images that only the sites have, for the lead of a federation over sites.
 
-    Sites read the data that their own files describe. Of this class, only the classes and the batch sizes count. All
-    sites name the classes in the same order.
+    Sites read the data that their own files describe. Of this class, only the classes and the batch sizes count. Each
+    site names those of the classes that it labels, in any order.
 
     Args:
         classes: Names of the classes, in order.

@@ -37,8 +37,6 @@ def split_by_patient(records: Records, fractions: tuple[float, float, float], se
         )
     both = np.flatnonzero(splits == "train_val")
     if len(both):
-        if fractions[0] + fractions[1] <= 0:
-            raise DataError(f"split: expected train or validation above 0, found {list(fractions)}")
         splits = splits.astype("<U9")
         splits[both] = _divide(records, both, ("train", "val"), fractions[:2], seed)
     return splits

@@ -46,7 +46,6 @@ class Experiment:
         model: The model before training, which is not changed.
         away: Access to the clients, if they are not in this process.
         fingerprints: Fingerprints of objects that no configuration describes, by name, of a run in Python.
-        begun: Directory of a run that was killed before its first checkpoint, in which it starts again.
         phase: Name of the phase that this run is; its rounds draw from a stream of this name.
         alters: That phase, whose objective, optimizer and trained part replace those of the model.
         console: Console for messages, which prints only on the first rank.
@@ -70,7 +69,6 @@ class Experiment:
     callbacks: list[Callback] = field(default_factory=list)
     away: Away | None = None
     fingerprints: dict[str, str] = field(default_factory=dict)
-    begun: Path | None = None
     phase: str | None = None
     alters: Phase | None = None
 
@@ -119,7 +117,7 @@ class Experiment:
         return replace(
             self, settings=settings, experiment=PHASES, name=phase.name, ckpt_path=None, federation=federation,
             tracker=self.tracker.of_phase(), tags={**self.tags, PHASE: phase.name}, phases=self.phases[:number],
-            away=self.away and self.away.of_run(settings), fingerprints={}, begun=None, phase=phase.name, alters=phase,
+            away=self.away and self.away.of_run(settings), fingerprints={}, phase=phase.name, alters=phase,
         )  # fmt: skip
 
     def placed(self, run: Path) -> "Experiment":

@@ -22,7 +22,6 @@ from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.experiment.ranges import every_point
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.lock import HOLDER, LOCK
 from fedlit.tracking.loggers import tracker_of
@@ -283,7 +282,8 @@ def plan(sweep: Sweep, parser: Parser | None = None) -> list[PlannedRun]:
 def _points(sweep: Sweep) -> Iterator[_Point]:
     short = shortest(list(sweep.grid))
     words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in sweep.grid.items()}
-    points = every_point(sweep.grid) if sweep.points is None else sweep.points
+    every = (dict(zip(sweep.grid, values, strict=True)) for values in itertools.product(*sweep.grid.values()))
+    points = list(every) if sweep.points is None else sweep.points
     cases = {**sweep.cases} or ({"federated": {}} if sweep.baselines else {"": {}})
     cases |= {name: {"federation.aggregators": [], **BASELINES[name]} for name in dict.fromkeys(sweep.baselines)}
     for case, point in itertools.product(cases, points):

@@ -52,7 +52,7 @@ TUNE = """The YAML of a tuning:
     fedavg: {federation.aggregators: [FedAvg]}
     fedprox:
       federation.aggregators: [FedProx]
-      ranges: {federation.aggregators.mu: [0.001, 0.01, 0.1]}  # its own
+      ranges: {federation.aggregators.mu: {low: 0.001, high: 1, scale: log, default: 0.01}}  # its own
   ranges:                         # for all methods
     model.optimizer.lr: {low: 0.0001, high: 0.1, scale: log}
     data.batch_size: [16, 32]
@@ -60,11 +60,17 @@ TUNE = """The YAML of a tuning:
   rule: {metric: val/auroc_macro, seeds: [100]}
   seeds: [0, 1, 2]                # of the final runs, not in rule.seeds
 
-A range is a list, or low and high with a scale (linear or log) and integer: true or false. The tries are drawn at
-random (search_seed, by default 0). `sampler: grid` tries all combinations of lists and needs no tries. With `sampler:
-optuna`, suggestions from the results follow three random tries (pip install 'fedlit[optuna]'). The rule chooses the
-settings with the best mean over its seeds, at the round of each run's best model. Test metrics are refused. A rule for
-another metric has a mode, max or min. The chosen settings of each method then run with the final seeds.
+A range is a list, {values: LIST, default: VALUE}, or low and high with a scale (linear or log), a default, and integer:
+true or false. The first try of each method has the defaults, such as the value that a paper recommends. Optuna draws
+the tries at random (search_seed, by default 0): of 8 tries, each is from another eighth of each range, on its scale.
+`sampler: grid` tries all combinations of lists and needs no tries. With `sampler: tpe`, suggestions from the results
+follow three random tries.
+
+The rule chooses the settings with the best mean over its seeds. val/auroc_macro counts the classes with at least 25
+positive and 25 negative patients in the validation data of every seed (images, if patients are unknown); the report
+names the others. It counts at the round of each run's best model or, with `at: last`, as the mean of the last three
+evaluations. Test metrics are refused. A rule for another metric has a mode, max or min. The chosen settings of each
+method then run with the final seeds.
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric

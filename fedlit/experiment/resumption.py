@@ -139,7 +139,7 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
             raise ConfigError(f"--ckpt_path {experiment.ckpt_path}: another run has just started; repeat the command")
         check_same_config(run, experiment.config)
         check_same(run, experiment.fingerprints)
-    directory, path = named or (experiment.begun, None)
+    directory, path = named or (None, None)
     folder, say = experiment.run_dir / experiment.experiment, experiment.console.print
     runs = [run for run in runs_in(folder) if is_called(run, experiment.name)]
     for run in _passed_over(experiment, named and directory, runs):

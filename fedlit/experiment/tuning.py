@@ -1,5 +1,6 @@
 """The choice of settings for several methods under one budget: the plan of the tries, and the choice."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,46 +12,17 @@ import pandas as pd
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import RESERVED_KEYS, VALIDATION, PlannedRun, Sweep, plan
+from fedlit.experiment.grid import RESERVED_KEYS, PlannedRun, Sweep, plan
 from fedlit.experiment.mistakes import SweepSources, near
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
-from fedlit.experiment.ranges import Range, combinations, drawn_points, every_point, read_range
-from fedlit.experiment.suggestions import RANDOM_TRIES, require_optuna, suggested_point
+from fedlit.experiment.ranges import Choice, Range, combinations, read_range
+from fedlit.experiment.rule import Rule
+from fedlit.experiment.samplers import first_points, next_point
 from fedlit.experiment.sweep import load_planned, log_groups, run_all
-from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import BUDGET, STAGE, TEST
-
-
-@dataclass(frozen=True)
-class Rule:
-    """The rule by which settings are chosen.
-
-    Args:
-        metric: A metric of the validation data, at the round of each run's best model.
-        seeds: Seeds of the tries, over which the metric is averaged.
-        mode: ``max`` or ``min``; ``auto`` maximises an AUROC and minimises a loss.
-    """
-
-    metric: str = VALIDATION
-    seeds: list[int] = field(default_factory=lambda: [100])
-    mode: Literal["auto", "max", "min"] = "auto"
-
-    def __post_init__(self) -> None:
-        if self.metric.startswith(TEST):
-            raise ConfigError(
-                f"rule.metric: expected a metric of the validation data such as {VALIDATION}, found {self.metric}; a "
-                "choice by the test set would make its AUROC too high"
-            )
-        if self.mode == "auto" and better(self.metric) is None:
-            raise ConfigError(f"rule.mode: expected max or min for {self.metric}, found auto; set it")
-
-    @property
-    def sign(self) -> int:
-        """1 if the largest value wins, -1 if the smallest does."""
-        return 1 if (better(self.metric) if self.mode == "auto" else self.mode) == "max" else -1
+from fedlit.tracking.names import BUDGET, STAGE
 
 
 @dataclass(frozen=True)
@@ -64,9 +36,10 @@ class Tuning:
         seeds: Seeds of the final runs, different from those of the rule.
         tries: Number of settings that are tried for every method. A grid tries all.
         rule: The rule by which settings are chosen.
-        ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``.
-        sampler: ``random``; ``grid``, which tries all combinations; or ``optuna``, which after three random tries
-            suggests others from the results.
+        ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``. The first try
+            has the ``default`` of each range that has one.
+        sampler: ``random``, each try from another of equal parts of each range; ``grid``, which tries all combinations;
+            or ``tpe``, formerly ``optuna``, which after three random tries suggests others from the results.
         search_seed: Seed of the draws.
         config: YAML files from which all runs start, relative to this file.
         set: Keys for all runs.
@@ -83,7 +56,7 @@ class Tuning:
     tries: int | None = None
     rule: Rule = field(default_factory=Rule)
     ranges: dict[str, Any] = field(default_factory=dict)
-    sampler: Literal["random", "grid", "optuna"] = "random"
+    sampler: Literal["random", "grid", "tpe", "optuna"] = "random"
     search_seed: int = 0
     config: list[str] = field(default_factory=list)
     set: dict[str, Any] = field(default_factory=dict)
@@ -102,11 +75,11 @@ class Tuning:
                 "must not repeat what the choice has seen, so choose another seed"
             )
         if self.sampler == "optuna":
-            require_optuna()
+            object.__setattr__(self, "sampler", "tpe")
         if self.sampler != "grid" and (self.tries is None or self.tries < 1):
             raise ConfigError(f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid")
-        if self.sampler == "grid" and len({len(points) for points in self.points.values()}) > 1:
-            sizes = ", ".join(f"{case}: {len(points)}" for case, points in self.points.items())
+        if self.sampler == "grid" and len({combinations(ranges) for ranges in self.ranges_of.values()}) > 1:
+            sizes = ", ".join(f"{case}: {combinations(ranges)}" for case, ranges in self.ranges_of.items())
             raise ConfigError(
                 f"ranges: expected grids of the same size, found {sizes}; every method gets the same number of tries, "
                 "so set sampler: random and tries"
@@ -133,32 +106,32 @@ class Tuning:
         return ranges
 
     @cached_property
-    def points(self) -> dict[str, list[dict[str, Any]]]:
-        """The random tries of each method, or those of a grid, in order; Optuna begins with the first of them.
+    def first_points(self) -> dict[str, list[dict[str, Any]]]:
+        """The settings that are tried for each method before there are results, in order.
 
         Raises:
             ConfigError: A grid has a span, or fewer combinations than tries.
         """
-        return {case: self._points(case, ranges) for case, ranges in self.ranges_of.items()}
+        return {case: self._first_points(case, ranges) for case, ranges in self.ranges_of.items()}
+
+    def _first_points(self, case: str, ranges: Mapping[str, Range]) -> list[dict[str, Any]]:
+        number = combinations(ranges)
+        if self.sampler == "grid":
+            if number is None:
+                raise ConfigError(
+                    f"sampler ({case}): expected random if a range has low and high, found grid; change it"
+                )
+            if self.tries not in (None, number):
+                raise ConfigError(
+                    f"tries ({case}): expected {number}, the number of combinations of the grid, found {self.tries}; "
+                    "leave it out, or set sampler: random"
+                )
+        return first_points(self.sampler, ranges, self.tries or number, self.search_seed, f"tries ({case})")
 
     @property
-    def first_points(self) -> dict[str, list[dict[str, Any]]]:
-        """The settings that are tried for each method before there are results."""
-        known = RANDOM_TRIES if self.sampler == "optuna" else None
-        return {case: points[:known] for case, points in self.points.items()}
-
-    def _points(self, case: str, ranges: Mapping[str, Range]) -> list[dict[str, Any]]:
-        if self.sampler != "grid":
-            return drawn_points(ranges, self.tries, self.search_seed, f"tries ({case})")
-        number = combinations(ranges)
-        if number is None:
-            raise ConfigError(f"sampler ({case}): expected random if a range has low and high, found grid; change it")
-        if self.tries not in (None, number):
-            raise ConfigError(
-                f"tries ({case}): expected {number}, the number of combinations of the grid, found {self.tries}; leave "
-                "it out, or set sampler: random"
-            )
-        return every_point(ranges)
+    def number(self) -> int:
+        """Number of tries of each method."""
+        return self.tries or len(next(iter(self.first_points.values())))
 
     def _where(self, key: str, case: str) -> str:
         place = SweepSources((), self.file, case).where(key.replace(".init_args", "").rstrip("+"))
@@ -176,24 +149,21 @@ class Tuning:
         seeds = self.rule.seeds if stage == "try" else self.seeds
         return {case: plan(self._sweep(case, stage, points[case], seeds), parser) for case in self.cases}
 
-    def scores(self, runs: Sequence[PlannedRun]) -> np.ndarray:
-        """Return the rule's metric of each try of a method, averaged over its seeds; NaN if a seed has failed."""
-        return np.array([run.metric(self.rule.metric) for run in runs]).reshape(-1, len(self.rule.seeds)).mean(axis=1)
-
     def suggest(self, case: str, points: Sequence[dict[str, Any]], runs: Sequence[PlannedRun]) -> dict[str, Any]:
         """Return the settings that Optuna tries next for a method, from its tries so far."""
-        scores = (self.rule.sign * self.scores(runs)).tolist()
-        return suggested_point(self.ranges_of[case], points, scores, self.search_seed, self.points[case])
+        scores = (self.rule.sign * self.rule.scores(runs)).tolist()
+        return next_point(self.ranges_of[case], points, scores, self.search_seed)
 
     def _sweep(self, case: str, stage: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]) -> Sweep:
-        tries, number = len(self.points[case]), len(self.rule.seeds)
-        budget = f"{tries} tries" + (f" with {number} seeds each" if number > 1 else "")
+        number, ranges = len(self.rule.seeds), self.ranges_of[case]
+        budget = f"{self.number} tries" + (f" with {number} seeds each" if number > 1 else "")
         return Sweep(
             self.experiment,
             self.config,
             self.set,
             {case: {key: value for key, value in self.cases[case].items() if key != "ranges"}},
-            {k: r if isinstance(r, list) else [each[k] for each in points] for k, r in self.ranges_of[case].items()},
+            # Names of values of a list depend on all of them, those of numbers do not.
+            {k: r.values if isinstance(r, Choice) else [each[k] for each in points] for k, r in ranges.items()},
             seeds=list(seeds),
             metric=self.rule.metric,
             run_dir=self.run_dir,
@@ -212,6 +182,7 @@ class Tuned:
     scores: list[float]  # The rule's metric of each try, averaged over its seeds; NaN for a failed one.
     runs: list[PlannedRun]  # Runs of the tries.
     best: int  # Index of the chosen settings.
+    note: str = ""  # Sentences on the classes with too few patients for the choice, or "".
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -227,7 +198,7 @@ def load_tuning(path: str | Path) -> Tuning:
     """
     tuning = load_planned(Path(path), Tuning, "tune", ("set", "cases", "ranges"), {"file"})
     try:
-        tuning.points  # noqa: B018  # with the lines of the file
+        tuning.first_points  # noqa: B018  # with the lines of the file
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
     return tuning
@@ -254,7 +225,7 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
         flat = [run for runs in tries.values() for run in runs]
         run_all(flat, tuning.directory / "tries.csv", tuning.rule.metric, jobs, console, tried)
         tried = [run.name for run in flat]
-        if all(len(each) == len(tuning.points[case]) for case, each in points.items()):
+        if all(len(each) == tuning.number for each in points.values()):
             break
         suggested = {case: [tuning.suggest(case, points[case], tries[case])] for case in points}
         more = tuning.runs("try", suggested, parser)
@@ -262,7 +233,9 @@ def run_tuning(tuning: Tuning, jobs: int, console: Console) -> tuple[list[Tuned]
         tries = {case: [*tries[case], *more[case]] for case in points}
     tuned = [choose(case, tuning, points[case], runs) for case, runs in tries.items()]
     for each in tuned:
-        console.print(f"{each.case}: {as_text(each.chosen)} ({tuning.rule.metric} {each.scores[each.best]:.4f})")
+        console.print(f"{each.case}: {as_text(each.chosen)} (score {each.scores[each.best]:.4f})")
+    for note in noted(tuned):
+        console.print(note, style="yellow")
     console.print("final runs:")
     finals = tuning.runs("final", {each.case: [each.chosen] for each in tuned}, parser)
     flat = [run for runs in finals.values() for run in runs]
@@ -277,14 +250,23 @@ def choose(case: str, tuning: Tuning, points: Sequence[dict[str, Any]], runs: Se
     Raises:
         ConfigError: No try has a value of the rule's metric.
     """
-    rule, scores = tuning.rule, tuning.scores(runs)
+    rule, scores = tuning.rule, tuning.rule.scores(runs)
     if np.isnan(scores).all():
         logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
         raise ConfigError(
             f"rule.metric: no try of {case} has finished with a value of {rule.metric}{near(rule.metric, logged)}; the "
             f"output of its runs is in {runs[0].directory.parent}"
         )
-    return Tuned(case, list(points), scores.tolist(), list(runs), int(np.nanargmax(rule.sign * scores)))
+    best, note = int(np.nanargmax(rule.sign * scores)), rule.evidence(runs).note
+    return Tuned(case, list(points), scores.tolist(), list(runs), best, note)
+
+
+def noted(tuned: Sequence[Tuned]) -> list[str]:
+    """Return what is to know of the classes that count, once for all methods to which it applies."""
+    methods: dict[str, list[str]] = defaultdict(list)
+    for each in tuned:
+        methods[each.note].append(each.case)
+    return [f"{', '.join(cases)}: {note}" if len(methods) > 1 else note for note, cases in methods.items() if note]
 
 
 def as_text(point: Mapping[str, Any]) -> str:

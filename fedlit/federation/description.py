@@ -12,13 +12,13 @@ from fedlit.core.labels import labelled_classes
 from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
 from fedlit.core.system.spreadsheets import write_csv
-from fedlit.data.clients import group_counts
+from fedlit.data.clients import group_counts, validation_counts
 from fedlit.data.pictures.cached import note_use
 from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.base import DataInfo
-from fedlit.tracking.run import Run
+from fedlit.tracking.run import VALIDATION_COUNTS, Run
 
 MOST_CLIENTS = 100
 """Largest number of clients whose images a tracker lists."""
@@ -190,9 +190,10 @@ def save_partition(session: Session, run: Run) -> None:
     partition_figure(positives, sizes, "Positive training images").savefig(run.directory / "partition.png", dpi=150)
     save_classes(session.data, run.directory / "classes.csv")
     write_csv(counts, run.directory / "labels.csv")
+    write_csv(validation_counts(session.data.clients.values(), session.data.classes), run.directory / VALIDATION_COUNTS)
     listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
     if len(groups := group_counts(session.data.clients.values(), session.data.test_sets)):
         write_csv(groups, run.directory / "groups.csv")
         listed.append("groups.csv")
-    for name in ("partition.csv", "partition.png", "classes.csv", "labels.csv", *listed):
+    for name in ("partition.csv", "partition.png", "classes.csv", "labels.csv", VALIDATION_COUNTS, *listed):
         run.artifact(run.directory / name)

@@ -1,14 +1,19 @@
 """The metric that selects the best model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
 from fedlit.core.errors import ConfigError
+from fedlit.data.schemes import by_sharing
 from fedlit.federation.settings import Settings
+from fedlit.metrics.auroc import slugs
 
 OF_ROUNDS = ("train", "drift", "round", "bytes", "time", "objective")
 """Prefixes of metrics that only rounds have, not an evaluation before the first round."""
+
+FEW = 10
+"""Number of positive validation images below which the AUROC of a class says too little to choose a model by it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,29 @@ class Monitor:
                 f"{', '.join(known) or 'no validation metrics'}"
             )
         return metrics[self.metric]
+
+    def few_positives(self, metrics: Mapping[str, float], schemes: Mapping[str, Sequence[str]]) -> str:
+        """Return a warning if the metric rests on classes with few positives in an evaluation, or "".
+
+        ``schemes`` has the classes that each client labels.
+        """
+        if not (self.metric or "").startswith("val/auroc"):
+            return ""
+        _, _, name = self.metric.partition("/auroc")
+        kind = by_sharing(schemes).get(name.removeprefix("_own").removeprefix("_"))
+        classes = metrics if kind is None else {f"val/auroc/{key}" for key in slugs(kind)}
+        few = [
+            f"{key.removeprefix('val/n_pos/')} ({count:.0f})"
+            for key, count in metrics.items()
+            if key.startswith("val/n_pos/") and 0 < count < FEW and (auroc := key.replace("n_pos", "auroc")) in classes
+            if not name.startswith("/") or auroc == self.metric
+        ]
+        if not few:
+            return ""
+        return (
+            f"warning: {self.metric}, which selects the best model, rests on classes with fewer than {FEW} positive "
+            f"validation images: {', '.join(few)}; use more validation images, or another federation.monitor"
+        )
 
 
 def _foreseen(metric: str, available: Mapping[str, float], others: bool) -> bool:

@@ -78,11 +78,6 @@ class Cohorts:
 
     def _drawn(self, index: int) -> tuple[str, ...]:
         drawn = self._plan.cohort([*self._clients], index, self._seed)
-        if isinstance(drawn, str) or not isinstance(drawn, Iterable):
-            raise ConfigError(
-                f"{self._where(index)}: expected a list of clients, found {drawn!r:.60}; return names among "
-                f"{self._named}"
-            )
         names = [*islice(drawn, len(self._clients) + 1)]
         if unknown := [name for name in names if not isinstance(name, str) or name not in self._clients]:
             raise ConfigError(f"{self._where(index)}: expected names among {self._named}, found {unknown[0]!r:.60}")

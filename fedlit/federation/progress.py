@@ -1,7 +1,7 @@
 """Progress output: a live line in a terminal or notebook, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
 from rich.console import Console
@@ -10,6 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from fedlit.core.messages import ClientReport
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.description import announcement
+from fedlit.federation.engines.scores import Scores
 from fedlit.federation.notebook import notebook_bar
 from fedlit.federation.state import FitState
 
@@ -47,7 +48,7 @@ class RoundProgress(Callback):
     def on_fit_start(self, state: FitState) -> None:
         """Print the announcement and show the live line."""
         self._rounds, self._done, self._before = state.session.federation.rounds, state.done, state.done
-        self._loss, self._validation, self._printed = "", "", 0.0
+        self._loss, self._validation, self._printed, self._evaluated = "", "", 0.0, False
         self._clients, self._cohort, self._began = 0, 0, time.monotonic()
         self._task = self._bar.add_task("", total=self._rounds, completed=self._done, current=self._done, left="")
         self._bar.start()
@@ -64,6 +65,12 @@ class RoundProgress(Callback):
         self._clients += 1
         self._loss = f"loss {report.loss:.4f}"
         self._show(self._done + 1)
+
+    def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
+        """After the first evaluation, warn about a monitor that rests on few positives."""
+        if not self._evaluated:
+            self._say(state.monitor.few_positives(state.metrics, state.session.everyone.schemes))
+        self._evaluated = True
 
     def on_round_end(self, state: FitState) -> None:
         """Show loss, AUROC and remaining time; without a terminal, print a line occasionally."""

@@ -11,9 +11,9 @@ import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
-from fedlit.experiment.ranges import Span, at_edge
+from fedlit.experiment.ranges import at_edge
 from fedlit.experiment.sweep import draws_of
-from fedlit.experiment.tuning import Tuned, Tuning, as_text
+from fedlit.experiment.tuning import Tuned, Tuning, as_text, noted
 from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
@@ -27,9 +27,9 @@ AVERAGED = (
 )
 IN_ORDER = "Each cell is the best of so many tries, in their order: the results of earlier ones shape later ones."
 SEARCHES = {
-    "random": "random search with seed {seed}",
+    "random": "random search with seed {seed}, each from another of {tries} equal parts of each range",
     "grid": "a grid",
-    "optuna": "Optuna's TPE with seed {seed}, after three random ones",
+    "tpe": "Optuna's TPE with seed {seed}, after three random ones",
 }
 EDGE = (
     "A value at the edge of its range is the lowest or highest that was tried: a wider range may be better, so compare "
@@ -91,10 +91,10 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
     """Write ``report.md`` and its tables as CSV; return the text of the report."""
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
-    curve = best_so_far if tuning.sampler == "optuna" else best_by_tries
+    curve = best_so_far if tuning.sampler == "tpe" else best_by_tries
     curves = {each.case: curve(each.scores, tuning.rule.sign) for each in tuned}
     tables = {
-        "tries": pd.DataFrame([row for each in tuned for row in _tries(each, tuning.rule.metric)]),
+        "tries": pd.DataFrame([row for each in tuned for row in _tries(each)]),
         "best_by_tries": pd.DataFrame(
             [{"case": case, "tries": n, "best": v} for case, values in curves.items() for n, v in enumerate(values, 1)]
         ),
@@ -108,11 +108,11 @@ def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataF
     return text
 
 
-def _tries(tuned: Tuned, metric: str) -> list[dict[str, Any]]:
+def _tries(tuned: Tuned) -> list[dict[str, Any]]:
     rows = []
     for place, (point, score) in enumerate(zip(tuned.points, tuned.scores, strict=True)):
         shown = {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
-        rows.append({"case": tuned.case, "try": place + 1, **shown, metric: score, "chosen": place == tuned.best})
+        rows.append({"case": tuned.case, "try": place + 1, **shown, "score": score, "chosen": place == tuned.best})
     return rows
 
 
@@ -124,23 +124,20 @@ def _page(
     curves: Mapping[str, Sequence[float]],
 ) -> list[str]:
     rule = tuning.rule
-    tries = len(next(iter(tuning.points.values())))
-    search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed)
+    tries = tuning.number
+    search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed, tries=tries)
     best = "largest" if rule.sign > 0 else "smallest"
-    ranges = [
-        [case, key, str(each) if isinstance(each, Span) else ", ".join(map(as_option, each))]
-        for case, of_case in tuning.ranges_of.items()
-        for key, each in of_case.items()
-    ]
+    ranges = [[case, key, str(each)] for case, of_case in tuning.ranges_of.items() for key, each in of_case.items()]
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
-        f"Tries are from {search}. The {best} {rule.metric} wins, at the round of each run's best model, as the mean "
-        f"over {_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
+        f"Tries are from {search}. The {best} score wins: {rule.metric} {rule.place}, as the mean over "
+        f"{_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
         "",
+        *[line for note in noted(tuned) for line in (note, "")],
         "## Chosen settings",
         "",
-        *grid(["method", "chosen", rule.metric, "edge of a range"], [_chosen(each) for each in tuned]),
+        *grid(["method", "chosen", "score", "edge of a range"], [_chosen(each) for each in tuned]),
         "",
         *([EDGE, ""] if any(map(edges, tuned)) else []),
         "## Final runs",
@@ -153,11 +150,11 @@ def _page(
         "",
         *grid(["method", "key", "range"], ranges),
         "",
-        f"## Best {rule.metric} by number of tries",
+        "## Best score by number of tries",
         "",
         *_curves(curves),
         "",
-        IN_ORDER if tuning.sampler == "optuna" else AVERAGED,
+        IN_ORDER if tuning.sampler == "tpe" else AVERAGED,
         "",
         "## Cost of the tries",
         "",

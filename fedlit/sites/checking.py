@@ -26,7 +26,7 @@ from fedlit.sites.messages import ClientInfo, SiteInfo, Train
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import PolicyError
 from fedlit.sites.recipe import RunPlan
-from fedlit.sites.roster import gather
+from fedlit.sites.roster import gather, widen
 from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import ResidentSite
 from fedlit.sites.table import lacking, line_to_add, table_of
@@ -75,14 +75,15 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             small = {"backbone": "small_cnn", "in_chans": settings.data.in_chans}
             network = {"class_path": "fedlit.models.ImageClassifier", "init_args": small}
             whole = {"model": network, "federation": {}}
-        _check_classes(whole, site_info)
+        widen(site_info, _classes_of(whole, site_info))
+        data = RemoteData([site_info])
         plan = _plan(whole, site_info, settings)
         if odd := lacking(asdict(plan), table):
             raise PolicyError(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under policy"
             )
         try:
-            made = recipe.read(asdict(plan), site_info.classes, table, settings.policy.limits.parameters)
+            made = recipe.read(asdict(plan), table, settings.policy.limits.parameters)
         except ConfigError as error:
             advice = f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
             raise ConfigError(f"{error}{advice if config else ''}") from error
@@ -112,18 +113,20 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         yield (Path(folder) / TEXT).read_text().rstrip()
 
 
-def _check_classes(whole: dict, site_info: SiteInfo) -> None:
-    """Refuse data with other classes than the configuration names; the error says what to write."""
+def _classes_of(whole: dict, site_info: SiteInfo) -> list[str]:
+    """Return the classes of a configuration; by default the site's own.
+
+    Raises:
+        ConfigError: If they lack a class of the site.
+    """
     options = (whole.get("data") or {}).get("init_args") or {}
     classes = options.get("classes") or ([] if options.get("names") else options.get("labels")) or site_info.classes
-    if list(classes) == site_info.classes:
-        return
-    without = [name for name in classes if name not in site_info.classes]
-    unlabelled = f", and unlabelled: [{', '.join(without)}] if it does not label {'them' if without[1:] else 'it'}"
-    raise ConfigError(
-        f"data: expected the configuration's classes {', '.join(classes)}, found {', '.join(site_info.classes)}; "
-        f"write classes: [{', '.join(classes)}]{unlabelled if without else ''}"
-    )
+    if unknown := [name for name in site_info.classes if name not in classes]:
+        raise ConfigError(
+            f"data: expected classes among the configuration's {', '.join(classes)}, found {unknown[0]!r}; remove it "
+            "from the classes of your data, or correct its name, for example with names"
+        )
+    return list(classes)
 
 
 def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> RunPlan:
@@ -133,7 +136,7 @@ def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> RunPlan:
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
     return RunPlan(
-        **recipe.parts_of(settings), rounds=federation.get("rounds") or 10,
+        **recipe.parts_of(settings), classes=site_info.classes, rounds=federation.get("rounds") or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
         **{name: federation.get(name, getattr(Federation, name)) for name in recipe.OF_A_FEDERATION},
         batch_size=batch_size,

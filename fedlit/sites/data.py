@@ -94,13 +94,19 @@ class RemoteData(FederatedDataModule):
         for site in sites:
             if not site.scores:
                 self.notes += _hidden_classes(site)
-        self.notes += [*self._large(), *self._unranked()]
+        self.notes += [*self._unknown(), *self._large(), *self._unranked()]
 
     def prepare_data(self) -> None:
         """Do nothing: the sites have prepared their data."""
 
     def setup(self, stage: str | None = None) -> None:
         """Do nothing: everything was set when this object was made."""
+
+    def _unknown(self) -> Iterator[str]:
+        """Yield a note about classes of the run that no site labels."""
+        labelled = {name for info in self.infos.values() for name in info.classes}
+        if unknown := [name for name in self.classes if name not in labelled]:
+            yield f"no site labels {', '.join(unknown)}: the model does not learn them"
 
     def _large(self) -> Iterator[str]:
         """Yield a note about a client that outweighs all others: a site may claim any number of images."""

@@ -61,7 +61,7 @@ class SiteEngine(Engine):
         self._program, self._fabric, self._roster, self._settings = program, fabric, roster, settings
         self._site_of, self._layout = site_of, layout
         self._tensors = _tensors_of(program)
-        self._plan = asdict(_plan(roster, program, settings, fabric, self._tensors))
+        self._plan = asdict(_plan(roster, program, settings, fabric, self._tensors, layout.classes))
         self._replies = Replies(program, roster.site_infos, layout)
         on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
         self._ask = Asking(roster.transport, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
@@ -247,14 +247,21 @@ class SiteEngine(Engine):
         )
 
 
-def _plan(roster: Roster, program: Program, settings: Settings, fabric: FederationFabric, tensors: State) -> RunPlan:
+def _plan(
+    roster: Roster,
+    program: Program,
+    settings: Settings,
+    fabric: FederationFabric,
+    tensors: State,
+    classes: Sequence[str],
+) -> RunPlan:
     """Return the plan of a run: everything that is known before it begins."""
     parts = recipe.parts_of(roster.config)
     if roster.trial:
         options = {"window": settings.schedule.window, "unit": settings.schedule.unit}
         parts["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
     return RunPlan(
-        **parts,
+        **parts, classes=list(classes),
         rounds=settings.rounds, seed=program.seed,
         weights="" if roster.config.get("phases") else Envelope.of("start", Done(), tensors).digest,
         lr_factors=settings.lr_factors or {},

@@ -4,7 +4,6 @@ A job names the two classes of this module, `Rounds` and `Site`, and contains on
 header of each message, and its named arrays as arrays.
 """
 
-import json
 import os
 import queue
 import time
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
-from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller, Task
@@ -23,20 +21,14 @@ from nvflare.apis.job_def import JobMetaKey
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from fedlit.core.errors import ConfigError
-from fedlit.core.system import documents
-from fedlit.core.system.typed import built
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
-from fedlit.sites.loopback import DIED, SiteProcess
 from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.process import DIED, SiteProcess
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
 from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedError
 
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
 """The files with the rules of a site and of a server, in their folders ``local``."""
-
-NVFLARE_FILE = "disabled_clients.json"
-"""NVFlare's list of sites that may no longer connect, in the server's folder."""
 
 HEARD = 15
 """Seconds for which a job that has ended waits for its lead to notice."""
@@ -49,21 +41,20 @@ class Rounds(Controller):
     """The server's side of a job, which runs the federation in the job's process.
 
     Args:
-        run: The run's id; "" for the one that the configuration's ``ckpt_path`` names.
         name: Name of a new run.
         sites: Names of the sites.
         fresh: Sites whose clients start afresh if their state is missing.
     """
 
-    def __init__(self, run: str, name: str, sites: list[str], fresh: list[str]) -> None:
+    def __init__(self, name: str, sites: list[str], fresh: list[str]) -> None:
         super().__init__(task_check_period=0.05)
-        self._asked = run, name, tuple(sites), tuple(fresh)
+        self._asked = name, tuple(sites), tuple(fresh)
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Prepare the run, and register the command by which the lead asks for its progress."""
         from fedlit.sites.hosting import Hosted  # only the server's side needs all of fedlit
 
-        run, name, sites, fresh = self._asked
+        name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()
         config = Path(workspace.get_app_dir(job)) / "config" / CONFIG
         self._transport = FlareTransport(self, sites)
@@ -72,7 +63,7 @@ class Rounds(Controller):
         # All sites must be connected when a job begins; on_site_error then decides whether it continues without one.
         meta.update({JobMetaKey.MIN_CLIENTS.value: 1, JobMetaKey.MANDATORY_CLIENTS.value: []})
         lead = str(meta.get(JobMetaKey.SUBMITTER_NAME.value, ""))
-        self._hosted = Hosted(config.absolute(), run, name, self._transport, fresh=fresh, server=server_file, lead=lead)
+        self._hosted = Hosted(config.absolute(), name, self._transport, fresh=fresh, server=server_file, lead=lead)
         fl_ctx.get_engine().register_app_command(
             TOPIC, lambda topic, asked, context: self._hosted.progress(asked or {})
         )
@@ -89,53 +80,6 @@ class Rounds(Controller):
 
     def process_result_of_unknown_task(self, *args: Any) -> None:
         """Discard a late reply."""
-
-
-class Door(FLComponent):
-    """Component of NVFlare's server that applies ``refused`` of the server's own file to the list of disabled sites.
-
-    The file is read again whenever it has changed: when a site registers, and with each heartbeat.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._read_at, self._reported_at, self._refused = -1, -1, frozenset()
-
-    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Disable the names on the list, and enable those that were removed from it."""
-        if event_type not in (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED):
-            return
-        workspace = fl_ctx.get_engine().get_workspace()
-        file = Path(workspace.get_site_config_dir()) / SERVER_FILE
-        try:
-            changed = file.stat().st_mtime_ns
-        except FileNotFoundError:  # an editor may be replacing it: the list stays
-            return
-        if changed == self._read_at:
-            return
-        try:
-            if self._read_at < 0:
-                stored = Path(workspace.get_root_dir()) / NVFLARE_FILE  # NVFlare does not start if it is damaged
-                self._refused = frozenset(json.loads(stored.read_text())["disabled_clients"] if stored.exists() else ())
-            refused = _refused(file)
-        except (ConfigError, ValueError, OSError) as error:  # perhaps half-written: it is read again
-            if changed != self._reported_at:
-                self.log_error(fl_ctx, f"{file}: the list of refused names stays as it was: {error}; correct the file")
-            self._reported_at = changed
-            return
-        for name in sorted(refused - self._refused):  # one by one: of several NVFlare reports no failure
-            fl_ctx.get_engine().disable_clients([name])
-        for name in sorted(self._refused - refused):
-            fl_ctx.get_engine().enable_clients([name])
-        self._read_at, self._refused = changed, refused
-
-
-def _refused(file: Path) -> frozenset[str]:
-    """Return the names in ``refused`` of the server's own file."""
-    settings = documents.load(file) or {}
-    if not isinstance(settings, dict):
-        raise ConfigError(f"expected keys and values, found {type(settings).__name__}")
-    return frozenset(built(list[str], settings.get("refused") or [], "refused"))
 
 
 class FlareTransport(Transport):

@@ -16,21 +16,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.parser import is_mistake
+from fedlit.experiment.resumption import named_run
 from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
 from fedlit.sites.joining import with_sites
-from fedlit.sites.messages import check_run
-from fedlit.sites.roster import Roster, run_with
+from fedlit.sites.roster import Roster
 from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.transport import Transport, TransportClosedError
 from fedlit.tracking.addresses import showable
 from fedlit.tracking.lock import is_held
-from fedlit.tracking.run import last_checkpoint
 
 HELD = 60
 """Seconds for which a run waits for the process that ran it before to end."""
@@ -111,7 +108,6 @@ class Hosted:
     """A lead's run in the process of the server's job. It may be made before the sites are connected."""
 
     config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
-    run: str  # The run's id that the lead gives; "" for the one that the configuration's `ckpt_path` names.
     name: str  # Name of a new run.
     transport: Transport  # The transport to the sites.
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
@@ -123,7 +119,6 @@ class Hosted:
         self.ending: Ending | None = None
         self.heard = threading.Event()  # set when the lead knows that the run has ended
         self._roster: Roster | None = None
-        self._folder: Path | None = None
         self._home = self.server.parent.parent if self.server else Path()  # the folder of NVFlare's server
         self._evictions = Evictions(self._home / "log.txt")
         self._evicted: dict[str, list[float]] = {}
@@ -145,10 +140,8 @@ class Hosted:
         self._look_for_copies()
         return {
             "lines": self.lines.since(int(asked.get("since", 0))),
-            "run": self._run,
-            "kept": self._kept(),
+            "name": self._directory.name if self._directory else None,
             "means": self._is_meant(asked.get("means")),
-            "away": sorted(name for name, there in self.transport.sites().items() if not there),
             "ended": asdict(self.ending) if self.ending else None,
         }
 
@@ -179,24 +172,12 @@ class Hosted:
         os.umask(0o077)
         try:
             settings = ServerSettings.read(self.server)
-            if refused := [name for name in (self.lead, *self.transport.sites()) if name in settings.refused]:
-                raise ConfigError(
-                    f"the server refuses the certificate of {', '.join(refused)} (refused in its own file): ask its "
-                    "administrator, or remove the site from local/fedlit-lead.yaml"
-                )
-            if self.run:
-                check_run(self.run)
             os.chdir(settings.home)
             config = self.config.read_text()
             with named_errors(), experiment_of(config, settings, self.name) as experiment:
-                self._folder = experiment.run_dir / experiment.experiment
-                begun = self._begun()
-                if begun is not None and last_checkpoint(begun):
-                    experiment.ckpt_path = str(begun)
-                elif begun is not None and not experiment.ckpt_path:
-                    experiment.begun = begun
+                _wait_for_other(experiment)
                 ledgers = experiment.run_dir / "ledgers.json"
-                at = with_sites(experiment, self.transport, self.fresh, ledgers, self.run, settings.models)
+                at = with_sites(experiment, self.transport, self.fresh, ledgers, settings.models)
                 at.away.lead = self.lead
                 return self._fit(at)
         except TransportClosedError as error:
@@ -207,15 +188,6 @@ class Hosted:
                 return Ending(where, str(error))
             traceback.print_exception(error, file=self.lines._own)
             return Ending(where, f"{type(error).__name__}: {(str(error) or '-').splitlines()[0]}")
-
-    def _begun(self) -> Path | None:
-        """Return the directory of a run that has begun; wait until the process that ran it before has ended."""
-        begun, until = run_with(self._folder, self.run) if self.run else None, time.monotonic() + HELD
-        while begun is not None and is_held(begun):
-            if time.monotonic() > until:
-                raise ConfigError(f"{begun}: another process has been using this run for {HELD} s; end that process")
-            time.sleep(0.2)
-        return begun
 
     def _fit(self, experiment: Experiment) -> Ending:
         self._roster = experiment.away
@@ -228,19 +200,24 @@ class Hosted:
         return Ending("finished", "", rounds=outcome.rounds, metrics=outcome.metrics, **ending)
 
     @property
-    def _run(self) -> str:
-        return self._roster.run if self._roster else self.run
+    def _directory(self) -> Path | None:
+        """The directory of the run, once it is known."""
+        return self._roster.directory if self._roster else None
 
-    def _is_meant(self, named: dict[str, Any] | None) -> bool | None:
+    def _is_meant(self, named: Any) -> bool | None:
         """Return whether a lead means this run; None if it does not ask, or the directory is not known yet."""
-        return named == {"experiment": self._folder.name} if named and self._folder else None
+        if not named or self._directory is None:
+            return None
+        asked = named if isinstance(named, dict) else {}
+        experiment, name = self._directory.parent.name, self._directory.name
+        return asked.get("experiment") == experiment and asked.get("name") in (None, name)
 
-    def _kept(self) -> int:
-        """Return the number of rounds in checkpoints, over all phases: they survive if the server dies now."""
-        begun = run_with(self._folder, self._run) if self._folder and self._run else None
-        if begun is None:
-            return 0
-        folders = [begun / "checkpoints", *begun.glob("phases/*/checkpoints")]
-        with suppress(CheckpointError, OSError):  # a newer checkpoint has just replaced it
-            return sum(checkpoint.rounds(last) for folder in folders if (last := checkpoint.find(folder, "last")))
-        return 0
+
+def _wait_for_other(experiment: Experiment) -> None:
+    """Wait until the process has ended that ran the run to resume in the job before; if it does not, fit refuses."""
+    until = time.monotonic() + HELD
+    while time.monotonic() < until:
+        named = named_run(experiment)
+        if named is None or not is_held(named[0]):
+            return
+        time.sleep(0.2)

@@ -17,7 +17,6 @@ from fedlit.sites import recipe
 from fedlit.sites.data import RemoteData
 from fedlit.sites.engine import Sites
 from fedlit.sites.loopback import Processes
-from fedlit.sites.messages import new_run
 from fedlit.sites.roster import Ledgers, gather
 from fedlit.sites.table import lacking
 from fedlit.sites.transport import Transport
@@ -59,7 +58,6 @@ def with_sites(
     transport: Transport,
     fresh: Sequence[str] = (),
     ledgers: Path | None = None,
-    run: str = "",
     models: bool = True,
 ) -> Experiment:
     """Return the experiment with its clients at the sites of a transport.
@@ -69,7 +67,6 @@ def with_sites(
         transport: The transport to the sites.
         fresh: Sites whose clients start afresh if their state is missing.
         ledgers: File of the heads of the sites' ledgers.
-        run: The run's id; "" makes one.
         models: Whether sites get the best model when the run ends.
 
     Raises:
@@ -80,7 +77,7 @@ def with_sites(
     sizes = experiment.data.batch_size, experiment.data.eval_batch_size
     data = RemoteData(site_infos, *sizes, experiment.data.test_sets, arrays)
     sites = Sites(
-        transport, site_infos, experiment.settings, list(fresh), run or new_run(), ledgers=heads, models=models,
+        transport, site_infos, experiment.settings, list(fresh), ledgers=heads, models=models,
         trial=experiment.fast_dev_run,
     )  # fmt: skip
     if experiment.fast_dev_run:

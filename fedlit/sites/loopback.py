@@ -1,23 +1,15 @@
-"""Loopback sites: processes of this machine, with a pipe instead of the network."""
+"""Loopback sites: processes of this machine, or functions in this one, instead of a network."""
 
-import multiprocessing
-import os
-import signal
-import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 
-from fedlit.core.system.processes import context, starting
 from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.process import DIED, SiteProcess
 from fedlit.sites.transport import NoReply, Ticket, Transport
-
-DIED = "its process died and is being restarted"
 
 
 class SiteCrashed(BaseException):
@@ -145,7 +137,7 @@ class Processes(Transport):
                 site.until = None
 
     @staticmethod
-    def _answer(site: "SiteProcess") -> Envelope | NoReply:
+    def _answer(site: SiteProcess) -> Envelope | NoReply:
         """Return a site's reply, or the missing reply of a dead process."""
         try:
             content = site.connection.recv_bytes()
@@ -154,62 +146,6 @@ class Processes(Transport):
             return NoReply(DIED)
         site.answering = site.until = None
         return _opened(content)
-
-
-class SiteProcess:
-    """A site's process, and the messages that wait for it."""
-
-    def __init__(self, name: str, file: Path, lead: str = "") -> None:
-        self._context, self._name, self._file, self._lead = context(), name, file, lead
-        self.waiting: deque[tuple[Ticket, bytes, float | None]] = deque()
-        self.answering: Ticket | None = None
-        self.until: float | None = None
-        self.connection: Connection | None = None
-        self.process: BaseProcess | None = None
-
-    def start(self) -> None:
-        """Start the process; it ends with this one."""
-        self.connection, theirs = self._context.Pipe()
-        args = (theirs, str(self._file), os.getcwd(), self._lead)
-        self.process = self._context.Process(target=serve, args=args, daemon=True, name=f"fedlit-site-{self._name}")
-        with starting():
-            self.process.start()
-        theirs.close()
-
-    def close(self) -> None:
-        """Terminate the process."""
-        if self.process is None:
-            return
-        self.connection.close()
-        self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.process = self.answering = self.until = None
-
-
-def serve(connection: Connection, file: str, home: str, lead: str = "") -> None:
-    """Body of a site's process: answer messages until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "pthread_sigmask"):  # the fork server of a sweep blocks it
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    if home not in sys.path:  # custom aggregators are in the working directory
-        sys.path.insert(0, home)
-    from fedlit.sites.serving import answering
-
-    answer = answering(Path(file), lead, own_process=True)
-    while True:
-        try:
-            connection.send_bytes(answer(connection.recv_bytes()))
-        except (EOFError, OSError):
-            return
-
-
-def _die_with_parent() -> None:
-    wait([multiprocessing.parent_process().sentinel])
-    os._exit(1)
 
 
 def _opened(content: bytes) -> Envelope | NoReply:

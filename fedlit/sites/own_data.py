@@ -6,14 +6,15 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.labels import all_labels
@@ -73,6 +74,25 @@ class OwnData:
             )
         data = copy.copy(whole)
         data.clients, data.test_sets = {name: whole.clients[name] for name in names}, {}
+        return data
+
+    def for_run(self, classes: Sequence[str]) -> FederatedDataModule:
+        """Return the data with labels of a run's classes, in their order: NaN for those that the site does not name.
+
+        Raises:
+            ConfigError: If the run lacks a class of the site, or its data set cannot be given other labels.
+        """
+        own, data = list(self.module.classes), copy.copy(self.module)
+        if own == list(classes):
+            return data
+        if unknown := [name for name in own if name not in classes]:
+            raise ConfigError(f"its class {unknown[0]!r} is not one of the run's: {', '.join(classes)[:500]}")
+        data.classes = tuple(classes)
+        columns = [classes.index(name) for name in own]
+        data.clients = {
+            name: replace(client, **{part: _widened(held, columns, len(classes)) for part, held in parts_of(client)})
+            for name, client in data.clients.items()
+        }
         return data
 
     def infos(self) -> list[ClientInfo]:
@@ -191,6 +211,23 @@ def reading() -> Iterator[None]:
         why = "its disk is full" if full else f"its data cannot be read: {error.strerror or error}"
         where = f" ({error.filename})" if error.filename else ""
         raise Unreadable(f"{why}{where}; check data in the site's own file, and the disk") from error
+
+
+def _widened(data: Dataset, columns: Sequence[int], classes: int) -> Dataset:
+    """Return a data set whose labels [n, classes] have its own ones in some columns, and NaN in the others."""
+    labels = all_labels(data, len(columns))
+    wide = torch.full((len(labels), classes), torch.nan, dtype=labels.dtype)
+    wide[:, list(columns)] = labels
+    if type(data) is TensorDataset:
+        return TensorDataset(data.tensors[0], wide)
+    if type(data) is LabelledImages:
+        other = copy.copy(data)
+        other.labels = wide
+        return other
+    raise ConfigError(
+        f"{type(data).__name__}: expected a data set of fedlit for a site that names some of the run's classes; name "
+        "all of them, in the run's order, with NaN for labels that are unknown"
+    )
 
 
 def _content(data: Dataset) -> Iterator[bytes]:

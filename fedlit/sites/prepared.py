@@ -248,14 +248,15 @@ def prepared(
 
     Raises:
         IncompatibleError: If the tensors are not those of the plan's module.
+        ConfigError: If the plan lacks a class of the site.
     """
-    plan, module = recipe.plan, recipe.module
+    plan, module, held = recipe.plan, recipe.module, data.for_run(recipe.plan.classes)
     fabric = make_fabric(data.settings.accelerator, precision=plan.precision)
     try:
         module.load_state_dict(module_state(tensors, module.state_dict()))
     except ValueError as error:
         raise IncompatibleError(f"the model differs from the server's: {error}; install the same code") from error
-    trained, _ = with_fixed_features(module, data.module, fabric, most=FROZEN)
+    trained, _ = with_fixed_features(module, held, fabric, most=FROZEN)
     training = LocalTraining(
         plan.optimizer_state,
         plan.gradient_clip,

@@ -62,7 +62,7 @@ class Kit:
     @property
     def unless(self) -> str:
         """The condition that only the server knows, for the end of a check."""
-        return f", unless the server's administrator has refused {self.certificate().name!r}: that was not checked"
+        return f", unless the server's administrator has disabled {self.certificate().name!r}: that was not checked"
 
     def checks(self, name: str | None = None) -> Iterator[str]:
         """Check the certificates, then connect with them.

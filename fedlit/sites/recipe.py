@@ -31,6 +31,7 @@ class RunPlan:
     """A run in the form that a site approves: only the weights of rounds are not in it."""
 
     model: dict[str, Any]  # The model: `class_path` and `init_args`.
+    classes: list[str]  # Its classes, in the server's order.
     aggregators: list[Any]  # Its algorithms.
     schedule: Any  # Its schedule; None for one epoch in each round.
     rounds: int  # Number of rounds.
@@ -54,6 +55,8 @@ class RunPlan:
     def __post_init__(self) -> None:
         for name in ("rounds", "measure_batches", "threads", "batch_size", "eval_batch_size"):
             AT_LEAST_ONE.check(name, getattr(self, name))
+        if not self.classes or len(set(self.classes)) < len(self.classes):
+            raise ConfigError("classes: expected different names, found none, or one twice")
         if not all(factor > 0 for factor in self.lr_factors.values()):
             raise ConfigError("lr_factors: expected factors above 0")
 
@@ -90,7 +93,7 @@ def parts_of(settings: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parameters: float = float("inf")) -> Recipe:
+def read(config: Mapping[str, Any], table: Table, parameters: float = float("inf")) -> Recipe:
     """Build the objects of a plan, on the CPU and with random weights, of which there are at most ``parameters``.
 
     Raises:
@@ -100,7 +103,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
         plan = made(RunPlan, config, "")
         if starts := [key for key in STARTS if (plan.model.get("init_args") or {}).get(key)]:
             raise Mistyped(f"model.{starts[0]}: expected nothing, as the server sends the weights; leave it out")
-        model = with_classes(plan.model, classes, table)
+        model = with_classes(plan.model, plan.classes, table)
         with torch.random.fork_rng(devices=[]):
             check_size(model, table, parameters)
             module = built(LightningModule, model, "model", table)
@@ -112,7 +115,7 @@ def read(config: Mapping[str, Any], classes: Sequence[str], table: Table, parame
 
 
 def with_classes(model: Mapping[str, Any], classes: Sequence[str], table: Table) -> dict[str, Any]:
-    """Return a model's ``class_path`` and ``init_args`` with the classes of the data, if it takes them.
+    """Return a model's ``class_path`` and ``init_args`` with the classes of the run, if it takes them.
 
     Raises:
         Mistyped: If the table does not have the model's class.

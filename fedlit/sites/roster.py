@@ -44,6 +44,7 @@ class Roster:
     ledgers: "Ledgers" = field(default_factory=lambda: Ledgers(None))  # Last heads of the sites' ledgers, by site.
     models: bool = True  # Whether sites get the best model when the run ends.
     lead: str = ""  # Name of the lead, if the server knows it: no other lead resumes the run.
+    directory: Path | None = None  # The run's directory, once it is open.
     trial: bool = False  # Whether the run is a trial, with the schedule of its federation and not the configuration's.
 
     def __post_init__(self) -> None:
@@ -77,6 +78,7 @@ class Roster:
         Raises:
             CheckpointError: If the run there has no sites, or its file is damaged.
         """
+        self.directory = directory
         file, begun = directory / FILE, (directory / "config.yaml").exists()
         if not file.exists():
             if begun:
@@ -111,15 +113,6 @@ class Roster:
         content = {"run": self.run, "sites": [site.name for site in self.site_infos], "lead": self.lead}
         with whole(file, durable=True) as draft:
             draft.write_text(json.dumps(content | {"clients": {**before, **self.site_of}}) + "\n")
-
-
-def run_with(folder: Path, run: str) -> Path | None:
-    """Find the directory of the run with an id, in the folder of an experiment; None if it has not begun."""
-    for file in folder.glob(f"*/{FILE}"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged file is an error only for its own run
-            if documents.parse_json(file.read_text())["run"] == run:
-                return file.parent
-    return None
 
 
 class Ledgers:
@@ -172,7 +165,8 @@ def gather(
         its images.
 
     Raises:
-        ConfigError: If a site does not answer, refuses, has other classes or another version, or another site's name.
+        ConfigError: If a site does not answer, refuses, names a class that the run lacks, or has another version or
+            another site's name.
     """
     ledgers, answers, sent = ledgers or Ledgers(None), {}, {}
     for attempt in range(TRIES):
@@ -196,18 +190,31 @@ def gather(
     for site, site_info in site_infos.items():
         _warn(site_info, sent[site])
         ledgers.compare(site, site_info)
-        if classes and list(site_info.classes) != list(classes):
+        if unknown := [name for name in site_info.classes if classes and name not in classes]:
             problems.append(
-                f"site {site_info.name!r}: expected the model's classes {', '.join(classes)}, found "
-                f"{printable(', '.join(site_info.classes))}; correct the lead's data.classes, or write the model's "
-                "classes, in their order, as classes of the site's data, and those that it does not label also as "
-                "unlabelled"
+                f"site {site_info.name!r}: expected classes among the run's {', '.join(classes)}, found "
+                f"{printable(unknown[0], 60)!r}; add it to the lead's data.classes, or correct its name in the site's "
+                "data, for example with names"
             )
+            continue
+        if classes:
+            widen(site_info, classes)
     problems += _misnamed(site_infos)
     if problems:
         raise ConfigError("--sites: " + "; ".join(problems))
     ledgers.heads |= {site: answer.ledger for site, answer in answers.items() if answer.ledger}
     return [site_infos[site] for site in sorted(site_infos)], arrays
+
+
+def widen(site_info: SiteInfo, classes: Sequence[str]) -> None:
+    """Report a site's numbers for all classes of a run, in the run's order: none for a class that it does not name."""
+    own, site_info.classes = site_info.classes, list(classes)
+    place = {name: number for number, name in enumerate(own)}
+    for info in site_info.clients:
+        info.counts = {
+            part: [[numbers[place[name]] if name in place else 0 for name in classes] for numbers in counts]
+            for part, counts in info.counts.items()
+        }
 
 
 def _misnamed(site_infos: Mapping[str, SiteInfo]) -> list[str]:

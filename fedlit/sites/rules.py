@@ -9,9 +9,6 @@ from typing import Any
 CLASSES = ("fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site")
 """The only classes that a job may name: one runs at the server, the other at a site."""
 
-DOOR = "fedlit.sites.flare.Door"
-"""Component of the server that refuses certificates by the server's own file; no job can name it."""
-
 APPS = "fedlit.sites.jobs.Apps"
 """Component of the server and of sites that accepts only jobs that fedlit writes."""
 
@@ -47,7 +44,6 @@ def server_rules(storage: Path) -> dict[str, dict[str, Any]]:
                 _part("job_manager", manager, uri_root=jobs, job_store_id="job_store"),
                 {"id": "job_store"} | _storage({}),
                 _part("process_launcher", f"{_NVFLARE}.job_launcher.server_process_launcher.ServerProcessJobLauncher"),
-                _part("door", DOOR),
             ],
         },
         AUTHORIZATION: authorization(),
@@ -75,7 +71,10 @@ def site_rules() -> dict[str, dict[str, Any]]:
 
 
 def authorization() -> dict[str, Any]:
-    """Return the rights of each role: leads submit jobs; nobody sends code or reads a site's files."""
+    """Return the rights of each role: leads submit jobs; nobody sends code or reads a site's files.
+
+    Whoever may operate the server may also disable the sites of others: only the administrator of its organisation.
+    """
     never = {right: "none" for right in ("byoc", "shell_commands", "server-predeployed-flwr")}
     own_jobs = {right: "n:submitter" for right in ("manage_job", "download_job", "app_command")} | {"clone_job": "none"}
     view = {"view": "any"}
@@ -85,7 +84,7 @@ def authorization() -> dict[str, Any]:
         "org_admin": {"submit_job": "none", "operate": "o:site"}
         | own_jobs
         | {"manage_job": "o:submitter", "app_command": "none"},
-        "lead": {"submit_job": "any", "operate": "o:site"} | own_jobs,
+        "lead": {"submit_job": "any", "operate": "none"} | own_jobs,
         "member": {},
     }
     return {"format_version": "1.0", "permissions": {role: rights[role] | view | never for role in ROLES}}

@@ -275,7 +275,7 @@ class ResidentSite:
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
                 f"policy"
             )
-        return recipe.read(config, self._data.module.classes, self._table, self.policy.limits.parameters)
+        return recipe.read(config, self._table, self.policy.limits.parameters)
 
     def _ready_for(self, message: messages.Task | messages.Start) -> PreparedRun:
         """Return the prepared run, if the message is for it and its layout is the server's."""

@@ -50,6 +50,7 @@ class Submission:
     config: str  # The resolved configuration, as JSON.
     name: str  # Name of a new run.
     resumes: str | None = None  # Experiment whose newest run is resumed; None for a new run.
+    resumed_name: str | None = None  # Name of the run that is resumed, if the lead gives one.
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.
 
 
@@ -104,9 +105,9 @@ class Lead:
         return re.sub(r"^mlflow ui ", command, summary)
 
 
-def write_job(folder: Path, sites: Sequence[str], run: str, submission: Submission) -> Path:
-    """Write the folder of a job, with configuration and no code; the configuration names a run without an id."""
-    rounds = {"run": run, "name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
+def write_job(folder: Path, sites: Sequence[str], submission: Submission) -> Path:
+    """Write the folder of a job, with configuration and no code."""
+    rounds = {"name": submission.name, "sites": list(sites), "fresh": list(submission.fresh)}
     meta = META | {"min_clients": len(sites), "mandatory_clients": list(sites)}
     meta["deploy_map"] = {"app_server": ["server"], "app_site": list(sites)}
     texts = (json.dumps(meta, indent=2), json.dumps(_server(rounds), indent=2), submission.config, json.dumps(SITE))
@@ -151,10 +152,10 @@ def check_server(found: object) -> None:
     """
     try:
         rounds = found["workflows"][0]["args"]
-        names = [rounds["run"], rounds["name"], *rounds["sites"], *rounds["fresh"]]
+        names = [rounds["name"], *rounds["sites"], *rounds["fresh"]]
     except (TypeError, KeyError, IndexError):
         names = []
-    if not names or found != _server(rounds) or rounds.keys() != {"run", "name", "sites", "fresh"}:
+    if not names or found != _server(rounds) or rounds.keys() != {"name", "sites", "fresh"}:
         raise ConfigError(f"config_fed_server.json: expected what fedlit writes, found something else; {ANEW}")
     if wrong := [name for name in names if not isinstance(name, str) or re.search(r"[{}$]", name)]:
         raise ConfigError(f"config_fed_server.json: expected names without {{, }} and $, found {wrong[0]!r}")

@@ -48,8 +48,6 @@ class ServerSettings:
     accelerator: str = "auto"  # Device of the server.
     parameters: int = 1_000_000_000  # Largest number of weights of a model.
     models: bool = True  # Whether sites get the best model when a run ends.
-    # Names in the certificates of sites and leads that may no longer connect.
-    refused: list[str] = field(default_factory=list)
 
     @classmethod
     def read(cls, file: Path | None) -> "ServerSettings":

@@ -35,6 +35,9 @@ RESTORE = "restore it from a copy (MLflow keeps one with the run), or do not use
 PHASES = "phases"
 """Folder in a run's directory with the runs of its phases, ``RUN/phases/NAME/``."""
 
+VALIDATION_COUNTS = "validation.csv"
+"""Name of the file with the positives and negatives of each class in all validation sets together."""
+
 RESERVED = ".reserved"
 """Name of the file that reserves a directory for a run that has not started."""
 

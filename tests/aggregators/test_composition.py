@@ -4,14 +4,12 @@ import inspect
 
 import pytest
 import torch
-from refusals import refused
 from simulation import Simulation, simulate
 from toys import ToyData, ToyNet, composed
 
-from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, NormBound, Scaffold
+from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, LocalSGDM, Scaffold
 from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.stages import Stages
-from fedlit.core.errors import ConfigError
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule, Schedule, Stage, StageSchedule
 from fedlit.testing import check_aggregator
@@ -94,31 +92,6 @@ def test_a_composition_implements_what_its_parts_do():
     assert KEPT.implements("on_before_optimizer_step")
     assert not Counted().implements("on_before_optimizer_step")
     assert Counted().implements("on_aggregate_end")
-    with refused(ConfigError, "LocalSGDM", "Composed"):
-        Federation([LocalSGDM(), PULLED_MOMENTUM])
-
-
-@pytest.mark.parametrize(
-    ("parts", "weights", "mistake"),
-    [
-        ([LocalSGDM(), LocalSGDM()], "uniform", (ConfigError, "Composed", "LocalSGDM", "keep one")),
-        ([LocalSGDM()], None, (ConfigError, "LocalSGDM", "'uniform'")),
-        ([Scaffold(), CODASCA()], "uniform", (ConfigError, "Composed", "control variates")),
-        ([NormBound(), NormBound(1.0)], None, (ConfigError, "NormBound", "keep one")),
-    ],
-)
-def test_parts_that_do_not_fit_are_refused(parts, weights, mistake):
-    with refused(*mistake):
-        composed(*parts, weights=weights)
-
-
-class Undeclared(Scaffold):
-    governs = None
-
-
-def test_parts_that_use_one_name_are_refused():
-    with refused(ConfigError, "Composed", "'c'"):
-        run([composed(Undeclared(), Undeclared())])
 
 
 def test_scaffold_keeps_its_stage_only_where_it_may_start_anew():

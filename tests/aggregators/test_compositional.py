@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
-from fedlit.core.errors import ConfigError, DataError, TrainingError
+from fedlit.core.errors import TrainingError
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.testing import check_aggregator
 
@@ -294,51 +294,6 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
     with refused(TrainingError, said, "first_order: true"):
         run([LocalSCGDAM()], module, Sites(), rounds=1)
     assert torch.isfinite(run([LocalSCGDAM(first_order=True)], module, Sites(), rounds=1).server.w).all()
-
-
-@pytest.mark.parametrize(
-    ("options", "mistake"),
-    [
-        ({"rho": 0.0}, (ConfigError, "found 0")),
-        ({"rho": -1.0}, (ConfigError, "found -1")),
-        ({"alpha": 1.0}, (ConfigError, "alpha", "found 1")),
-        ({"alpha": 0.0}, (ConfigError, "alpha", "found 0")),
-        ({"beta_x": 1.5}, (ConfigError, "beta_x", "found 1.5")),
-        ({"beta_y": -0.1}, (ConfigError, "beta_y", "found -0.1")),
-        ({"inner": "in_place", "outer": "exchanged"}, (ConfigError, "outer", "exchanged")),
-        ({"inner": "in_place", "first_order": True}, (ConfigError, "first_order", "true")),
-        ({"inner": "in_place", "deploy": "h"}, (ConfigError,)),
-    ],
-)
-def test_products_outside_of_their_range_are_refused(options, mistake):
-    with refused(*mistake):
-        LocalSCGDAM(**options)
-
-
-@pytest.mark.parametrize(
-    ("module", "mistake"),
-    [
-        (lambda: Scorer(classes=("Edema", "Nodule")), (ConfigError, "Scorer", "has 2", "Edema, Nodule")),
-        (lambda: Scorer(objective=BCE()), (ConfigError,)),
-        (lambda: Scorer(momentum=0.9), (ConfigError,)),
-        (lambda: Scorer(adam=True), (ConfigError, "Adam")),
-    ],
-    ids=["classes", "objective", "momentum", "adam"],
-)
-def test_what_it_cannot_train_is_refused_before_anything_starts(module, mistake):
-    with refused(*mistake):
-        run([LocalSCGDAM()], module(), Sites())
-
-
-def test_labels_of_another_shape_are_refused():
-    class Wide(Sites):
-        def setup(self, stage=None):
-            super().setup(stage)
-            for client in self.clients.values():
-                client.train.tensors = (client.train.tensors[0], client.train.tensors[1].expand(-1, 2))
-
-    with refused(DataError, "client 'site-0'", "[B, 1]", "[5, 2]"):
-        run([LocalSCGDAM()], seeded(objective=AUCSaddle(prior=0.5, start="zeros")), Wide(), rounds=1)
 
 
 @pytest.mark.parametrize(

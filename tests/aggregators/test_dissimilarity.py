@@ -6,7 +6,6 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from quadratics import Problems, SaddleModule
-from refusals import refused
 from runs import Place, assert_same_tensors
 from saddle_toys import Scorer, Sites
 from simulation import federated, simulate
@@ -14,8 +13,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
-from fedlit.aggregators import GradientDissimilarity, Scaffold, SurgicalHeads
-from fedlit.core.errors import ConfigError
+from fedlit.aggregators import GradientDissimilarity, Scaffold
 from fedlit.data.in_memory import GivenClients
 
 federation = partial(federated, rounds=1, weights="uniform")
@@ -105,13 +103,6 @@ def test_between_measurements_nothing_is_sent():
     simulate(Quadratic(0.75).double(), Problems(one=(1.0, 2.0), two=(3.0, -1.0)), given,
              after_round=lambda done: sent.append(measured(done)[0]))  # fmt: skip
     assert sent[0] == sent[1] != sent[2]
-
-
-def test_what_cannot_be_measured_is_refused():
-    with refused(ConfigError, "'site-0'"):
-        simulate(ToyNet(), ToyData(labelled=1), federation([SurgicalHeads(), GradientDissimilarity()]), "32-true")
-    with refused(ConfigError, "every", "found 0"):
-        GradientDissimilarity(every=0)
 
 
 @pytest.mark.slow

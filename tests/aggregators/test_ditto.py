@@ -113,7 +113,5 @@ def test_evaluations_score_each_client_with_its_personal_model():
         owner(session, None)
 
 
-def test_without_a_rate_the_optimizer_may_have_only_one():
-    with refused(ConfigError, "has 2"):
-        simulate(TwoRates(), ToyData(2), federated([Ditto()], rounds=1))
+def test_with_a_rate_of_its_own_the_optimizer_may_have_several():
     simulate(TwoRates(), ToyData(2), federated([Ditto(lr=0.1)], rounds=1))

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
-from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import federated, simulate
 from torch import nn
-from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator, FedProx, LocalSGDM
-from fedlit.core.errors import TrainingError
 from fedlit.objectives import BCE
 from fedlit.testing import check_aggregator
 
@@ -67,12 +64,3 @@ def test_a_model_may_be_asked_at_the_start_of_the_round():
 
 def test_it_keeps_to_the_rules_in_worker_processes_and_over_a_resume():
     check_aggregator(Pull(), workers=1)
-
-
-def test_what_is_no_term_is_refused():
-    class Vague(Aggregator):
-        def extra_loss(self, ctx, batch):
-            return 1.0
-
-    with refused(TrainingError, "Vague.extra_loss", "float"):
-        simulate(ToyNet(), ToyData(), federated([Vague()]))

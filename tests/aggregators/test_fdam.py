@@ -10,13 +10,11 @@ import torch
 from fdam_oracle import FDAM, mean_of_own, prior
 from fdam_oracle import Stage as Written
 from fdam_toys import LR, Scorer, Sites, batches
-from refusals import refused
 from simulation import Simulation, assert_near, simulate
 from torch import Tensor
 
 from fedlit.aggregators import CODA, CODASCA, NPA, CODAPlus, FedBN
 from fedlit.core.batches import BatchStream
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Round, ServerState
 from fedlit.data import FederatedDataModule
@@ -188,16 +186,6 @@ def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin
 def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_of_the_dual(case, options):
     """CODA recomputes its dual from zeros too; means of the clients' means change its start and its trajectory."""
     compare(case, 6, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
-
-
-def test_an_implicit_step_needs_one_rate():
-    class TwoRates(Scorer):
-        def configure_optimizers(self):
-            body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
-            return torch.optim.SGD([body, head], lr=self.lr)
-
-    with refused(ConfigError, "0.3, 0.1"):
-        trajectory(TwoRates(hidden=6).double(), Sites(THREE), [CODA(GAMMA, proximal="implicit")], STAGES[:1])
 
 
 @pytest.mark.parametrize("case", ["NPA", "CODA", "CODA+, average", "CODASCA", "CODASCA, never"])

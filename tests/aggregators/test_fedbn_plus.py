@@ -5,15 +5,13 @@ import warnings
 
 import pytest
 import torch
-from fdam_toys import Scorer, Sites
-from refusals import refused
+from fdam_toys import Sites
 from simulation import Simulation, federated, simulate
 from surgical_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 from toys import ToyData
 
 from fedlit.aggregators import Aggregator, FedBNPlus, Scaffold, SurgicalHeads
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.testing import ToyNet
 
@@ -124,8 +122,3 @@ def test_fedbn_plus_warns_of_normalisation_that_was_never_trained():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         simulate(module, data, federated([FedBNPlus()]), precision="32-true")
-
-
-def test_fedbn_plus_refuses_a_model_without_normalisation():
-    with refused(ConfigError, "Scorer"):
-        FedBNPlus().configure_model(Scorer(hidden=0))

@@ -4,14 +4,12 @@ import copy
 
 import pytest
 import torch
-from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import Simulation, federated, simulate
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from fedlit.aggregators import FedBN, FedProx, LocalSGDAM, LocalSGDM, Scaffold
-from fedlit.core.errors import ConfigError
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.testing import check_aggregator
 
@@ -179,15 +177,6 @@ def test_late_clients_go_on_along_the_servers_momentum():
         own[k], x, u = (mine, step), torch.where(keeps, hand.start, mine), torch.where(keeps, 0.0, step)
     found = torch.cat([done.tensor(name).flatten() for name, _ in named])
     torch.testing.assert_close(found, x, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("options", "mistake"), [({"momentum": 0.9}, (ConfigError,)), ({"adam": True}, (ConfigError, "Adam"))]
-)
-@pytest.mark.parametrize("aggregator", [LocalSGDM(), LocalSGDAM()])
-def test_another_momentum_is_refused(aggregator, options, mistake):
-    with refused(*mistake):
-        run([aggregator], Scorer(objective=BCE(), **options), Sites())
 
 
 def test_localsgdam_trains_a_saddle_objective_in_worker_processes():

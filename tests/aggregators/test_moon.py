@@ -4,13 +4,11 @@ import math
 
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
-from refusals import refused
 from simulation import federated, simulate
 from torch.utils.data import TensorDataset
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import MOON, FedAvg
-from fedlit.core.errors import ConfigError
 from fedlit.data.in_memory import GivenClients
 from fedlit.models import ImageClassifier
 from fedlit.testing import OwnRows
@@ -125,17 +123,3 @@ def test_a_projection_head_is_two_layers_before_the_head():
         (width, width),
         (5, width),
     ]
-    with refused(ConfigError, "projection"):
-        ImageClassifier(("Edema",), "resnet10t", projection=-1)
-
-
-class Frozen(ToyNet):
-    def __init__(self) -> None:
-        super().__init__()
-        self.body.requires_grad_(False)
-
-
-def test_modules_without_features_of_their_own_are_refused():
-    for module, mistake in ((Quadratic(), (ConfigError, "Quadratic")), (Frozen(), (ConfigError,))):
-        with refused(*mistake):
-            simulate(module, ToyData(2), federated([MOON()]))

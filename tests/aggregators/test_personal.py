@@ -4,13 +4,11 @@ import pytest
 import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
 from quadratics import Problems
-from refusals import refused
 from simulation import federated, simulate
 from torch import nn
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, Scaffold
-from fedlit.core.errors import ConfigError
 
 HEAD = ("head.weight", "head.bias")
 
@@ -132,8 +130,3 @@ def test_local_training_alone_is_plain_sgd_of_each_client():
 
 def test_control_variates_act_on_the_part_that_steps():
     assert simulate(ToyNet(), ToyData(3), federated([FedRep(1), Scaffold()]), "32-true").server.w.isfinite().all()
-
-
-def test_a_head_that_leaves_no_step_for_the_body_is_refused():
-    with refused(ConfigError, "FedRep.head", "window of 3, found 3"):
-        federated([FedRep(3)], window=3)

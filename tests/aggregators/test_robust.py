@@ -2,18 +2,15 @@
 
 import math
 import statistics
-from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
 from quadratics import Problems
-from refusals import refused
 from saddle_toys import Scorer, Sites
 from simulation import Simulation, federated, simulate
 from torch import Tensor
-from toys import Quadratic, ToyData, ToyNet, composed, program
+from toys import Quadratic, ToyData, ToyNet, composed
 
 from fedlit.aggregators import (
     Aggregator,
@@ -26,11 +23,7 @@ from fedlit.aggregators import (
     SurgicalHeads,
     TrimmedMean,
 )
-from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Mask
-from fedlit.federation.assembly import assemble
-from fedlit.federation.engines.ranks import FabricEngine
 
 EACH = [CoordinateMedian(), TrimmedMean(0.2), NormBound(), NormBound(12.5)]
 
@@ -233,33 +226,3 @@ def test_a_composition_reduces_as_the_part_that_does():
     module, parts = ToyNet(), [FedProx(0.1), NormBound()]
     ends = [simulate(module, ToyData(), federation(a, window=3)).server.w for a in ([composed(*parts)], parts)]
     assert torch.equal(*ends)
-
-
-class Untrained(ToyNet):
-    def training_step(self, batch, batch_idx):
-        raise AssertionError("it trained")
-
-
-@pytest.mark.parametrize(
-    ("aggregator", "clients", "cut"), [(CoordinateMedian(), 2, 0), (TrimmedMean(0.4), 4, 2), (TrimmedMean(), 2, 1)]
-)
-def test_too_small_a_cohort_is_refused_before_anybody_trains(aggregator, clients, cut):
-    name = type(aggregator).__name__
-    with refused(ConfigError, f"{name}: ", f"{clients} clients", f"found {cut} cut"):
-        simulate(Untrained(), ToyData(clients), federation([aggregator]))
-
-
-def test_too_few_replies_are_refused():
-    given = federation([CoordinateMedian()])
-    session = assemble(given, ToyNet(), ToyData(3), make_fabric("cpu"))
-    server, _, _ = session.restore(None)
-    rnd = session.round(0)
-    down = given.open_round(server, rnd, session)
-    with refused(TrainingError, "of 2", "found 0", "set federation.quorum"):
-        session.engine.run(rnd.cohort[:2], down, replace(rnd, cohort=rnd.cohort[:2]))
-
-
-def test_several_processes_of_fabric_are_refused():
-    given = program(ToyNet(), [FedBN(), NormBound()], ToyData(3))
-    with refused(ConfigError, "NormBound", "but 2"):
-        FabricEngine(given, SimpleNamespace(world_size=2))

@@ -6,13 +6,11 @@ import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from quadratics import Problems
-from refusals import refused
 from simulation import federated, simulate
 from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
 from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
-from fedlit.core.errors import ConfigError
 from fedlit.testing import OwnRows
 
 
@@ -132,19 +130,3 @@ def test_a_large_tau_makes_all_elements_step_alike():
     adam = run([FedAdam(2e6, 0.0, 1 - 1e-12, 1e6), OwnRows()], "64-true")
     averaged = run([FedAvg(), OwnRows()], "64-true")
     torch.testing.assert_close(adam.server.w, averaged.server.w, rtol=0, atol=1e-6)
-
-
-def test_an_optimizer_whose_state_no_checkpoint_holds_is_refused():
-    class Counting(SGD):
-        def step(self, closure=None):
-            self.param_groups[0]["count"] = self.param_groups[0].get("count", 0) + 1
-            super().step(closure)
-
-    class Counted(SGD):
-        def step(self, closure=None):
-            super().step(closure)
-            self.state[self.param_groups[0]["params"][0]]["count"] = 1
-
-    for kind in (lambda p: Counting([{"params": p, "count": 0}], lr=1.0), lambda p: Counted(p, lr=1.0)):
-        with refused(ConfigError, "Count", "'count'"):
-            run([ServerOptimizer(kind)], rounds=1)

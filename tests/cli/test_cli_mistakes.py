@@ -114,7 +114,7 @@ LATER = [
     ("--federation.participation=-0.1", f"federation.participation {HERE}: ", "(0, 1]", "found -0.1"),
     ("--federation.gradient_clip=-1", f"federation.gradient_clip {HERE}: ", "above 0", "found -1.0"),
     ("--fabric.precision 32", f"fabric.precision {HERE}: ", "32-true", "found '32'"),
-    ("--fabric.accelerator gpuu", f"fabric.accelerator {HERE}: ", "'gpuu'", "This machine has cpu"),
+    ("--fabric.accelerator gpuu", f"fabric.accelerator {HERE}: ", "'gpuu'", "this machine has cpu"),
     ("--data.hospitals=-1", f"data.hospitals {HERE}: ", "at least 1 hospital", "found -1"),
     ("--data.images 0", f"data.images {HERE}: ", "2 images each", "0 images"),
     ("--data.batch_size null", "batch_size", "None"),

@@ -20,7 +20,7 @@ for module, names in (
 import fedlit
 
 # These modules import NVFlare, whose packages ask which system this is and then want what it has.
-over_nvflare = ("fedlit.sites.flare", "fedlit.sites.jobs", "fedlit.sites.link", "fedlit.sites.supervisor")
+over_nvflare = ("fedlit.sites.flare", "fedlit.sites.follower", "fedlit.sites.jobs")
 imported = []
 for module in pkgutil.walk_packages(fedlit.__path__, "fedlit."):
     if module.name not in ("fedlit.__main__", *over_nvflare):

@@ -272,8 +272,6 @@ def test_on_a_gpu_every_backbone_computes_so(precision, double, name):
     assert devices.resolve_memory_format(None, fabric, network) == name
 
 
-def test_bad_values_are_refused_in_words():
-    with refused(ConfigError, "memory_format", "'contiguous' or 'channels_last'", "'nhwc'"):
-        Federation(memory_format="nhwc")
+def test_channels_last_without_convolutions_is_refused():
     with refused(ConfigError, "Linear"):
         session(Linear(), Pictures(), "channels_last")

@@ -1,16 +1,11 @@
 """Ranges of numbers: both ends, what lies between, the text of a refusal, and where constructors check them."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.ranges import Within
-from fedlit.data.phantom.hospitals import Hospital
-from fedlit.data.sampler import Sampler
-from fedlit.federation.participation import Availability
-from fedlit.federation.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -47,23 +42,3 @@ def test_text_of_a_refusal_and_of_the_help(interval: str, value: float, text: st
         Within(interval, "; leave it out").check("A.b", value, DataError)
     assert str(refusal.value) == f"A.b: expected {text}, found {value}; leave it out"
     assert repr(Within(interval)) == shown
-
-
-def test_a_bool_is_no_number() -> None:
-    with pytest.raises(DataError, match=r"Hospital\.prevalence\['Mass'\]: expected a number, found True"):
-        Hospital("north", 9, prevalence={"Mass": True})
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Sampler(None),
-        lambda: Hospital("north", 9, prevalence={"Edema": None}),
-        lambda: Hospital("north", 9, noise=None),
-        lambda: Availability({"north": None}),
-        lambda: Settings(lr_factors={"north": None}),
-    ],
-)
-def test_none_is_no_number_where_one_is_needed(make: Callable[[], object]) -> None:
-    with pytest.raises((ConfigError, DataError), match=r"found (positives )?None"):
-        make()

@@ -17,6 +17,7 @@ from torchvision.transforms import v2
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ClientData
+from fedlit.data.clients import validation_counts
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import IID, ByOrganisation, ByPatient, Partition
 from fedlit.data.records import Records
@@ -338,3 +339,23 @@ def test_it_is_configured_by_jsonargparse_and_survives_a_round_trip(tmp_path):
     assert data.split == (0.6, 0.2, 0.2)
     assert data.augment[0].degrees == [-5.0, 5.0]
     assert list(ready(data).clients) == ["client-01", "client-02", "client-03"]
+
+
+def test_validation_counts_are_those_of_all_clients_and_count_a_patient_once(by_hospital):
+    data = by_hospital
+    counted = validation_counts(data.clients.values(), data.classes).set_index("class")
+    images = data.counts().query("split == 'val'").groupby("class")[["positives", "negatives"]].sum()
+    assert counted[["positives", "negatives"]].to_dict() == images.loc[counted.index].to_dict()
+    labels = np.concatenate([np.asarray(client.val.labels) for client in data.clients.values()])
+    patients = np.concatenate([client.val.patients for client in data.clients.values()])
+    for column, name in enumerate(data.classes):
+        people = [len(set(patients[labels[:, column] == value])) for value in (1, 0)]
+        assert counted.loc[name, ["positive_patients", "negative_patients"]].tolist() == people
+
+
+def test_validation_counts_are_empty_without_labels_and_without_patients_unknown():
+    part = TensorDataset(torch.zeros(4, 2), torch.tensor([[1.0, 0], [1, 1], [0, 0], [0, 0]]))
+    counted = validation_counts([ClientData("a", ("x", "y"), part, part)], ("x", "y"))
+    assert counted["positives"].tolist() == [2, 1]
+    assert counted["positive_patients"].isna().all()
+    assert validation_counts([ClientData("a", ("x", "y"), part)], ("x", "y")).empty

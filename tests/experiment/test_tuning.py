@@ -18,8 +18,8 @@ from sweeps import BASE, write
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import PlannedRun
 from fedlit.experiment.options import experiment_parser
-from fedlit.experiment.ranges import Span, at_edge, drawn_points, every_point, read_range
-from fedlit.experiment.suggestions import suggested_point
+from fedlit.experiment.ranges import Choice, Span, at_edge, read_range
+from fedlit.experiment.samplers import first_points, next_point
 from fedlit.experiment.tuning import Tuned, choose, load_tuning, run_tuning
 from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_tuning_report
 from fedlit.tracking.run import Result
@@ -47,31 +47,62 @@ def loaded(folder: Path, **changes: object):
     return load_tuning(write(folder, TUNE | changes))
 
 
-class TestRanges:
-    def test_a_log_range_is_drawn_evenly_by_decade(self):
-        points = drawn_points({LR: Span(0.001, 1, "log")}, 300, 0, "tries")
-        decades = [math.floor(math.log10(point[LR])) for point in points if point[LR] < 1]
-        assert all(80 <= decades.count(decade) <= 120 for decade in (-3, -2, -1))
-        assert all(0.001 <= point[LR] <= 1 and float(f"{point[LR]:.3g}") == point[LR] for point in points)
+def drawn(ranges: dict, tries: int, seed: int = 0) -> list[dict]:
+    return first_points("random", ranges, tries, seed, "tries")
 
-    def test_more_tries_begin_with_the_same_ones(self):
-        for ranges in ({LR: [1, 2, 3, 4], "mu": [5, 6]}, {LR: Span(1, 9), "mu": [5, 6]}):
-            assert drawn_points(ranges, 7, 3, "tries")[:4] == drawn_points(ranges, 4, 3, "tries")
-            assert drawn_points(ranges, 4, 3, "tries") != drawn_points(ranges, 4, 4, "tries")
 
-    def test_methods_share_the_draws_of_their_shared_keys(self):
-        alone = drawn_points({LR: Span(1, 9)}, 5, 0, "tries")
-        assert [p[LR] for p in drawn_points({LR: Span(1, 9), "mu": Span(0, 1)}, 5, 0, "tries")] == [
-            p[LR] for p in alone
-        ]
+class TestDraws:
+    @pytest.mark.parametrize("tries", [1, 3, 8, 11, 30])
+    @pytest.mark.parametrize("default", [None, 0.01])
+    @pytest.mark.parametrize("seed", [-1, 0, 20240101])
+    def test_every_part_of_every_range_is_hit_once(self, tries: int, default: float | None, seed: int):
+        ranges = {LR: Span(0.001, 1, "log", default=default), "mu": Span(-1, 2)}
+        points = drawn(ranges, tries, seed)
+        scaled = {LR: [math.log10(point[LR]) / 3 + 1 for point in points], "mu": [(p["mu"] + 1) / 3 for p in points]}
+        for shares in scaled.values():
+            assert sorted(min(tries - 1, int(share * tries)) for share in shares) == list(range(tries))
+        assert default is None or points[0][LR] == default
+        assert all(float(f"{p[LR]:.3g}") == p[LR] for p in points)
+        assert tries < 3 or points != drawn(ranges, tries, seed + 1)
 
-    def test_points_are_never_repeated(self):
-        ranges = {"steps": Span(1, 3, integer=True), "mu": [5, 6]}
-        points = drawn_points(ranges, 6, 0, "tries")
-        assert sorted(map(str, points)) == sorted(map(str, every_point({"steps": [1, 2, 3], "mu": [5, 6]})))
+    def test_values_of_a_list_and_integers_are_tried_equally_often(self):
+        ranges = {
+            "steps": Span(1, 3, integer=True, default=2),
+            "kind": Choice(["a", 1, True, {"b": 0}], True),
+            LR: Span(0, 1),
+        }
+        points = drawn(ranges, 12)
+        assert [[str(point[key]) for point in points].count(text) for key, text in
+                (("steps", "1"), ("steps", "2"), ("steps", "3"), ("kind", "a"), ("kind", "1"), ("kind", "True"))
+                ] == [4, 4, 4, 3, 3, 3]  # fmt: skip
+        assert (points[0]["steps"], points[0]["kind"]) == (2, True)
+
+    def test_a_default_is_not_rounded(self):
+        assert drawn({LR: Span(0, 1, default=0.123456)}, 3)[0] == {LR: 0.123456}
+
+    def test_methods_share_the_draws_of_their_shared_ranges(self):
+        both = drawn({LR: Span(1, 9), "mu": Span(0, 1, default=0.5)}, 5)
+        assert [point[LR] for point in both] == [point[LR] for point in drawn({LR: Span(1, 9)}, 5)]
+
+    @pytest.mark.parametrize("tries", range(1, 7))
+    def test_points_are_never_repeated(self, tries: int):
+        ranges = {"steps": Span(1, 3, integer=True), "mu": Choice([5, 6], 6)}
+        points = drawn(ranges, tries)
+        assert len({str(point) for point in points}) == tries
+        assert points[0]["mu"] == 6
         with refused(ConfigError, "tries", "most 6", "found 7"):
-            drawn_points(ranges, 7, 0, "tries")
+            drawn(ranges, 7)
+        with refused(ConfigError, "tries", "wider"):
+            drawn({LR: Span(0.1, 0.1001)}, 9)
 
+    def test_a_grid_begins_with_the_defaults(self):
+        ranges = {"steps": Choice([1, 2, 3], 2), "mu": Choice([5, True], True)}
+        points = first_points("grid", ranges, 6, 0, "tries")
+        assert points[0] == {"steps": 2, "mu": True}
+        assert sorted(map(str, points)) == sorted(str({"steps": n, "mu": mu}) for n in (1, 2, 3) for mu in (5, True))
+
+
+class TestRanges:
     @pytest.mark.parametrize(
         ("value", "mistake"),
         [
@@ -87,6 +118,12 @@ class TestRanges:
             ({"low": 1, "high": 2, "scale": "logg"}, (ConfigError, "key.scale", "did you mean log")),
             ({"low": 0.5, "high": 2, "integer": True}, (ConfigError, "key: ")),
             ({"low": "x", "high": 2}, (ConfigError, "key.low", "found x")),
+            ({"low": 1, "high": 2, "default": 3}, (ConfigError, "key.default", "found 3; widen")),
+            ({"low": 1, "high": 3, "integer": True, "default": 1.5}, (ConfigError, "key.default", "found 1.5")),
+            ({"low": 1, "high": 3, "default": "x"}, (ConfigError, "key.default", "found x")),
+            ({"values": [1, 2], "default": 3}, (ConfigError, "key.default", "1, 2", "found 3")),
+            ({"values": [1, 2], "low": 3}, (ConfigError, "key: ", "low")),
+            ({"values": 1}, (ConfigError, "key.values", "found 1")),
         ],
     )
     def test_a_range_without_a_choice_is_refused(self, value: object, mistake: tuple[str, ...]):
@@ -94,7 +131,8 @@ class TestRanges:
             read_range(value, "key")
 
     def test_a_number_in_scientific_notation_is_a_number(self):
-        assert read_range({"low": "1e-3", "high": "1e-1", "scale": "log"}, "key") == Span(0.001, 0.1, "log")
+        written = {"low": "1e-3", "high": "1e-1", "scale": "log", "default": "1e-2"}
+        assert read_range(written, "key") == Span(0.001, 0.1, "log", default=0.01)
 
     def test_edges_are_ends_of_numbers(self):
         assert [at_edge(v, [1, 3, 2]) for v in (1, 2, 3)] == ["lowest", None, "highest"]
@@ -104,29 +142,28 @@ class TestRanges:
 class TestPlan:
     def test_every_method_has_the_same_number_of_tries_with_its_own_ranges(self, folder: Path):
         tuning = loaded(folder)
-        assert {case: len(points) for case, points in tuning.points.items()} == {"fedavg": 4, "fedprox": 4}
-        runs = tuning.runs("try", tuning.points, experiment_parser())
+        assert {case: len(points) for case, points in tuning.first_points.items()} == {"fedavg": 4, "fedprox": 4}
+        runs = tuning.runs("try", tuning.first_points, experiment_parser())
         assert [run.seed for run in runs["fedavg"]] == [100] * 4
         assert [run.point[LR] for run in runs["fedavg"]] == [run.point[LR] for run in runs["fedprox"]]
         config = yaml.safe_load(runs["fedprox"][0].config)
-        point = tuning.points["fedprox"][0]
+        point = tuning.first_points["fedprox"][0]
         assert config["federation"]["aggregators"][0]["init_args"]["mu"] == point["federation.aggregators.mu"]
         assert config["model"]["init_args"]["lr"] == point[LR]
         assert {"fedlit.tune": "try", "fedlit.method": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
             config["tags"].items()
         )
-        (final,) = tuning.runs("final", {case: points[1:2] for case, points in tuning.points.items()},
+        (final,) = tuning.runs("final", {case: points[1:2] for case, points in tuning.first_points.items()},
                                experiment_parser())["fedavg"][1:]  # fmt: skip
-        assert final.name == f"fedavg,lr={tuning.points['fedavg'][1][LR]},seed=1"
+        assert final.name == f"fedavg,lr={tuning.first_points['fedavg'][1][LR]},seed=1"
         assert yaml.safe_load(final.config)["tags"]["fedlit.tune"] == "final"
 
     def test_a_grid_has_all_combinations_and_null_removes_a_shared_range(self, folder: Path):
         ranges = {"model.lr": None, "federation.rounds": [1, 2]}
         tuning = loaded(folder, **GRID | {"cases": {"fedavg": {}, "rounds": {"ranges": ranges}}})
-        assert tuning.points == {
-            "fedavg": [{LR: 0.1}, {LR: 0.2}],
-            "rounds": [{"federation.rounds": 1}, {"federation.rounds": 2}],
-        }
+        fedavg, rounds = tuning.first_points.values()
+        assert sorted(map(str, fedavg)) == sorted(map(str, ({LR: 0.1}, {LR: 0.2})))
+        assert sorted(map(str, rounds)) == sorted(map(str, ({"federation.rounds": 1}, {"federation.rounds": 2})))
 
     @pytest.mark.parametrize(
         ("changes", "mistake"),
@@ -147,7 +184,7 @@ class TestPlan:
             ({"ranges": {}}, (ConfigError, "cases.fedavg")),
             ({"ranges": None}, (ConfigError, "cases.fedavg")),
             ({"ranges": {"seed": [1, 2]}}, (ConfigError, "ranges.seed")),
-            ({"sampler": "tpe"}, (ConfigError, "tpe")),
+            ({"sampler": "tpee"}, (ConfigError, "tpee")),
             ({"sampler": "grid"}, (ConfigError, "sampler (fedavg)")),
             (GRID | {"tries": 3}, (ConfigError, "tries (fedavg)", "expected 2", "found 3")),
             (
@@ -180,14 +217,14 @@ class TestChoice:
         """A tuning whose tries of FedAvg have these scores; the second failed with one of two seeds."""
         rule = {"metric": "val/auroc_macro", "seeds": [100, 101]}
         tuning = loaded(folder, rule=rule, cases={"fedavg": {}})
-        runs = tuning.runs("try", tuning.points, experiment_parser())["fedavg"]
+        runs = tuning.runs("try", tuning.first_points, experiment_parser())["fedavg"]
         for run, score in zip(runs, (0.6, 0.7, 0.95, None, 0.7, 0.9, 0.75, 0.85), strict=True):
             run.directory.mkdir(parents=True)
             rows = f"1,round/steps,5.0\n1,time/round_s,2.0\n1,time/evaluate_s,1.0\n2,val/auroc_macro,{score}\n"
             (run.directory / "metrics.csv").write_text("step,key,value\n" + (rows if score else ""))
             if score:
                 Result(2, 2, 1.0).write(run.directory)
-        return tuning, choose("fedavg", tuning, tuning.points["fedavg"], runs)
+        return tuning, choose("fedavg", tuning, tuning.first_points["fedavg"], runs)
 
     def test_the_best_mean_wins_and_a_failed_try_cannot(self, tried: tuple):
         _, tuned = tried
@@ -231,32 +268,36 @@ class TestChoice:
 
 
 class TestSuggestions:
-    RANGES = {LR: Span(0.0001, 1, "log"), "layers": Span(1, 5, integer=True), "kind": ["a", {"class_path": "b"}]}
+    RANGES = {
+        LR: Span(0.0001, 1, "log"),
+        "layers": Span(1, 5, integer=True, default=3),
+        "kind": Choice(["a", {"class_path": "b"}]),
+    }
 
     @staticmethod
     def score(point: dict) -> float:
         return -((math.log10(point[LR]) + 1) ** 2) - (point["kind"] == "a")
 
     def suggest(self, number: int, seed: int) -> list[dict]:
-        drawn = drawn_points(self.RANGES, number, seed, "tries")
-        points = drawn[:3]
+        points = first_points("tpe", self.RANGES, number, seed, "tries")
+        assert len(points) == 3
+        assert points[0]["layers"] == 3
         while len(points) < number:
-            points.append(suggested_point(self.RANGES, points, list(map(self.score, points)), seed, drawn))
+            points.append(next_point(self.RANGES, points, list(map(self.score, points)), seed))
         return points
 
     def test_suggestions_score_higher_than_random_tries(self):
-        pairs = [(self.suggest(20, seed), drawn_points(self.RANGES, 20, seed, "tries")) for seed in range(5)]
-        suggested, drawn = (sum(self.score(p) for pair in pairs for p in pair[which][10:]) / 50 for which in (0, 1))
-        assert suggested > drawn / 2  # scores are negative
+        pairs = [(self.suggest(20, seed), drawn(self.RANGES, 20, seed)) for seed in range(5)]
+        suggested, random = (sum(self.score(p) for pair in pairs for p in pair[which][10:]) / 50 for which in (0, 1))
+        assert suggested > random / 2  # scores are negative
         assert all(1 <= p["layers"] <= 5 and float(f"{p[LR]:.3g}") == p[LR] for points, _ in pairs for p in points)
 
     def test_a_failed_try_teaches_nothing_and_no_try_is_repeated(self):
-        drawn = drawn_points(self.RANGES, 9, 0, "tries")
-        scores = [*map(self.score, drawn[:4]), math.nan]
-        assert suggested_point(self.RANGES, drawn[:5], scores, 0, drawn) not in drawn[:5]
-        few = {"kind": [1, {"class_path": "b"}, None], "steps": Span(1, 2, integer=True)}
-        points = every_point({"kind": few["kind"], "steps": [1, 2]})
-        assert suggested_point(few, points[:5], [0.1] * 5, 0, points) == points[5]
+        points = drawn(self.RANGES, 5)
+        assert next_point(self.RANGES, points, [*map(self.score, points[:4]), math.nan], 0) not in points
+        few = {"kind": Choice([1, {"class_path": "b"}, None]), "steps": Span(1, 2, integer=True)}
+        points = drawn(few, 6)
+        assert next_point(few, points[:5], [0.1] * 5, 0) == points[5]
 
     def test_a_tuning_runs_them_in_turn_and_repeats_them(self, folder: Path, monkeypatch):
         calls = []
@@ -274,8 +315,8 @@ class TestSuggestions:
         tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
         assert [len(names) for names in calls] == [6, 8, 10, 4]
         assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]
-        assert tuned[0].points[:3] == tuning.points["fedavg"][:3]
-        assert tuned[0].points[3:] != tuning.points["fedavg"][3:]
+        assert tuned[0].points[:3] == tuning.first_points["fedavg"][:3]
+        assert tuned[0].points[3:] != tuning.first_points["fedavg"][3:]
         assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
         assert calls[:4] == calls[4:]
         assert best_so_far([math.nan, 0.5, 0.4, 0.7], 1)[1:] == [0.5, 0.5, 0.7]
@@ -297,21 +338,16 @@ class TestSuggestions:
         monkeypatch.setattr(
             PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
         )
-        tuned, _ = run_tuning(loaded(folder, sampler="optuna", tries=5), 1, Console(quiet=True))
+        tuned, _ = run_tuning(loaded(folder, sampler="tpe", tries=5), 1, Console(quiet=True))
         assert len(calls) == len(set(calls)) == 14
         assert [math.isnan(score) for score in tuned[0].scores] == [True, False, False, False, False]
         assert list(pd.read_csv(tuned[0].runs[0].directory.parent / "tries.csv")["status"]).count("failed") == 1
 
     @pytest.mark.parametrize("seed", [-1, 20240101])
     def test_any_seed_and_values_that_equal_each_other_are_suggested(self, seed: int):
-        ranges = {"kind": [0, False, 1, True]}
-        drawn = drawn_points(ranges, 4, seed, "tries")
-        assert repr(suggested_point(ranges, drawn[:3], [0.1] * 3, seed, drawn)) == repr(drawn[3])
-
-    def test_without_optuna_the_package_is_named(self, folder: Path, monkeypatch):
-        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-        with refused(ConfigError, "sampler"):
-            loaded(folder, sampler="optuna")
+        ranges = {"kind": Choice([0, False, 1, True])}
+        points = drawn(ranges, 4, seed)
+        assert repr(next_point(ranges, points[:3], [0.1] * 3, seed)) == repr(points[3])
 
 
 @pytest.mark.parametrize("sign", [1, -1])

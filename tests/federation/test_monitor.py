@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from refusals import refused
 
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import group_name
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -67,28 +65,6 @@ def test_what_is_said_counts_and_else_the_name(given, mode):
     assert Federation(**given).better == mode
 
 
-REFUSED = {
-    "own/score": (ConfigError, "'own/score'"),
-    "drift/client_drift": (ConfigError,),
-    "val/los": (ConfigError, "val/loss"),
-    "test/federation/auroc_macro": (ConfigError, "'val/auroc_macro'"),
-    "total/loss": (ConfigError,),
-}
-
-
-@pytest.mark.parametrize(("metric", "words"), REFUSED.items(), ids=[key.replace("/", "-") for key in REFUSED])
-def test_a_metric_of_no_direction_and_the_test_set_are_refused(metric, words):
-    with refused(*words):
-        Federation(monitor=metric)
-
-
-@pytest.mark.parametrize("metric", ["val/auroc", "client/nobody/loss", "loss", "vall/loss"])
-def test_a_metric_that_nothing_logs_is_refused_before_the_first_round(metric):
-    available = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
-    with refused(ConfigError, metric):
-        Monitor.resolve(Federation(monitor=metric), available)
-
-
 @pytest.mark.parametrize("metric", ["train/loss", "client/a/train_loss", "client/a/loss"])
 def test_a_metric_of_a_round_is_awaited(metric):
     assert Monitor.resolve(Federation(monitor=metric), {"val/loss": 1.0, "client/a/loss": 1.0}).mode == "min"
@@ -96,11 +72,39 @@ def test_a_metric_of_a_round_is_awaited(metric):
 
 def test_a_metric_of_ones_own_is_awaited_where_something_may_log_it():
     federation = Federation(monitor="own/loss")
-    with refused(ConfigError, "federation.monitor"):
-        Monitor.resolve(federation, {"val/loss": 1.0})
     assert Monitor.resolve(federation, {"val/loss": 1.0}, more=True).metric == "own/loss"
 
 
 def test_the_least_of_nothing_is_warned_of():
     with pytest.warns(UserWarning, match="federation.monitor_mode: min has no effect"):
         Federation(monitor_mode="min")
+
+
+COUNTS = {"val/n_pos/Edema": 9.0, "val/n_pos/Mass_Nodule": 10.0, "val/n_pos/Rare": 2.0, "val/n_pos/Absent": 0.0,
+          "val/n_pos/Hidden": float("nan")}  # fmt: skip
+METRICS = COUNTS | {key.replace("n_pos", "auroc"): 0.5 for key in COUNTS}
+SCHEMES = {"a": ("Edema", "Mass/Nodule"), "b": ("Edema", "Rare", "Mass/Nodule")}
+
+
+@pytest.mark.parametrize(
+    ("metric", "named"),
+    [
+        ("val/auroc_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_client_mean_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_own_macro", "Edema (9), Rare (2);"),
+        ("val/auroc_shared", "Edema (9);"),
+        ("val/auroc_own_unique", "Rare (2);"),
+        ("val/auroc/Rare", "Rare (2);"),
+        ("val/auroc/Mass_Nodule", ""),
+        ("val/loss", ""),
+        (None, ""),
+    ],
+)
+def test_a_monitor_that_rests_on_few_positives_is_warned_of(metric: str | None, named: str):
+    said = Monitor(metric, "max").few_positives(METRICS, SCHEMES)
+    assert (f"{metric}, which" in said and named in said) if named else said == ""
+
+
+def test_the_warning_is_printed_once(fedlit_cli, place):
+    out = fedlit_cli(f"fit {SHORT} --data.size 4").succeeded()
+    assert out.count("fewer than 10 positive validation images") == 1

@@ -1,18 +1,13 @@
 """Participation plans: which clients train when, and plans that do not fit their clients."""
 
-import random
-from itertools import cycle
-
 import numpy as np
 import pytest
 import torch
 from engine_rounds import opened
-from refusals import refused
 from simulation import simulate
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import CoordinateMedian, FedDyn, Scaffold
-from fedlit.core.errors import ConfigError
+from fedlit.aggregators import FedDyn, Scaffold
 from fedlit.core.randomness import generator
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
@@ -77,30 +72,6 @@ def test_a_federation_trains_the_clients_of_its_plan():
     assert ends[0] == ends[1] == [("site-0", "site-2"), ("site-1", "site-3"), ("site-0", "site-2")]
 
 
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: Cyclic(0), (ConfigError, "found 0")),
-        (lambda: cohorts(Cyclic(6)), (ConfigError, "most 5", "found 6")),
-        (lambda: Timetable({"a": [0]}), (ConfigError, "'a'", "found 0")),
-        (lambda: Timetable({"a": [4]}, 3), (ConfigError, "'a'", "found 4")),
-        (lambda: Timetable({"a": [1, 1]}), (ConfigError, "'a'")),
-        (lambda: cohorts(Timetable({"elsewhere": [1]})), (ConfigError, "Timetable", "site-0", "'elsewhere'")),
-        (lambda: cohorts(Timetable({"site-0": [1]}, 1)), (ConfigError, "'site-1'")),
-        (lambda: cohorts(Timetable({"site-0": [1, 3]}), 3, clients=SITES[:1]), (ConfigError, "round 2")),
-        (lambda: Availability(0.0), (ConfigError, "found 0")),
-        (lambda: Availability({"a": 1.5}), (ConfigError, "found 1.5")),
-        (lambda: Availability(0.5, 0), (ConfigError, "found 0")),
-        (lambda: cohorts(Availability(0.5, 6)), (ConfigError, "least 6", "found 5")),
-        (lambda: cohorts(Availability({"nobody": 0.5})), (ConfigError, "Availability", "site-0", "'nobody'")),
-        (lambda: Federation(participation=1.5), (ConfigError, "Federation.participation", "found 1.5")),
-    ],
-)
-def test_plans_that_contradict_themselves_or_their_clients_are_refused(make, mistake):
-    with refused(*mistake):
-        make()
-
-
 class Own(Participation):
     """A user's plan: a function of the clients, the round and the plan itself."""
 
@@ -128,46 +99,6 @@ def test_a_cohort_may_be_of_any_kind_and_has_the_order_of_the_clients(draw):
     assert (cohorts.smallest, cohorts.largest, cohorts.idle) == (2, 2, ["site-0", "site-3", "site-4"])
 
 
-@pytest.mark.parametrize(
-    ("draw", "mistake"),
-    [
-        (lambda clients, index, plan: None, (ConfigError, "found None")),
-        (lambda clients, index, plan: "site-0", (ConfigError, "found 'site-0'")),
-        (lambda clients, index, plan: 2, (ConfigError, "found 2")),
-        (lambda clients, index, plan: [], (ConfigError, "found none")),
-        (lambda clients, index, plan: clients[:1] * 2, (ConfigError, "'site-0' more than once")),
-        (lambda clients, index, plan: cycle(clients), (ConfigError, "'site-0' more than once")),
-        (lambda clients, index, plan: ["site-0", "NIH"], (ConfigError, "site-0, site-1", "'NIH'")),
-        (lambda clients, index, plan: [0, 1], (ConfigError, "found 0")),
-        (lambda clients, index, plan: [clients], (ConfigError, "found ['site-0'")),
-    ],
-)
-def test_what_is_no_cohort_is_refused(draw, mistake):
-    with refused(*mistake, "Own.cohort, round 2"):
-        Cohorts(Own(lambda clients, index, plan: draw(clients, index, plan) if index else clients), SITES, 2, 0)
-
-
-DRAWS = random.Random(0)
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda clients, index, plan: [clients[plan.calls % len(clients)]],
-        lambda clients, index, plan: DRAWS.sample(clients, 2),
-        lambda clients, index, plan: clients[: plan.__dict__.setdefault("number", 1)],
-    ],
-    ids=["a counter", "a generator that goes on", "changed from outside"],
-)
-def test_a_plan_that_answers_otherwise_the_second_time_is_refused(draw):
-    """A resumed run would go on with other clients than one that was not interrupted."""
-    plan = Own(draw)
-    cohorts = Cohorts(plan, SITES, 3, 0)
-    plan.number = 4
-    with refused(ConfigError, "Own.cohort, round "):
-        [cohorts.of(index) for index in range(3)]
-
-
 def test_a_run_names_clients_that_no_round_trains():
     def announced(rounds):
         plan = Timetable({"site-0": [1], "site-1": [2], "site-2": [1], "site-3": [3]}, period=3)
@@ -177,12 +108,3 @@ def test_a_run_names_clients_that_no_round_trains():
     assert "no round trains site-3; " in announced(2)
     assert "no round trains" not in announced(3)
     assert "no round trains" not in announced(1)  # a trial run
-
-
-def test_a_session_refuses_unknown_sites_and_cohorts_that_an_algorithm_cannot_use():
-    for aggregators, plan, message in (
-        ([], Timetable({"NIH": [1]}), (ConfigError, "Timetable", "site-0, site-1", "'NIH'")),
-        ([CoordinateMedian()], Cyclic(4), (ConfigError, "CoordinateMedian")),
-    ):
-        with refused(*message):
-            simulate(ToyNet(), ToyData(4), Federation(aggregators, rounds=1, participation=plan), "32-true")

@@ -8,7 +8,6 @@ from runs import Place, assert_same_tensors
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, CorruptCheckpointError, Manifest
-from fedlit.core.errors import ConfigError
 from fedlit.federation.callbacks import BestModel
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
@@ -115,17 +114,3 @@ def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):
     (tmp_path / "manifest.json").write_text(text.replace('"near": 2', '"near": 1'))
     with refused(CorruptCheckpointError, "its content does not match its hash"):
         Manifest.read(tmp_path)
-
-
-def test_a_margin_without_patience_is_refused():
-    with refused(ConfigError, "federation.patience_margin"):
-        Federation(patience_margin=0.1)
-    with refused(ConfigError, "found 0"):
-        Federation(patience=3, patience_margin=0)
-
-
-def test_patience_shorter_than_an_evaluation_is_refused():
-    with refused(ConfigError, "5 rounds", "found 4"):
-        Federation(eval_every=5, patience=4)
-    with refused(ConfigError, "federation.patience"):
-        Monitor.resolve(Federation(patience=4), {})

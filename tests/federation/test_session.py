@@ -3,11 +3,9 @@
 import pytest
 import torch
 from engine_rounds import opened, play_round
-from refusals import refused
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import Aggregator, FedBN, FedBNPlus, PersonalHeads, SurgicalHeads
-from fedlit.core.errors import ConfigError
+from fedlit.aggregators import Aggregator
 from fedlit.core.fabric import make_fabric
 from fedlit.data import PhantomCXR
 from fedlit.federation.assembly import assemble
@@ -31,14 +29,6 @@ def test_clients_without_positives_of_a_class_are_allowed_and_reported(images, t
     expected = [f"{name} ({', '.join(classes)})" for name, classes in lacking.items() if classes]
     assert bool(expected) == (images == 40)
     assert said == (f"no positive training image at {', '.join(expected)}" if expected else "")
-
-
-def test_two_algorithms_that_decide_on_one_part_are_refused():
-    with refused(ConfigError, "SurgicalHeads", "PersonalHeads", "keep one"):
-        Federation([SurgicalHeads(), PersonalHeads()])
-    with refused(ConfigError, "FedBN", "FedBNPlus", "keep one"):
-        Federation([FedBN(), SurgicalHeads(), FedBNPlus()])
-    assert Federation([PersonalHeads(), FedBN()]).aggregators
 
 
 def test_who_labels_what_is_said_where_clients_differ():

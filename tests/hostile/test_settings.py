@@ -135,7 +135,7 @@ MACHINE = [
         "a gpu that is not there",
         "--fabric.accelerator tpu",
         "fabric.accelerator (command line)",
-        "This machine has cpu",
+        "this machine has cpu",
     ),
     option("a device that there is not", "--fabric.accelerator cpuu", "fabric.accelerator (command line)", "'cpuu'"),
     option("no device", "--fabric.devices 0", "fabric.devices (command line)", "at least 1"),

@@ -5,11 +5,9 @@ import copy
 import pytest
 import timm
 import torch
-from refusals import refused
 from torch import nn
 from toys import CLASSES
 
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
 from fedlit.models.layers import group_normalised, small_stem
@@ -103,9 +101,3 @@ class TestSmallStem:
         loss.backward()
         stem = model.body.get_submodule(model.body.pretrained_cfg["first_conv"])
         assert stem.weight.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("name", ["lcnet_035", "convnext_atto", "vit_tiny_patch16_224"])
-def test_a_backbone_without_such_a_stem_is_refused(name):
-    with refused(ConfigError, name):
-        ImageClassifier(CLASSES, backbone=name, stem="small")

@@ -1,9 +1,7 @@
 """Logistic regression: one linear layer, whose initial weights may be those of other code."""
 
 import torch
-from refusals import refused
 
-from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.models import LogisticRegression
 
 
@@ -36,14 +34,3 @@ def test_a_start_gives_torchs_weights_and_leaves_the_generator_alone():
     torch.manual_seed(7)
     drawn = LogisticRegression(13, ("a",))
     assert not torch.equal(drawn.head.weight, expected.weight)
-
-
-def test_mistakes_name_the_key():
-    with refused(ConfigError, "found 0"):
-        LogisticRegression(0, ("a",))
-    with refused(ConfigError, "model.classes is empty"):
-        LogisticRegression(3)
-    with refused(TrainingError, "expected [3]", "found [5]"):
-        LogisticRegression(3, ("a",))(torch.randn(2, 5))
-    with refused(TrainingError, "expected [3]", "[1, 8, 8]"):
-        LogisticRegression(3, ("a",))(torch.randn(2, 1, 8, 8))

@@ -3,13 +3,11 @@
 import pytest
 import timm
 import torch
-from refusals import refused
 from simulation import federated, simulate
 from torch import nn
 from toys import CLASSES, ToyData
 
 from fedlit.aggregators import CODAPlus
-from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
 from fedlit.models.resnet20 import Block
@@ -131,11 +129,3 @@ def test_group_norm_and_weights_of_a_file(backbone, tmp_path):
     for name, value in body.state_dict().items():
         if name != "conv1.weight":
             torch.testing.assert_close(value, published.state_dict()[name], rtol=0, atol=0)
-
-
-@EVERY
-def test_what_it_has_not_is_refused(backbone):
-    with refused(ConfigError, backbone):
-        ImageClassifier(CLASSES, backbone, pretrained=True)
-    with refused(ConfigError, backbone):
-        ImageClassifier(CLASSES, backbone, stem="small")

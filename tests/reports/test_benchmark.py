@@ -10,6 +10,7 @@ import yaml
 from past_runs import scored
 from sklearn.metrics import balanced_accuracy_score
 
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.data.flamby.isic import CENTRES, CLASSES
 from fedlit.predictions.table import write
 from fedlit.reports.reproductions.costs import Estimate
@@ -34,7 +35,7 @@ def predicted(folder: Path, name: str, right: dict[str, float]) -> None:
 
 
 def published(method: str, start: int) -> dict[str, float]:
-    table = read_paper("flamby").tables["Fed-Heart-Disease"]
+    table = read_paper(CONFIGS / "flamby").tables["Fed-Heart-Disease"]
     (row,) = (row for row in table.rows if row[:2] == (method, str(start)))
     return dict(zip(table.columns[2:], map(float, row[2:]), strict=True))
 
@@ -121,7 +122,7 @@ def test_isic_is_planned_with_the_benchmarks_rounds_and_every_centre(tmp_path, n
     (runs,) = made.plan().values()
     configs = {run.case: yaml.safe_load(run.config) for run in runs}
     assert {run.case: run.rounds for run in runs} == {"fedavg": 9, "fedprox": 9, "scaffold": 9, "pooled-training": 20}
-    columns = read_paper("flamby").tables["Fed-ISIC2019"].columns
+    columns = read_paper(CONFIGS / "flamby").tables["Fed-ISIC2019"].columns
     assert list(made.chosen.images) == list(columns[2:-1]) == list(CENTRES)
     assert configs["fedprox"]["federation"]["aggregators"][0]["init_args"]["mu"] == 0.001
     assert configs["fedavg"]["data"]["init_args"]["root"] == str(tmp_path)

@@ -10,8 +10,8 @@ from refusals import refused
 from reproduced import derived
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.reports.reproductions import seeds
-from fedlit.reports.reproductions.document import HOME
 from fedlit.reports.reproductions.figures import draw_steps, draw_windows
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
@@ -44,7 +44,7 @@ class Count:
 def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """A document with everything that it needs next to it."""
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
-    (tmp_path / "doe.json").write_text(json.dumps(PAPER))
+    (tmp_path / "published.json").write_text(json.dumps(PAPER))
     (tmp_path / "ranks_of_doe.py").write_text(KIND)
     (tmp_path / "stops.py").write_text("raise SystemExit(3)")
     (tmp_path / "fails.py").write_text("1 / 0")
@@ -53,7 +53,6 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     part = {"config": "small.yaml", "title": "Phantom", "cases": {"{method}": {"labels": {"method": ["a", "b"]}}}}
     return {
         "shows": "how to reproduce a table of Doe",
-        "paper": "doe",
         "tables": ["Table 1"],
         "report": {"kind": "ranks_of_doe.Count", "unit": "runs"},
         "values": {"method": {"a": {"seed": 0}, "b": {"federation.aggregators": ["Scaffold"]}}},
@@ -80,7 +79,7 @@ def test_it_runs_and_its_paper_and_kind_of_report_are_found(fedlit_cli, document
 def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_that_is_based_on_it(
     fedlit_cli, document: dict
 ):
-    document.pop("paper"), document.pop("tables")
+    document.pop("tables")
     document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
     Path("elsewhere").mkdir()
     Path("elsewhere/derived.yaml").write_text(f"base: ../{written(document)}\nshows: the same\n")
@@ -112,9 +111,8 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
         ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
         ({"report": {"kind": "ranks_of_doe.Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
         ({"tables": ["Table 2"]}, (ConfigError, "tables", "Table 1", "'Table 2'")),
-        ({"paper": "roe"}, (ConfigError, "roe.json", "fdam", "'roe'")),
+        ({"paper": "doe"}, (ConfigError, "paper", "no such key")),
         ({"tables": "Table 1"}, (ConfigError, "tables", "found 'Table 1'")),
-        ({"paper": ""}, (ConfigError, "tables")),
         ({"seeds": 3}, (ConfigError, "seeds")),
         ({"scales": {}}, (ConfigError, "scales", "laptop or paper")),
         ({"scales": {"laptop": {}, "papr": {}}}, (ConfigError, "scales", "laptop, papr")),
@@ -164,17 +162,17 @@ def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: 
 )  # fmt: skip
 def test_published_cells_are_text_in_every_column(table: dict | list, document: dict):
     changed = PAPER["tables"]["Table 1"] | table if isinstance(table, dict) else table
-    Path("doe.json").write_text(json.dumps(PAPER | {"tables": {"Table 1": changed}}))
-    with refused(ConfigError, "doe.json"):
+    Path("published.json").write_text(json.dumps(PAPER | {"tables": {"Table 1": changed}}))
+    with refused(ConfigError, "published.json"):
         Reproduction(written(document))
 
 
 def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
-    whole = yaml.safe_load((HOME / "surgical" / "warmup.yaml").read_text())
+    whole = yaml.safe_load((CONFIGS / "surgical/laptop-warmup.yaml").read_text())
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(whole | {"seed": 0}))
     mine = derived(tmp_path, "surgical-fig4a", scales={"laptop": {"report": {"config": "mine.yaml"}}})
     assert Reproduction(mine)._reporter().config == tmp_path / "mine.yaml"
-    assert Reproduction("surgical-fig4a")._reporter().config == HOME / "surgical" / "warmup.yaml"
+    assert Reproduction("surgical-fig4a")._reporter().config == CONFIGS / "surgical/laptop-warmup.yaml"
 
 
 @pytest.mark.parametrize(

@@ -11,15 +11,16 @@ import torch
 from past_runs import scored
 from reproduced import table_of_runs
 
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.predictions.table import write
 from fedlit.reports.reproductions import NAMES, sources
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.fdam import ratios
-from fedlit.reports.reproductions.published import PAPERS, Published, read_paper
+from fedlit.reports.reproductions.published import Published, read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.reproduction import Reproduction
 
-SHIPPED = sorted(file.stem for file in PAPERS.glob("*.json"))
+SHIPPED = sorted(file.parent.name for file in CONFIGS.glob("*/published.json"))
 METHODS = {"PFL Baseline": "PFL", "Vanilla FL": "Vanilla", "FL + PartialLoss": "PartialLoss", "FL + SurgAgg": "SurgAgg"}
 
 
@@ -48,7 +49,7 @@ def cells(text: str, names: int) -> set[tuple[str, str]]:
 
 
 def published(paper: str, title: str, names: int) -> set[tuple[str, str]]:
-    table = read_paper(paper).tables[title]
+    table = read_paper(CONFIGS / paper).tables[title]
     return {
         (", ".join(row[:names]), column)
         for row in table.rows
@@ -121,7 +122,7 @@ def test_tables_of_fdam(name, scale, tmp_path):
 
 def test_table_1_of_localscgdam(tmp_path):
     _, report = reported("localscgdam-table1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
-    assert cells(report.text, 1) == published("localscgdam", "Table 1", 2)
+    assert cells(report.text, 1) == published("scgdam", "Table 1", 2)
 
 
 @pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
@@ -152,14 +153,14 @@ def test_a_larger_window_has_its_ratio(tmp_path):
 
 def test_table_2_of_fdam(tmp_path, monkeypatch):
     _, rows = everything_there("fdam-table2", tmp_path, monkeypatch)
-    assert len(rows) == len(read_paper("fdam").tables["Table 2"].rows)
+    assert len(rows) == len(read_paper(CONFIGS / "fdam").tables["Table 2"].rows)
     numbers = [row[2] for row in rows]
-    assert sorted(numbers) == sorted(row[2] for row in read_paper("fdam").tables["Table 2"].rows)
+    assert sorted(numbers) == sorted(row[2] for row in read_paper(CONFIGS / "fdam").tables["Table 2"].rows)
 
 
 def test_table_6_of_fdam(tmp_path, monkeypatch):
     reproduced, rows = everything_there("fdam-table6", tmp_path, monkeypatch)
-    columns = read_paper("fdam").tables["Table 6"].columns[1:]
+    columns = read_paper(CONFIGS / "fdam").tables["Table 6"].columns[1:]
     named = {"NIH": "ChestXray8", "MIMIC": "MIMIC-CXR", "VinDr": "ChestXrayAD"}
     ours = {
         (named.get(source, source), column)
@@ -167,7 +168,7 @@ def test_table_6_of_fdam(tmp_path, monkeypatch):
         for column, _ in zip(columns, cells, strict=True)
     }
     assert ours == published("fdam", "Table 6", 1)
-    for row in read_paper("fdam").tables["Table 6"].rows:
+    for row in read_paper(CONFIGS / "fdam").tables["Table 6"].rows:
         (source,) = (each for each in reproduced.chosen.report["published"] if named.get(each, each) == row[0])
         assert reproduced.chosen.report["published"][source] == [float(cell) for cell in row[1:]]
 
@@ -190,7 +191,7 @@ def everything_there(name: str, root: Path, monkeypatch) -> tuple[Reproduction, 
 def test_every_number_of_the_benchmark(name, table, tmp_path):
     """A number of ours for each method, start and test set; the mean of hospitals and AUROC are said to be ours."""
     reproduced, runs = Reproduction(name, scale="paper"), []
-    tests = read_paper("flamby").tables[table].columns[2:-1]
+    tests = read_paper(CONFIGS / "flamby").tables[table].columns[2:-1]
     for part in reproduced.chosen.parts.values():
         for case, its in part.cases.items():
             for seed in part.seeds or reproduced.seeds:
@@ -213,14 +214,14 @@ def predicted(run: Path, tests: tuple[str, ...]) -> Path:
 
 
 def row(paper: str, title: str, *start: str) -> tuple[str | None, ...]:
-    found = [cells for cells in read_paper(paper).tables[title].rows if cells[: len(start)] == start]
+    found = [cells for cells in read_paper(CONFIGS / paper).tables[title].rows if cells[: len(start)] == start]
     assert len(found) == 1
     return found[0][len(start) :]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_no_cell_is_empty_and_every_row_and_column_has_a_name_of_its_own(name):
-    for table in read_paper(name).tables.values():
+    for table in read_paper(CONFIGS / name).tables.values():
         assert len(set(table.columns)) == len(table.columns)
         assert "" not in {cell for cells in table.rows for cell in cells}
         headings = [cells[:2] if table.columns[1] in ("I", "method", "seed") else cells[:1] for cells in table.rows]
@@ -229,7 +230,7 @@ def test_no_cell_is_empty_and_every_row_and_column_has_a_name_of_its_own(name):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_files_hold_nothing_that_is_not_read(name):
-    found = json.loads((PAPERS / f"{name}.json").read_text(encoding="utf-8"))
+    found = json.loads((CONFIGS / name / "published.json").read_text(encoding="utf-8"))
     assert set(found) == {"source", "tables"}
     assert all(set(table) <= {"caption", "columns", "rows", "note"} for table in found["tables"].values())
 
@@ -244,8 +245,8 @@ def test_numbers_are_those_of_the_papers():
     assert row("fdam", "Table 6", "ChestXrayAD") == ("0.153", "0.000", "0.024", "0.012", "0.069")
     assert row("fdam", "Figure 1", "16") == ("32", "128", "4")
     assert row("fdam", "Figure 1", "8") == ("128", "512", "4")
-    assert row("localscgdam", "Table 1", "CATvsDOG", "CoDA") == ("0.895 ± 0.000", "0.892 ± 0.000", "0.883 ± 0.001")
-    assert row("localscgdam", "Table 1", "Melanoma", "LocalSGDM_RL")[2] == "0.773 ± 0.001"
+    assert row("scgdam", "Table 1", "CATvsDOG", "CoDA") == ("0.895 ± 0.000", "0.892 ± 0.000", "0.883 ± 0.001")
+    assert row("scgdam", "Table 1", "Melanoma", "LocalSGDM_RL")[2] == "0.773 ± 0.001"
     assert row("surgical", "Table 1", "NIH Baseline") == ("0.84 ± 0.05 ns", "0.70 ± 0.07 **", "0.73 ± 0.10 **")
     assert row("surgical", "Table 2", "CheXpert Baseline") == (None, "0.74 ± 0.07 *", None)
     assert row("surgical", "Table 4", "FL + SurgAgg / FedBN+") == ("0.76 ± 0.10", "0.70 ± 0.12")
@@ -276,6 +277,6 @@ def test_every_reproduction_prints_tables_that_ship():
     for name in NAMES:
         document = read_document(find(name))
         assert document.name == name
-        assert set(document.tables) <= set(read_paper(document.paper).tables)
+        assert set(document.tables) <= set(read_paper(find(name).parent).tables)
         assert {"laptop", "paper"} <= set(document.scales) <= {"laptop", "paper", "linked"}
         assert document.scales["paper"].root is not None

@@ -13,9 +13,10 @@ from reproduced import derived, printed
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.reports.reproductions import NAMES, rates, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import HOME, Rates, find, patched, read_document
+from fedlit.reports.reproductions.document import Rates, find, patched, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.reports.reproductions.seeds import SeedsReport
 
@@ -180,12 +181,12 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
 
 
 def test_every_document_is_listed_and_no_name_lacks_one():
-    assert {file.stem for file in HOME.glob("*/*-*.yaml") if file.stem.startswith(f"{file.parent.name}-")} == set(NAMES)
+    assert {file.stem for file in CONFIGS.glob("*/*.yaml") if "\nscales:" in file.read_text()} == set(NAMES)
 
 
 def test_every_row_of_every_document_is_of_one_run_a_seed():
     seen = set()
-    for name in (file.stem for file in HOME.glob("*/*-*.yaml")):
+    for name in NAMES:
         document = read_document(find(name))
         for scale, chosen in document.scales.items():
             reproduced = Reproduction(name, scale=scale)

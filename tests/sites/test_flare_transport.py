@@ -1,21 +1,18 @@
 """What carries messages over NVFlare, with a controller that does what it is told."""
 
-import json
-import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
-from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.job_def import job_from_meta
 from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import NVFLARE_FILE, SERVER_FILE, Door, FlareTransport, Rounds, Site, packed, unpacked
+from fedlit.sites.flare import FlareTransport, Rounds, Site, packed, unpacked
 from fedlit.sites.messages import FAILED, Done
 from fedlit.sites.transport import NoReply, TransportClosedError
 
@@ -148,7 +145,7 @@ def test_a_job_goes_on_without_a_site_unless_the_federation_says_otherwise(tmp_p
     workspace = SimpleNamespace(get_app_dir=lambda job: str(tmp_path), get_site_config_dir=lambda: str(tmp_path))
     engine = SimpleNamespace(get_workspace=lambda: workspace, register_app_command=lambda topic, told: None)
     context = SimpleNamespace(get_engine=lambda: engine, get_job_id=lambda: "1", get_prop={"__job_meta__": meta}.get)
-    Rounds("", "one", ["north", "south"], []).start_controller(context)
+    Rounds("one", ["north", "south"], []).start_controller(context)
     job = job_from_meta(meta | {"job_id": "1"})
     assert (job.min_sites, job.required_sites) == (1, [])
 
@@ -183,107 +180,3 @@ def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message()
         assert answer.verb == FAILED
         assert answer.content["reason"] == "its process died and is being restarted"
         assert site._process.started == number
-
-
-class Engine:
-    """NVFlare's list of sites, in the place of its server."""
-
-    def __init__(self, folder) -> None:
-        self.folder, self.disabled, self.calls, self.full = folder, set(), 0, False
-
-    def get_workspace(self):
-        return SimpleNamespace(
-            get_site_config_dir=lambda: str(self.folder / "local"), get_root_dir=lambda: str(self.folder)
-        )
-
-    def disable_clients(self, names: list) -> None:
-        if self.full:
-            raise OSError("No space left on device")
-        self.disabled |= set(names)
-        self.calls += 1
-
-    def enable_clients(self, names: list) -> None:
-        self.disabled -= set(names)
-
-
-class Doors:
-    """A server's folder, and its component that applies the list."""
-
-    def __init__(self, folder) -> None:
-        (folder / "local").mkdir()
-        self.folder, self.file, self.engine = folder, folder / "local" / SERVER_FILE, Engine(folder)
-        self.start()
-
-    def start(self) -> None:
-        self.door, self.logged = Door(), []
-        self.door.log_error = lambda fl_ctx, text: self.logged.append(text)
-
-    def after(self, text: str | None, age: int = 0, event: str = EventType.CLIENT_HEARTBEAT_RECEIVED) -> set:
-        """Names that NVFlare refuses after an event, with such a file."""
-        if text is not None:
-            self.file.write_text(text)
-            os.utime(self.file, ns=(age, age))
-        seen = {
-            "get_engine": lambda: self.engine,
-            "get_prop": lambda *a, **k: None,
-            "get_identity_name": lambda **k: "server",
-        }
-        self.door.handle_event(event, SimpleNamespace(**seen))
-        return set(self.engine.disabled)
-
-
-@pytest.fixture
-def doors(tmp_path) -> Doors:
-    return Doors(tmp_path)
-
-
-def test_the_list_of_the_servers_file_is_nvflares(doors):
-    """Whoever is taken off is let in again, also after a restart."""
-    assert doors.after(None) == set()  # there need not be a file
-    assert doors.after("refused: [north]", 1, EventType.START_RUN) == set()
-    assert doors.after(None, event=EventType.CLIENT_REGISTER_RECEIVED) == {"north"}
-    calls = doors.engine.calls
-    assert doors.after(None) == {"north"}
-    assert doors.engine.calls == calls  # it is not read again
-    assert doors.after("refused: [north, south]", 2) == {"north", "south"}
-    assert doors.after("refused: [south]", 9) == {"south"}
-    (doors.folder / NVFLARE_FILE).write_text(json.dumps({"disabled_clients": ["south"]}))
-    doors.start()
-    assert doors.after("logger: false", 10) == set()
-    assert doors.logged == []
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "refused: [",
-        "- refused",
-        "refused: 5",
-        "refused: [[1]]",
-        "refused: north",
-        "refused: [2024]",
-        "refused: {no: 1}",
-    ],
-)
-def test_a_list_that_cannot_be_read_changes_nothing_and_is_reported_once(doors, text):
-    assert doors.after("refused: [north, south]", 1) == {"north", "south"}
-    for _ in range(3):
-        assert doors.after(text, 2) == {"north", "south"}
-    (line,) = doors.logged
-    assert f"{doors.file}: the list of refused names stays as it was" in line
-    assert doors.after("refused: [south]", 3) == {"south"}
-
-
-def test_a_file_that_is_replaced_lets_nobody_in(doors):
-    assert doors.after("refused: [north]", 1) == {"north"}
-    doors.file.unlink()
-    assert doors.after(None) == {"north"}
-    assert doors.after("refused: []", 2) == set()
-
-
-def test_a_name_that_nvflare_could_not_store_is_refused_later(doors):
-    doors.engine.full = True
-    with pytest.raises(OSError, match="No space left"):  # which NVFlare logs
-        doors.after("refused: [north, south]", 1)
-    doors.engine.full = False
-    assert doors.after(None) == {"north", "south"}

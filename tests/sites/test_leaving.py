@@ -17,10 +17,6 @@ from fedlit.core.hooks import client_mask
 from fedlit.core.messages import Client
 from fedlit.data import PhantomCXR
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.hosting import Hosted
-from fedlit.sites.loopback import SitesInProcess
-from fedlit.sites.messages import new_run
-from fedlit.sites.roster import run_with
 from fedlit.testing import OwnRows, ToyData, ToyNet
 
 SIZES = {"site-0": 12, "site-1": 14, "site-2": 16}
@@ -238,35 +234,3 @@ def test_clients_at_other_sites_than_before_are_refused(fit, tmp_path):
     fit("--federation.rounds 2 --ckpt_path last", 2, code=1).refused("'site-2'", "'site-3'", "'site-1'")
     told = json.loads((tmp_path / "default" / "one" / "sites.json").read_text())
     assert told["clients"] == {"site-0": "site-1", "site-1": "site-2", "site-2": "site-3"}
-
-
-def test_a_run_is_found_by_its_own_id_alone(tmp_path):
-    """Whatever other runs of the experiment have in their files: names come from sites."""
-    run, other = new_run(), new_run()
-    files = {
-        "a-torn": b"\xff{",
-        "b-list": b"[]",
-        "c-other": json.dumps({"run": other, "sites": [run], "clients": {run: run}}).encode(),
-        "d-own": json.dumps({"run": run}).encode(),
-    }
-    for name, content in files.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "sites.json").write_bytes(content)
-    assert run_with(tmp_path, run) == tmp_path / "d-own"
-    assert run_with(tmp_path, other) == tmp_path / "c-other"
-    assert run_with(tmp_path, new_run()) is None
-
-
-@pytest.mark.parametrize(("lead", "named"), [("ann@example.org", "ann@example.org"), ("bob@example.org", "north")])
-def test_a_job_of_who_is_refused_ends_in_words(tmp_path, lead, named):
-    """Before anything of its configuration is read."""
-    own = tmp_path / "fedlit-server.yaml"
-    own.write_text(f"home: {tmp_path}\nrefused: [north, ann@example.org]\n")
-    transport = SitesInProcess(dict.fromkeys(["south"] if lead == named else ["north", "south"]))
-    hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", transport, server=own, lead=lead)
-    hosted.train()
-    assert hosted.ending.kind == "failed"
-    assert (
-        f"the server refuses the certificate of {named} (refused in its own file): ask its administrator"
-        in hosted.ending.reason
-    )

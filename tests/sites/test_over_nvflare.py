@@ -1,11 +1,10 @@
-"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job killed, and the run of one process
-comes of it."""
+"""The whole path: a server and two sites of NVFlare with mutual TLS, a site's job and the server killed, and the run of
+one process comes of it."""
 
 import json
 import os
 import signal
 import sqlite3
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -30,7 +29,7 @@ CONFIG = {
     "model": classifier(),
     "federation": {
         "aggregators": [{"class_path": name} for name in ("CODASCA", "SurgicalHeads", "FedBN")],
-        "rounds": 3,
+        "rounds": 4,
         "schedule": {"class_path": "ConstantSchedule", "init_args": {"window": 60, "unit": "steps"}},
         "checkpoint_every": 1,
         "workers": 1,
@@ -39,7 +38,7 @@ CONFIG = {
 }
 
 
-Supervisor = pytest.importorskip("fedlit.sites.supervisor").Supervisor
+Follower = pytest.importorskip("fedlit.sites.follower").Follower
 
 
 @pytest.fixture
@@ -83,23 +82,34 @@ def of_a_lead(file: Path) -> Path:
     return lead
 
 
-def test_a_killed_site_job_changes_nothing(tmp_path, network, monkeypatch, proxy, ran):
-    """The sites and the lead reach the server through a proxy."""
+def test_a_killed_site_job_and_a_killed_server_change_nothing(tmp_path, network, monkeypatch, proxy, ran):
+    """The lead repeats the command; the sites and the lead reach the server through a proxy."""
     file = written(tmp_path, network)
     network.start(SERVER)
     monkeypatch.setenv("https_proxy", proxy.address)
     network.start(*network.sites)
     here = Place(tmp_path / "here", f"--config {file} --name one").fit()
-    there = Place(tmp_path / "there").start(
-        f"fit --config {of_a_lead(file)} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
-    )
-    assert wait_until(lambda: "round 1/3" in there.output, there, pause=0.05, seconds=300), there.output
+    line = f"fit --config {of_a_lead(file)} --name one --run_dir {tmp_path / 'nowhere'} --sites {network.lead}"
+    there = Place(tmp_path / "there").start(line)
+    assert wait_until(lambda: "round 1/4" in there.output, there, pause=0.05, seconds=300), there.output
     (job,) = network.jobs("site-1")
     os.kill(job, signal.SIGKILL)
     assert here.wait(300) == 0, here.output
-    assert there.wait(300) == 0, there.output
+    assert there.wait(120) == 1, there.output
+    assert "to resume from the last checkpoint: the same command with --name one --ckpt_path last" in there.output
+    there = Place(tmp_path / "there").start(f"{line} --ckpt_path last")
+    assert wait_until(lambda: "round 3/4" in there.output, there, pause=0.05, seconds=300), there.output
     assert "after 1 rounds" in there.output
-    assert there.output.count("the run resumes from its last checkpoint, in a new job") == 1
+    for job in network.jobs(SERVER):
+        os.kill(job, signal.SIGKILL)
+    network.kill(SERVER)
+    network.start(SERVER)
+    assert there.wait(120) == 1, there.output
+    assert "the server does not answer" in there.output
+    assert "the same command with --name one --ckpt_path last" in there.output
+    there = Place(tmp_path / "there").start(f"{line} --ckpt_path last")
+    assert there.wait(300) == 0, there.output
+    assert "after 3 rounds" in there.output
     assert_same(Ended(tmp_path / "there"), Ended(tmp_path / "here"))
     assert not (tmp_path / "nowhere").exists()
     assert len(proxy.asked) >= 5  # two sites, a job of each, and the lead
@@ -130,7 +140,7 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     def run(model: dict) -> tuple[str, list[str]]:
         config, said = submitted(model=model), []
         with pytest.raises((TrainingError, ConfigError)) as ended:
-            Supervisor(lead, Submission(config, "one"), said.append).run()
+            Follower(lead, Submission(config, "one"), said.append).run()
         return str(ended.value), said
 
     for site in network.sites:
@@ -148,38 +158,3 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
     assert {line["verb"] for line in lines} == {"hello"}
     assert lines[-1]["lead"] == LEAD
-
-
-def test_a_certificate_that_the_servers_file_refuses_is_not_let_in(tmp_path, network):
-    """At the door of the server in NVFlare's words, and a lead who asks for a site that is refused in ours."""
-    own = network.workspace(SERVER) / "local" / "fedlit-server.yaml"
-
-    def refuse(*names: str) -> None:
-        own.write_text(yaml.safe_dump({"refused": list(names), "logger": False, "run_dir": str(tmp_path / "runs")}))
-
-    def waits(name: str, words: str, times: int = 1) -> None:
-        file, until = network.workspace(name) / "console.txt", time.monotonic() + 60
-        while not file.exists() or file.read_text().count(words) < times:
-            assert time.monotonic() < until, (name, words, file.read_text())
-            time.sleep(0.5)
-
-    for site in network.sites:
-        network.write_site(site, data=DATA, state=str(tmp_path / site), accelerator="cpu")
-    refuse("site-2")
-    network.start()
-    waits("site-2", "registration rejected: Client 'site-2' is disabled")
-    waits(SERVER, "New client site-1")
-    assert "New client site-2" not in (network.workspace(SERVER) / "console.txt").read_text()
-    network.kill("site-2")
-    refuse("site-1")  # one that is there, in the place of the other
-    waits(SERVER, "Client site-1 disabled. Removed 1 active token(s).")
-    network.start("site-2")
-    waits(SERVER, "New client site-2")
-    network.kill("site-1")
-    (network.lead / "local" / "fedlit-lead.yaml").write_text("sites: [site-2]")
-    refuse("site-1", LEAD)
-    time.sleep(12)  # a sign of life of the site that is there, with which the file is read
-    with pytest.raises(
-        ConfigError, match=f"refuses the certificate of {LEAD} .refused in its own file.; ask its administrator"
-    ):
-        Supervisor(Lead.read(network.lead), Submission("{}", "one"), print).run()

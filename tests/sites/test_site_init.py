@@ -71,7 +71,7 @@ def test_everything_in_a_folder_is_read_by_its_own_reader(made, role):
         held = yaml.safe_load(file.read_text())
         assert held
         assert "#" in file.read_text()
-        if file.name == "participant.yaml":
+        if file.name == "participant.yaml" and file.parent.name != "admin":
             (who,) = held["participants"]
             assert (held["name"], who["name"]) == ("chest", ROLES[role].partition("--name ")[2].split()[0])
             assert who["type"] == {"site": "client", "server": "server", "lead": "admin"}[role]

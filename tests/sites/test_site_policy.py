@@ -15,7 +15,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, End
 from fedlit.sites.policy import Floors, Leaves, Limits, Policy
-from fedlit.sites.serving import answering
+from fedlit.sites.process import answering
 from fedlit.sites.settings import read_settings
 from fedlit.sites.submitted import ServerSettings
 

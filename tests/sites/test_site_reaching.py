@@ -165,7 +165,7 @@ def test_a_check_ends_with_what_only_the_server_knows(fedlit_cli, tmp_path, auth
         (folder / "startup" / "fed_admin.json").write_text(json.dumps({"admin": admin}))
         code, out, err = fedlit_cli(f"site check {folder}")
     assert code == 0, err
-    refused = "unless the server's administrator has refused 'ann@example.org': that was not checked"
+    refused = "unless the server's administrator has disabled 'ann@example.org': that was not checked"
     assert out.rstrip().endswith(f"ready to lead, {refused}")
 
 

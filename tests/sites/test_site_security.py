@@ -19,13 +19,17 @@ from certificates import issued
 from flare_network import Network
 from runs import free_port
 
+from fedlit.core.errors import ConfigError
+from fedlit.sites.submission import Lead, Submission
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
 grpc = pytest.importorskip("grpc")
+Follower = pytest.importorskip("fedlit.sites.follower").Follower
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docker" / "sites.sh"
-MEMBER, LEAD = "member@example.org", "lead@example.org"
+MEMBER, LEAD, ADMIN = "member@example.org", "lead@example.org", "admin@server.example"
 
 
 @dataclass
@@ -108,6 +112,7 @@ def federation(tmp_path_factory) -> Iterator[Federation]:
             )  # fmt: skip
     try:
         _join_a_member(made.folder, run)
+        _join(made.folder / "server" / "admin", made.folder / "server", ADMIN, run)
         until = time.monotonic() + 90
         while (
             made.log("server").count("joined. Sent token") < 2
@@ -153,14 +158,19 @@ def _join_a_member(folder: Path, run: dict) -> None:
     subprocess.run(line.split(), **run)
     file = folder / "member" / "participant.yaml"
     file.write_text(file.read_text().replace("role: lead", "role: member"))
-    fingerprint = json.loads((folder / "server" / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
+    _join(folder / "member", folder / "server", MEMBER, run)
+
+
+def _join(folder: Path, server: Path, name: str, run: dict) -> None:
+    """The commands of the steps."""
+    fingerprint = json.loads((server / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
     for line in (
         "nvflare cert request -p participant.yaml",
-        f"nvflare cert approve {MEMBER}/{MEMBER}.request.zip -c ../server/ca --profile ../server/project.yaml",
-        f"nvflare package {MEMBER}/{MEMBER}.signed.zip --fingerprint {fingerprint}",
-        f"cp -r workspace/fedlit/prod_00/{MEMBER}/. .",
+        f"nvflare cert approve {name}/{name}.request.zip -c {server}/ca --profile {server}/project.yaml",
+        f"nvflare package {name}/{name}.signed.zip --fingerprint {fingerprint}",
+        f"cp -r workspace/fedlit/prod_00/{name}/. .",
     ):
-        subprocess.run(line.split(), cwd=folder / "member", **run)
+        subprocess.run(line.split(), cwd=folder, **run)
 
 
 STRANGERS = {"without a certificate": None, "with one that it made itself": issued("north", None)}
@@ -240,3 +250,34 @@ def test_a_member_submits_nothing(federation):
             session.submit_job(str(job))
     finally:
         session.close()
+
+
+def test_the_administrator_disables_certificates_and_enables_them(federation):
+    """The last test: after it the sites are others. A disabled lead is told so by fedlit's own command."""
+
+    def now(action: str, name: str) -> None:
+        line = f"nvflare system {action}-client {name} --force --startup-kit {federation.folder}/server/admin"
+        subprocess.run(line.split(), check=True, capture_output=True, env=os.environ | {"HOME": str(federation.folder)})
+
+    def waits(name: str, words: str, times: int = 1) -> None:
+        file, until = federation.folder / name / "console.txt", time.monotonic() + 60
+        while file.read_text().count(words) < times:
+            assert time.monotonic() < until, (name, words, file.read_text()[-2000:])
+            time.sleep(0.5)
+
+    joined = federation.log("server").count("New client south")
+    now("disable", "south")
+    waits("server", "Client south disabled. Removed 1 active token(s).")
+    waits("south", "Failed to send heartbeat")
+    now("disable", LEAD)
+    with pytest.raises(ConfigError, match=f"the server refuses the certificate of {LEAD}, .*; ask the administrator"):
+        Follower(Lead.read(federation.folder / "lead"), Submission("{}", "one"), print).run()
+    now("enable", "south")
+    until = time.monotonic() + 60
+    while (
+        federation.log("server").count("activate the client: south")
+        + federation.log("server").count("New client south")
+        <= joined
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.5)

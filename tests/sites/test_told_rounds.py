@@ -130,7 +130,7 @@ def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path,
     now = [0.0]
     monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
     transport = SitesInProcess({"north": None})
-    hosted = Hosted(tmp_path / "x.json", "", "one", transport, server=tmp_path / "local" / "x.yaml")
+    hosted = Hosted(tmp_path / "x.json", "one", transport, server=tmp_path / "local" / "x.yaml")
 
     def lines(seconds: float, evictions: int) -> list[str]:
         now[0] += seconds

@@ -19,7 +19,7 @@ from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.loopback import SiteCrashed, SitesInProcess
 from fedlit.sites.messages import REPLY
-from fedlit.sites.serving import answering
+from fedlit.sites.process import answering
 
 TOYS = (
     "fit --data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "

@@ -16,12 +16,13 @@ import fedlit
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.local_model import configured
+from fedlit.data.phantom import FINDINGS
 from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.folders import MemberFolder
-from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
+from fedlit.sites.process import SiteProcess
 from fedlit.sites.recipe import RunPlan
 from fedlit.sites.table import table_of
 
@@ -37,7 +38,10 @@ EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "e
 
 def a_plan(**changes: Any) -> dict[str, Any]:
     """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
-    plan = RunPlan(MODEL, [], EPOCH, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true")
+    classes = list(FINDINGS)
+    plan = RunPlan(
+        MODEL, classes, [], EPOCH, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true"
+    )
     return asdict(plan) | changes
 
 
@@ -141,7 +145,7 @@ class Attacker:
 
     def tensors(self) -> dict[str, Tensor]:
         """Make the model as a server does, and take its layout's fingerprint."""
-        made = recipe.read(self.config | {"schedule": None}, self.classes, table_of(), self.largest)
+        made = recipe.read(self.config | {"schedule": None}, table_of(), self.largest)
         self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.aggregators))
         self.fingerprint = self.model.layout.fingerprint
         return module_tensors(made.module.state_dict())

@@ -280,10 +280,14 @@ MUTANTS = (
     Mutant("images of a frozen body lose their groups", "data/pictures/features.py", "images.patients, images.groups",
            "images.patients, {}", "data/test_features.py"),
     # Tunings.
-    Mutant("a suggestion is repeated", "experiment/suggestions.py", "        if as_option(point) not in tried:",
+    Mutant("a suggestion is repeated", "experiment/samplers.py", "        if as_option(point) not in tried:",
            "        if True:", "experiment/test_tuning.py"),
-    Mutant("Optuna learns from failed tries", "experiment/suggestions.py", "if not math.isnan(score):", "if True:",
+    Mutant("Optuna learns from failed tries", "experiment/samplers.py", "if not math.isnan(score)", "if True",
            "experiment/test_tuning.py"),
+    Mutant("a part of a range is tried twice", "experiment/samplers.py", "stream.sample(range(tries), tries)",
+           "stream.choices(range(tries), k=tries)", "experiment/test_tuning.py"),
+    Mutant("a default takes no part of its range", "experiment/samplers.py",
+           "parts[0], parts[first] = parts[first], parts[0]", "pass", "experiment/test_tuning.py"),
     Mutant("a failed try runs after every suggestion", "experiment/tuning.py", "tried = [run.name for run in flat]",
            "tried = []", "experiment/test_tuning.py"),
 )  # fmt: skip

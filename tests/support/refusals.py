@@ -1,6 +1,6 @@
 """Checks of refused mistakes: the class of the error, and the places and values that its text must name."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
@@ -20,6 +20,16 @@ def refused(kind: type[FedlitError], *names: object) -> Iterator[pytest.Exceptio
     with pytest.raises(kind) as caught:
         yield caught
     _check(names, str(caught.value))
+
+
+Row = tuple[object, ...]
+"""A mistake: its id, a function that makes it, the class of the error, and what its text must name."""
+
+
+def table(rows: Iterable[Row]) -> pytest.MarkDecorator:
+    """Run a test once per row of a room's table of refusals, with ``provoke``, ``kind`` and ``names``."""
+    params = [pytest.param(provoke, kind, names, id=id) for id, provoke, kind, *names in rows]
+    return pytest.mark.parametrize(("provoke", "kind", "names"), params)
 
 
 def raising(error: BaseException) -> Callable[..., NoReturn]:

@@ -35,7 +35,7 @@ def parser(argv: Sequence[str]) -> Parser:
         "Sites that train the clients, instead of this process. loopback:3 starts three processes on this machine, "
         "each with a share of the clients and its own state, which exchange only messages. With the folder that the "
         "lead of a federation has received for NVFlare, the real sites train: the server keeps the run, and this "
-        "command watches over it."
+        "command shows it."
     )
     options.add_argument("--sites", type=str | None, default=None, help=sites)
     fresh = "Comma-separated sites that have lost the states of their clients and continue without them."
@@ -91,7 +91,7 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
     lead = Lead.read(Path(args.sites))
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # read when gRPC is imported; the link says what is wrong
     try:
-        from fedlit.sites.supervisor import Supervisor  # imports NVFlare, which is optional
+        from fedlit.sites.follower import Follower  # imports NVFlare, which is optional
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != "nvflare":
             raise
@@ -109,10 +109,10 @@ def run_elsewhere(args: Namespace, parser: Parser, fresh: Sequence[str]) -> int:
         console = experiment.console
         config = to_json(experiment, None if weights is None else str(weights))
         resumed = args.experiment if args.ckpt_path else None
-        submission = Submission(config, experiment.name or experiment.names.run, resumed, fresh)
+        submission = Submission(config, experiment.name or experiment.names.run, resumed, experiment.name, fresh)
         if needed := lacking({key: experiment.settings[key] for key in ("model", "federation", "phases", "callbacks")}):
             console.print(f"the files of the server and of every site must list these classes: {line_to_add(needed)}")
-    ending = Supervisor(lead, submission, console.print).run()
+    ending = Follower(lead, submission, console.print).run()
     if ending.kind == "stopped":
         console.print("stopped; to continue: --ckpt_path last")
         return 130

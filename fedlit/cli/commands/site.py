@@ -15,7 +15,6 @@ from fedlit.experiment.parser import Parser, complain
 from fedlit.sites.folders import ROLES, MemberFolder
 from fedlit.sites.ledger import LINES, read_ledger
 from fedlit.sites.messages import printable
-from fedlit.sites.model_files import files_of_run
 from fedlit.sites.reaching import kit_of
 
 PATH = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
@@ -67,10 +66,10 @@ def _ledger(args: Namespace) -> None:
 
 def _model(args: Namespace) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    files = files_of_run(_state(args.path), args.run)
-    from fedlit.sites.models import bring  # with PyTorch, which takes seconds
+    state = _state(args.path)
+    from fedlit.sites.models import download  # with PyTorch, which takes seconds
 
-    file, notes = bring(files, args.client, args.output)
+    file, notes = download(state, args.run, args.client, args.output)
     whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
     console.print(printable(f"model after round {notes['round']} of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)

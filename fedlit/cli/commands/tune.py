@@ -37,7 +37,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             for runs in tuning.runs("try", tuning.first_points, experiment_parser()).values():
                 for run in runs:
                     console.print(f"{run.directory}  {run.standing()}")
-            if tuning.sampler == "optuna":
+            if tuning.sampler == "tpe":
                 console.print(f"then tries that Optuna suggests, until each method has {tuning.tries}")
             console.print(f"then the best settings of each of {len(tuning.cases)} methods with seeds {tuning.seeds}")
             return 0

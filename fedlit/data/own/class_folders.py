@@ -168,7 +168,8 @@ def _images_of_classes(root: Path) -> list[tuple[str, str, str]]:
     if parts and len(parts) < len(folders):
         others = [folder.name for folder in folders if folder not in parts]
         raise DataError(
-            f"{root}: expected folders of splits or of classes, found both: {listed(parts)} and {listed(others)}"
+            f"{root}: expected folders of splits or of classes, found both: "
+            f"{listed([folder.name for folder in parts])} and {listed(others)}"
         )
     entries = []
     for part, split in (parts or {root: ""}).items():

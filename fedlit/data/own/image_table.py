@@ -127,8 +127,6 @@ class ImageTable(ChestXrays):
             raise DataError(f"data.{'table' if table is None else 'image'} is missing; {example}")
         if not labels and not findings:
             raise DataError(f"data.labels is missing: name columns, or set data.findings; {example}")
-        if findings and not separator:
-            raise DataError("data.separator: expected a separator of findings, found nothing")
         if splits and not split:
             raise DataError("data.splits: expected the column of these words in data.split, found none")
         self.split_words = split_words(splits or {})

@@ -6,6 +6,7 @@ import numpy as np
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import MIN_PATIENTS
+from fedlit.metrics.support import few, independent
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.past_run import Notes
 
@@ -36,9 +37,8 @@ class Support:
             raise ConfigError(
                 "the runs share test images of a single patient, expected at least two; compare runs on more images"
             )
-        masks = [shared.labels == value for value in (1, 0)]
-        images = [mask.sum(0) for mask in masks]
-        units = [np.array([len(np.unique(patients[column])) for column in mask.T], dtype=np.int64) for mask in masks]
+        images = [(shared.labels == value).sum(0) for value in (1, 0)]
+        units = independent(shared.labels, patients)
         fewest, learned = np.minimum(*units), ~shared.unlearned
         judged = (fewest >= MIN_PATIENTS) & learned
         # If no class can be judged, the mean has no interval. Classes that were not learned are never in it.
@@ -94,15 +94,11 @@ def _counted(images: np.ndarray, patients: np.ndarray | None, column: int, sign:
     return f"{images[column]:,}{sign}" + ("" if patients is None else f" ({patients[column]:,})")
 
 
-def _few(shared: Shared, positive: np.ndarray, negative: np.ndarray, few: np.ndarray, others: bool) -> Notes:
+def _few(shared: Shared, positive: np.ndarray, negative: np.ndarray, rare: np.ndarray, others: bool) -> Notes:
     """Note the classes with too few patients for an interval or a test."""
-    if not few.any():
+    if not rare.any():
         return []
-    units = "images" if shared.patients is None else "patients"
-    counts = zip(shared.classes, positive.tolist(), negative.tolist(), few.tolist(), strict=True)
-    named = ", ".join(f"{name} ({ours} and {theirs})" for name, ours, theirs, is_few in counts if is_few)
+    counts = zip(shared.classes, positive.tolist(), negative.tolist(), rare.tolist(), strict=True)
+    named = few(MIN_PATIENTS, "images" if shared.patients is None else "patients", [c[:3] for c in counts if c[3]])
     mean = "these classes are not in the mean over classes" if others else "neither has the mean over classes"
-    return [
-        f"Fewer than {MIN_PATIENTS} positive or negative {units}: {named}. Intervals and tests of so few are wrong "
-        f"too often, so these AUROCs have none, and {mean}."
-    ]
+    return [f"{named}. Intervals and tests of so few are wrong too often, so these AUROCs have none, and {mean}."]

@@ -1,6 +1,6 @@
 """Reproductions: a paper's figure or table from runs that anybody can start, with ``fedlit reproduce NAME``.
 
-Each is a YAML document, ``PAPER/NAME.yaml``.
+Each is a YAML document in the folder of its paper, ``configs/PAPER/NAME.yaml``.
 """
 
 NAMES = (

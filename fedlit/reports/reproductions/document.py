@@ -12,12 +12,12 @@ from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.places import Place
 from fedlit.tracking.names import TEST
 
-HOME = Path(__file__).parent
 SCALES = ("laptop", "paper")
 """Scales, of which a document has at least one; those of the package have both."""
 
@@ -148,8 +148,8 @@ class Document:
     shows: str  # Description in one line.
     scales: dict[str, Scale]  # The scales: ``laptop``, ``paper`` or both, and ``linked`` if the paper's code differs.
     place: Place  # Location of the document, for messages.
-    paper: str = ""  # Name of the file with the paper's tables, next to the document or in ``papers/``.
-    tables: list[str] = field(default_factory=list)  # Tables of the paper that are printed below ours.
+    # Tables of the paper that are printed below ours, from ``published.json`` in the folder of the document.
+    tables: list[str] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0, 1, 2])  # Seeds if the user names none.
 
     @property
@@ -171,7 +171,7 @@ class Document:
 
 
 def find(name: str) -> Path:
-    """Return the file of a reproduction: one of the package by name, or a YAML document by path.
+    """Return the file of a reproduction: one that comes with fedlit by name, or a YAML document by path.
 
     Raises:
         ConfigError: The reproduction does not exist.
@@ -181,7 +181,7 @@ def find(name: str) -> Path:
     if name not in NAMES:
         hint = near(name, NAMES) or f"; expected {', '.join(NAMES)}, or a document of yours such as my_table.yaml"
         raise ConfigError(f"reproduce: there is no {name!r}{hint}")
-    return HOME / name.partition("-")[0] / f"{name}.yaml"
+    return next(CONFIGS.glob(f"*/{name}.yaml"))
 
 
 def read_document(file: Path) -> Document:

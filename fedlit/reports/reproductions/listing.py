@@ -11,10 +11,10 @@ from fedlit.reports.reproductions.published import read_paper
 
 def list_reproductions(console: Console) -> None:
     """Print the reproductions of each paper, with their data, time and ``--root`` at every scale."""
-    for paper, documents in groupby([read_document(find(name)) for name in NAMES], lambda document: document.paper):
-        console.print(f"[bold]{read_paper(paper).source}", soft_wrap=True)
+    for home, files in groupby(map(find, NAMES), lambda file: file.parent):
+        console.print(f"[bold]{read_paper(home).source}", soft_wrap=True)
         before: dict[str, str] = {}
-        for document in documents:
+        for document in map(read_document, files):
             console.print(f"  [bold]{document.name}[/]  {document.shows}", soft_wrap=True)
             roots = {n: "no --root" if s.root is None else f"--root: {s.root}" for n, s in document.scales.items()}
             takes = "\n".join(f"    {n:<8}{s.data}; {s.time}; {roots[n]}" for n, s in document.scales.items())

@@ -1,4 +1,4 @@
-"""Published results: the papers' own tables, as text, in ``papers/``."""
+"""Published results: a paper's own tables, as text, in ``published.json`` of its folder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import fits
 
-PAPERS = Path(__file__).parent / "papers"
+PUBLISHED = "published.json"
+"""Name of the file in the folder of a paper."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class Published:
     """A paper's own table.
 
     Its cells are text, as printed, to prevent calculations with them: they come from other data and other hardware.
-    Values are compared only for a benchmark whose data and split are public (``flamby/benchmark.py``).
+    Values are compared only for a benchmark whose data and split are public (FLamby's).
     """
 
     title: str  # Such as ``Table 3``.
@@ -41,16 +42,15 @@ class Paper:
     tables: dict[str, Published]
 
 
-def read_paper(name: str, *homes: Path) -> Paper:
-    """Read a paper's tables from ``NAME.json`` in one of the folders, or else from those of the package.
+def read_paper(*homes: Path) -> Paper:
+    """Read a paper's tables from the first of these folders that has them.
 
     Raises:
         ConfigError: There is no such file, or a key is missing or has another type.
     """
-    file = next((file for folder in (*homes, PAPERS) if (file := folder / f"{name}.json").is_file()), None)
+    file = next((file for folder in homes if (file := folder / PUBLISHED).is_file()), None)
     if file is None:
-        shipped = ", ".join(sorted(each.stem for each in PAPERS.glob("*.json")))
-        raise ConfigError(f"paper: expected {(*homes, PAPERS)[0] / name}.json, or one of {shipped}, found {name!r}")
+        raise ConfigError(f"tables: expected {homes[0] / PUBLISHED} with these tables of the paper, found none")
     try:
         return _parsed(documents.parse_json(documents.text_of(file)))
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -24,7 +24,7 @@ from fedlit.reports.reproductions.fdam.counts import CountsReport
 from fedlit.reports.reproductions.fdam.ratios import RatiosReport
 from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
 from fedlit.reports.reproductions.places import Place
-from fedlit.reports.reproductions.published import read_paper
+from fedlit.reports.reproductions.published import Paper, read_paper
 from fedlit.reports.reproductions.report import Report
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.sources import found_below
@@ -223,12 +223,12 @@ class Reproduction:
         return place.checked(reporter, keys, **others)
 
     def _check_tables(self) -> None:
-        place = self.document.place.below("tables")
-        if self.document.tables and not self.document.paper:
-            raise place.error("expected a paper that has these tables, found none; name its file as paper")
-        tables = read_paper(self.document.paper, *self.document.homes).tables if self.document.paper else {}
+        tables = self._paper().tables if self.document.tables else {}
         if unknown := [title for title in self.document.tables if title not in tables]:
-            raise place.error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
+            raise self.document.place.below("tables").error(f"expected {', '.join(tables)}, found {unknown[0]!r}")
+
+    def _paper(self) -> Paper:
+        return read_paper(*self.document.homes)
 
     def _runs(self, part: SweepPart, console: Console) -> pd.DataFrame:
         starts = {}
@@ -268,8 +268,8 @@ class Reproduction:
             *self._set_by_hand(),
             report.text,
         ]
-        if self.document.paper:
-            paper = read_paper(self.document.paper, *self.document.homes)
+        if self.document.tables:
+            paper = self._paper()
             lines += ["## Published", "", f"{paper.source}. {getattr(self._reporter(), 'how_to_read', OTHER_DATA)}", ""]
             lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)

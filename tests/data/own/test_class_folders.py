@@ -112,28 +112,7 @@ def test_a_check_opens_folders_of_classes(tmp_path, fedlit_cli):
     assert "(patient " not in ended.out
 
 
-REFUSED = {
-    "no root": (["A/1.png"], {"root": None}, (DataError,)),
-    "one class": (["A/1.png"], {}, (MissingFileError, "'A'")),
-    "images and masks": (["images/1.png", "masks/1.png"], {}, (DataError, "'masks'")),
-    "splits and classes": (["train/A/1.png", "B/1.png"], {}, (DataError,)),
-    "no pattern": (FLAT, {"patient": "person("}, (DataError,)),
-    "no group": (FLAT, {"patient": "person"}, (DataError, "found 0")),
-    "another name": (FLAT, {"patient": r"pers(\d+)"}, (DataError, "24 of 24", "'NORMAL/person0_0.png'")),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_refused(tmp_path, case):
-    names, options, message = REFUSED[case]
-    root = write(tmp_path / "x", names)
-    with refused(*message):
-        ClassFolders(**{"root": root, "image_size": 12} | options).read()
-
-
-def test_empty_and_absent_folders(tmp_path):
+def test_an_empty_folder_is_named(tmp_path):
     (write(tmp_path / "x", FLAT) / "EMPTY").mkdir()
     with refused(MissingFileError, "EMPTY", "an empty folder"):
         opened(tmp_path / "x")
-    with refused(MissingFileError, "gone", "no such folder"):
-        opened(tmp_path / "gone")

@@ -12,7 +12,7 @@ from own_tables import picture
 from PIL import Image
 from refusals import refused
 
-from fedlit.core.errors import ConfigError, DataError, MissingFileError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
 from fedlit.data.own.proposal import propose
 from fedlit.data.tables import read_any_table, typed
@@ -262,59 +262,6 @@ def test_a_patient_at_two_sites_is_in_one_split(tmp_path):
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
 
 
-REFUSED = {
-    "an empty site": (("0.png,p0,north", "0.png,p0, "), {}, (DataError, "ours.csv, line 2", "'clinic'")),
-    "an empty patient": (("1.png,p0,", "1.png,,"), {}, (DataError, "ours.csv, line 3", "column 'pid'")),
-    "an empty image": (("2.png,", ","), {}, (DataError, "ours.csv, line 4", "column 'file'")),
-    "an image twice": (("2.png,", "1.png,"), {}, (DataError, "ours.csv", "image '1.png'", "line", "3, 4")),
-    "a split of another name": (("p0,north,train", "p0,north,third"), {}, (DataError, "line 2", "'third'")),
-    "a label of another name": (
-        ("p0,north,train,1,no", "p0,north,train,1,maybe"), {},
-        (DataError, "line 2", "column 'Mass'", "'maybe'", "{maybe: positive}"),
-    ),
-    "a row that is too long": (("train,1,no,0.5", "train,1,no,0.5,7"), {}, (DataError, "line 2", "found 8")),
-    "a column twice": (("Edema,Mass", "Mass,Mass"), {}, (DataError, "'Mass'")),
-    "an open quote": (("3.png", '"3.png'), {}, (DataError, "line 5")),
-    "an image elsewhere": (("3.png", "../../3.png"), {}, (DataError, "'../../3.png'")),
-    "no such column": (("p0", "p0"), {"patient": "pidd"}, (DataError, "'pidd'")),
-    "no such label": (("p0", "p0"), {"labels": ["Edma"]}, (DataError, "'Edma'")),
-    "no such column in a pattern": (("p0", "p0"), {"image": "{study}.png"}, (DataError, "'study'")),
-    "an unknown view": (("p0", "p0"), {"views": {"clinic": ["nort"]}}, (DataError, "clinic 'nort'")),
-    "no view": (("p0", "p0"), {"views": {"clinic": []}}, (DataError, "'clinic'")),
-    "an unknown meaning": (("p0", "p0"), {"values": {"yes": "true"}}, (DataError, "values['yes']")),
-    "a policy for no label": (("p0", "p0"), {"blank": {"Edma": "ones"}}, (DataError, "blank", "'Edma'")),
-    "no image": (("p0", "p0"), {"image": ...}, (DataError, "image")),
-    "no label": (("p0", "p0"), {"labels": ...}, (DataError,)),
-    "no separator": (("p0", "p0"), {"findings": "part", "separator": ""}, (DataError,)),
-    "a label twice": (("p0", "p0"), {"labels": ["Mass", "Mass"]}, (DataError,)),
-    "no folder": (("p0", "p0"), {"root": "nowhere"}, (MissingFileError, "nowhere", "no such folder")),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_is_odd_is_said_with_line_and_column(tmp_path, case):
-    (old, new), options, message = REFUSED[case]
-    table = write(tmp_path)
-    text = table.read_text()
-    assert old in text
-    table.write_text(text.replace(old, new, 1))
-    with refused(*message):
-        opened(table, **options).records()
-
-
-@pytest.mark.parametrize(
-    ("content", "kind"),
-    [(b"", DataError), (b"a,b\n", DataError),
-     (b"PK\3\4\0\0", DataError), (b"a,b\n\n\n", DataError)],
-)  # fmt: skip
-def test_what_is_no_table(tmp_path, content, kind):
-    (tmp_path / "t.csv").write_bytes(content)
-    with refused(kind):
-        read_any_table(tmp_path / "t.csv")
-    with refused(MissingFileError, "no such file"):
-        read_any_table(tmp_path / "u.csv")
-
-
 def test_lines_of_cells_with_line_breaks(tmp_path):
     (tmp_path / "t.csv").write_text('a,note\n1,"two\nlines"\n\n2,x\n3,y\n')
     table, _ = read_any_table(tmp_path / "t.csv")
@@ -358,20 +305,6 @@ def test_what_is_proposed_of_findings_views_and_labels(tmp_path):
     data = ImageTable(**found.arguments, image_size=8, cache_dir=str(tmp_path / "cache"))
     assert data.classes == ("Edema", "Mass")
     assert len(data.records().names) == 8
-
-
-def test_a_proposal_that_cannot_be_made_says_why(tmp_path):
-    table = write(tmp_path, [("0.png", "p0", "word"), ("1.png", "p1", "other")], "file,pid,remark")
-    with refused(ConfigError, "no column has labels such as 1, 0, -1, yes, no, positive,"):
-        propose(table, tmp_path / "images")
-    (tmp_path / "t.csv").write_text("a,b\nz,yes\ny,no\n")
-    with refused(ConfigError, "'0.png'"):
-        propose(tmp_path / "t.csv", tmp_path / "images")
-    (tmp_path / "empty").mkdir()
-    with refused(ConfigError, "empty"):
-        propose(table, tmp_path / "empty")
-    with refused(ConfigError, "gone"):
-        propose(table, tmp_path / "gone")
 
 
 def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli, monkeypatch):

@@ -4,9 +4,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from refusals import refused
 
-from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import MedMNIST, NIHChestXray14
 
 SIZES = {"train": 40, "val": 8, "test": 12}
@@ -70,26 +68,3 @@ def test_names_of_ones_own_and_another_size(tmp_path):
     np.testing.assert_array_equal(data.records().store[7].numpy()[0], np.asarray(expected))
     data.setup()
     assert data.clients["client-01"].train.batch([0])[0].shape == (1, 3, 14, 14)
-
-
-def test_what_is_refused(tmp_path):
-    with refused(DataError, "data.file is missing"):
-        MedMNIST()
-    with refused(MissingFileError, "gone.npz"):
-        opened(tmp_path / "gone.npz")
-    (tmp_path / "x.npz").write_bytes(b"no archive")
-    with refused(DataError, "x.npz"):
-        opened(tmp_path / "x.npz")
-    np.savez(tmp_path / "y.npz", train_images=np.zeros((2, 28, 28)))
-    with refused(DataError, "'train_images'", "train_labels"):
-        opened(tmp_path / "y.npz")
-    solid = write(tmp_path / "organmnist3d.npz", train_images=np.zeros((40, 28, 28, 28), np.uint8))
-    with refused(DataError, "_images [N, height, width] or [N, height, width, 3] and"):
-        opened(solid)
-    file = write(tmp_path / "pneumoniamnist.npz", categories=5)
-    with refused(DataError, "to 1", "0 to 4", "'normal'"):
-        opened(file).records()
-    with refused(DataError, "expected 14", "found 1"):
-        opened(write(tmp_path / "chestmnist.npz", labels=14), labels=["a"])
-    with refused(DataError, "data.classes", "'x'"):
-        opened(write(tmp_path / "two.npz"), classes=["x"])

@@ -129,21 +129,6 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
         read(table, {"ja": "positive", "Age": RANGES})
 
 
-@pytest.mark.parametrize(
-    ("values", "mistake"),
-    [
-        ({"Age": {">= x": "positive"}}, (DataError, "data.values: 'Age'", "'>= x'")),
-        ({"Age": {">= 18": "yes"}}, (DataError, "values['Age']['>= 18']", "positive")),
-        ({"Agee": {">= 18": "positive"}}, (DataError, "'Agee'")),
-        ({">= 18": "positive"}, (DataError, "'>= 18'", "positive")),
-    ],
-)
-def test_values_that_mean_nothing(tmp_path, values, mistake):
-    table = write_table(tmp_path, people(4, Age=["17", "18", "19", "20"]))
-    with refused(*mistake):
-        read(table, values)
-
-
 def test_an_empty_cell_of_one_column_may_mean_something(tmp_path):
     cells = ["x" if n % 3 else "" for n in range(40)]
     table = write_table(tmp_path, people(Mass=cells))

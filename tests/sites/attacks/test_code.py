@@ -5,6 +5,7 @@ import random
 import sys
 from contextlib import suppress
 from importlib.abc import MetaPathFinder
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -326,7 +327,7 @@ def test_the_last_run_is_that_of_any_name_unless_one_is_given(tmp_path, monkeypa
 def test_a_job_whose_configuration_is_refused_ends_in_words(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "fedlit.json").write_text(submitted(model=SGD_SYSTEM))
-    hosted = Hosted(tmp_path / "fedlit.json", new_run(), "one", SitesInProcess({}))
+    hosted = Hosted(tmp_path / "fedlit.json", "one", SitesInProcess({}))
     hosted.train()
     assert hosted.ending.kind == "failed"
     assert "the server does not allow fedlit.tracking.run.os.system" in hosted.ending.reason
@@ -344,7 +345,7 @@ def test_a_model_is_counted_before_it_takes_memory(monkeypatch):
     made = []
     monkeypatch.setattr(torch, "empty", lambda *a, real=torch.empty, **k: made.append(k.get("device")) or real(*a, **k))
     with refused(ConfigError, "limits.parameters allows"):
-        recipe.read(a_plan(), ["a"], table_of(), 1000)
+        recipe.read(a_plan(), table_of(), 1000)
     assert all(str(device) == "meta" or device is None for device in made)
 
 
@@ -363,9 +364,13 @@ def test_a_prepare_whose_members_are_others_is_refused(attacked):
 
 @pytest.mark.parametrize(
     ("means", "is_meant"),
-    [({"experiment": "default"}, True), ({"experiment": ["default"]}, False), ("default", False), (7, False)],
-)
+    [
+        ({"experiment": "default"}, True), ({"experiment": "default", "name": "one"}, True),
+        ({"experiment": "default", "name": "other"}, False), ({"experiment": ["default"]}, False), ("default", False),
+        (7, False),
+    ],
+)  # fmt: skip
 def test_a_lead_that_asks_in_another_form_does_not_mean_the_run(means, is_meant, tmp_path):
-    hosted = Hosted(tmp_path / "fedlit.json", "", "one", SitesInProcess({}))
-    hosted._folder = tmp_path / "default"
+    hosted = Hosted(tmp_path / "fedlit.json", "one", SitesInProcess({}))
+    hosted._roster = SimpleNamespace(directory=tmp_path / "default" / "one")
     assert hosted.progress({"means": means})["means"] is is_meant

@@ -33,8 +33,8 @@ def read(folder) -> str:
     return made.stdout.strip().splitlines()[-1]
 
 
-def job(folder: Path, name: str = "one", run: str = "") -> Path:
-    return write_job(folder, ["north", "south"], run, Submission("{}", name))
+def job(folder: Path, name: str = "one") -> Path:
+    return write_job(folder, ["north", "south"], Submission("{}", name))
 
 
 def zipped(folder: Path) -> Path:
@@ -84,7 +84,7 @@ def test_server_and_sites_load_the_check_at_their_start(tmp_path):
 
 
 def test_a_job_of_fedlit_is_accepted_with_the_signatures_of_its_lead(tmp_path):
-    made = job(tmp_path / "fedlit", run="ab" * 16)
+    made = job(tmp_path / "fedlit")
     for folder in (made, *(path for path in made.rglob("*") if path.is_dir())):
         for name in (".__nvfl_sig.json", ".__nvfl_submitter.crt"):
             (folder / name).write_text("{}")
@@ -133,7 +133,7 @@ def test_a_site_starts_one_configuration_only(tmp_path, changed):
 def test_names_that_nvflare_would_replace_are_refused_at_the_server(tmp_path, name):
     made = job(tmp_path / "fedlit", name)
     assert "expected names without {, } and $" in at_server(made)
-    made = write_job(tmp_path / "other", ["north", name], "", Submission("{}", "one"))
+    made = write_job(tmp_path / "other", ["north", name], Submission("{}", "one"))
     assert "expected names without {, } and $" in at_server(made)
 
 

@@ -9,12 +9,30 @@ from attacker import submitted
 from refusals import refused
 
 from fedlit.core.errors import CheckpointError, ConfigError
-from fedlit.sites.loopback import SiteProcess
 from fedlit.sites.messages import REPLY, Final, Task, new_run
+from fedlit.sites.process import SiteProcess
 from fedlit.sites.roster import Roster
+from fedlit.sites.rules import server_rules
 from fedlit.sites.submitted import ServerSettings, experiment_of
 
 SCAFFOLD = [{"class_path": "Scaffold"}]
+
+
+@pytest.mark.parametrize(
+    ("role", "organisation", "allowed"),
+    [
+        ("lead", "university", False), ("member", "university", False), ("org_admin", "north_hospital", False),
+        ("org_admin", "university", True),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["disable_client", "enable_client", "remove_client", "shutdown", "restart"])
+def test_only_the_servers_administrator_has_power_over_the_sites_of_others(role, organisation, allowed, command):
+    """As NVFlare's server decides with the rules that fedlit writes."""
+    authz = pytest.importorskip("nvflare.fuel.sec.authz")
+    security = pytest.importorskip("nvflare.security.security")
+    server = security.FLAuthorizer("university", server_rules(Path("store"))["authorization.json"])
+    person = authz.Person("mallory@example.org", organisation, role)
+    assert server.authorize(authz.AuthzContext(command, person))[0] is allowed
 
 
 def as_lead(server, lead: str) -> None:

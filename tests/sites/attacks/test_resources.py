@@ -200,8 +200,8 @@ def test_one_process_answers_for_a_folder(attack, monkeypatch, tmp_path):
     first = attack()
     assert first.hello().verb == REPLY
     file = tmp_path / "north" / "local" / "fedlit-site.yaml"
-    monkeypatch.setattr("fedlit.sites.serving.OTHER", 0.2)
-    from fedlit.sites.serving import answering
+    monkeypatch.setattr("fedlit.sites.process.OTHER", 0.2)
+    from fedlit.sites.process import answering
 
     answer = Envelope.from_bytes(answering(file)(Envelope.of("end", End(new_run())).to_bytes()))
     assert answer.verb == FAILED

@@ -14,7 +14,7 @@ from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import Leaves, Policy
-from fedlit.sites.serving import answering
+from fedlit.sites.process import answering
 from fedlit.sites.settings import read_settings
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.metrics.auroc import class_auroc
 from fedlit.predictions.table import FOLDER, read
 from fedlit.reports.reproductions.document import Scale
@@ -37,8 +38,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "b
 class BenchmarkReport:
     """A table of methods by test sets, ours above the published row of the same method."""
 
-    paper: str  # File in ``papers/``.
-    table: str  # Published table there: method, seed, and one column per test set, hospitals first.
+    table: str  # Published table: method, seed, and one column per test set, hospitals first.
     score: str  # ``accuracy`` or ``balanced accuracy``.
     # Label of our runs that names a published seed, if both begin with the same weights; otherwise "".
     paired: str = ""
@@ -66,7 +66,7 @@ class BenchmarkReport:
         return Report("\n".join(text), {"values": values, "published": published, "auroc": aurocs})
 
     def _published(self) -> pd.DataFrame:
-        table = read_paper(self.paper).tables[self.table]
+        table = read_paper(CONFIGS / "flamby").tables[self.table]
         frame = pd.DataFrame(table.rows, columns=list(table.columns))
         frame = frame.astype({column: float for column in frame if column not in ("method", "seed")})
         frame[MEAN] = frame.iloc[:, 2:-1].mean(axis=1)

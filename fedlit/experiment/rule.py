@@ -1,0 +1,140 @@
+"""The rule by which `fedlit tune` chooses settings: a validation metric, and the classes that it averages."""
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from fedlit.core.errors import ConfigError
+from fedlit.experiment.grid import VALIDATION, PlannedRun
+from fedlit.metrics.auroc import slug
+from fedlit.metrics.direction import better
+from fedlit.metrics.support import few
+from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.names import COUNT, TEST
+from fedlit.tracking.run import VALIDATION_COUNTS, Result
+
+FEWEST = 25
+"""Smallest number of patients with positive validation images, and with negative ones, of a class that counts."""
+
+LAST = 3
+"""Number of evaluations whose mean counts with ``at: last``."""
+
+OF_CLASS = "val/auroc/"
+"""Prefix of the validation AUROC of single classes."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The rule by which settings are chosen.
+
+    Args:
+        metric: A metric of the validation data. ``val/auroc_macro`` is the mean over the classes with at least 25
+            positive and 25 negative patients (images, if patients are unknown) in the validation data of every seed.
+        seeds: Seeds of the tries, over which the metric is averaged.
+        mode: ``max`` or ``min``; ``auto`` maximises an AUROC and minimises a loss.
+        at: ``best``, the round of each run's best model, or ``last``, the mean of its last three evaluations.
+    """
+
+    metric: str = VALIDATION
+    seeds: list[int] = field(default_factory=lambda: [100])
+    mode: Literal["auto", "max", "min"] = "auto"
+    at: Literal["best", "last"] = "best"
+
+    def __post_init__(self) -> None:
+        if self.metric.startswith(TEST):
+            raise ConfigError(
+                f"rule.metric: expected a metric of the validation data such as {VALIDATION}, found {self.metric}; a "
+                "choice by the test set would make its AUROC too high"
+            )
+        if self.mode == "auto" and better(self.metric) is None:
+            raise ConfigError(f"rule.mode: expected max or min for {self.metric}, found auto; set it")
+
+    @property
+    def sign(self) -> int:
+        """1 if the largest value wins, -1 if the smallest does."""
+        return 1 if (better(self.metric) if self.mode == "auto" else self.mode) == "max" else -1
+
+    @property
+    def place(self) -> str:
+        """The evaluations that count, in words."""
+        return (
+            "at the round of each run's best model" if self.at == "best" else f"in each run's last {LAST} evaluations"
+        )
+
+    def scores(self, runs: Sequence[PlannedRun]) -> np.ndarray:
+        """Return the score of each try of a method, averaged over its seeds; NaN if a seed has failed.
+
+        ``runs`` are in the order of the tries and then of the seeds.
+        """
+        classes = self.evidence(runs).classes
+        keys = {self.metric} if classes is None else {f"{OF_CLASS}{slug(name)}" for name in classes}
+        values = [self._value(run.directory, keys) for run in runs]
+        return np.array(values).reshape(-1, len(self.seeds)).mean(axis=1)
+
+    def _value(self, directory: Path, keys: Collection[str]) -> float:
+        if (result := Result.read(directory)) is None:
+            return math.nan
+        series: dict[str, dict[int, float]] = {key: {} for key in keys}
+        for step, key, value in MetricsFile(directory / "metrics.csv").rows():
+            if key in series:
+                series[key][step] = value
+        means = []
+        for values in series.values():
+            newest = list(values.values())[-LAST:] or [math.nan]
+            means.append(fmean(newest) if self.at == "last" else values.get(result.best_round, newest[-1]))
+        return fmean(means)
+
+    def evidence(self, runs: Sequence[PlannedRun]) -> "Evidence":
+        """Return the classes that count for a method, in the validation data of all its finished runs."""
+        finished = [run.directory for run in runs if Result.read(run.directory)]
+        counts = [counted for each in finished if (counted := _counts(each)) is not None]
+        if self.metric != VALIDATION or not counts:
+            return Evidence()
+        # A class is in the mean only if it is defined in every run, and counts with the least that one of them has.
+        table = pd.concat(counts).groupby("class", sort=False).min()
+        defined = table[(table[["positives", "negatives"]] > 0).all(axis=1)]
+        enough = (defined[["positives", "negatives"]] >= FEWEST).all(axis=1)
+        rare = defined[~enough]
+        if rare.empty:
+            return Evidence()
+        text = few(FEWEST, counts[0].attrs["units"], rare.itertuples(name=None))
+        if not enough.any():
+            return Evidence(note=f"warning: {text}. No class has more, so all of them count in the choice.")
+        return Evidence(tuple(defined.index[enough]), f"{text}. These classes do not count in the choice.")
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Classes whose AUROC counts in the choice for a method."""
+
+    classes: tuple[str, ...] | None = None  # None if all defined ones count.
+    note: str = ""  # Sentences on the classes with too few patients, or "".
+
+
+def _counts(run: Path) -> pd.DataFrame | None:
+    """Return the positives and negatives of each class in a run's validation data, in patients if they are known."""
+    file = run / VALIDATION_COUNTS
+    table = pd.read_csv(file, keep_default_na=False, na_values=[""], dtype={"class": str}) if file.exists() else None
+    if table is None or table.empty:  # as at sites: the images that the first evaluation has counted
+        pairs: dict[str, dict[str, float]] = {}
+        for _, key, value in MetricsFile(run / "metrics.csv").rows():
+            if (match := COUNT.fullmatch(key)) and match["set"] == "val":
+                pairs.setdefault(match["class"], {})[match["sign"]] = value
+        rows = [(name, pair.get("pos"), pair.get("neg")) for name, pair in pairs.items()]
+        table = pd.DataFrame(rows, columns=["class", "positives", "negatives"]) if rows else None
+    elif table["positive_patients"].notna().all():
+        table = table.assign(positives=table["positive_patients"], negatives=table["negative_patients"])
+        return _with_units(table, "patients")
+    return None if table is None else _with_units(table, "images")
+
+
+def _with_units(table: pd.DataFrame, units: str) -> pd.DataFrame:
+    counted = table[["class", "positives", "negatives"]].fillna(0).astype({"positives": int, "negatives": int})
+    counted.attrs["units"] = units
+    return counted
