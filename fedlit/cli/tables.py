@@ -14,7 +14,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from fedlit.data.labels import harmonised
-from fedlit.data.pictures.cached import CacheEntry
+from fedlit.data.pictures.cache import CacheEntry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 
