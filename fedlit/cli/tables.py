@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.filesize import decimal
 
 from fedlit.data.labels import harmonised
-from fedlit.data.pictures.cached import CacheEntry
+from fedlit.data.pictures.cache import CacheEntry
 from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 from fedlit.reports.table import Table

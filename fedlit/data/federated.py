@@ -292,7 +292,7 @@ class FederatedDataModule(Checked):
             raise DataError(f"{path}: expected a name that ends in .parquet or .csv")
 
     def cached(self) -> list[Path]:
-        """Return the cache files of the decoded images; an empty list for other data."""
+        """Return the folders of the decoded images in the cache; an empty list for other data."""
         parts = [part for client in self.clients.values() for _, part in parts_of(client)]
         parts += self.test_sets.values()
         stores = {id(part.store): part.store for part in parts if hasattr(part, "store")}

@@ -1,6 +1,5 @@
 """Several data sets as one federation, each of them an organisation."""
 
-import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,8 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pandas as pd
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedlit.core.errors import DataError
 from fedlit.core.system.spreadsheets import write_csv
@@ -19,59 +17,12 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes, letters
 from fedlit.data.partition import ByOrganisation, Partition
 from fedlit.data.patients import keys
-from fedlit.data.pictures.copies import Duplicates, notes_of_copies
+from fedlit.data.pictures.cache import cache_folder
+from fedlit.data.pictures.duplicates import Duplicates, notes_of_copies
 from fedlit.data.pictures.pixels import Resize
-from fedlit.data.pictures.store import cache_folder
+from fedlit.data.pictures.store import JoinedStore
 from fedlit.data.records import SPLITS, Records, hidden_labels, labelled_classes, listed
 from fedlit.data.splits import split_by_patient
-
-
-class JoinedStore:
-    """Concatenation of several image stores.
-
-    Args:
-        stores: The image stores; all images have the same shape.
-
-    Raises:
-        ValueError: The shapes differ.
-    """
-
-    def __init__(self, stores: Sequence):
-        shapes = {store.shape[1:] for store in stores}
-        if len(shapes) != 1:
-            raise DataError(f"expected one shape of images, found {sorted(shapes)}")
-        self.stores = list(stores)
-        self.starts = np.cumsum([0, *(len(store) for store in stores)])
-        names = "\n".join(store.path.name for store in stores)
-        self.path = stores[0].path.parent / f"joined-{hashlib.sha256(names.encode()).hexdigest()[:24]}"
-
-    @property
-    def paths(self) -> list[Path]:
-        """Cache files of the images."""
-        return [path for store in self.stores for path in store.paths]
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all images, [N, channels, height, width]."""
-        return (len(self), *self.stores[0].shape[1:])
-
-    def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each image, [N, 4] uint64."""
-        return np.concatenate([store.hashes() for store in self.stores])
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    def __getitem__(self, indices: int | Sequence[int] | np.ndarray | Tensor) -> Tensor:
-        """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
-        rows = np.asarray(indices)
-        positions = np.atleast_1d(rows)
-        store_of = np.searchsorted(self.starts, positions, side="right") - 1
-        out = torch.empty(len(positions), *self.shape[1:], dtype=torch.uint8)
-        for store in np.unique(store_of).tolist():
-            here = np.flatnonzero(store_of == store)
-            out[torch.from_numpy(here)] = self.stores[store][positions[here] - self.starts[store]]
-        return out if rows.ndim else out[0]
 
 
 class Organisations(FederatedDataModule):

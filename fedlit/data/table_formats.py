@@ -86,7 +86,8 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
             if not header and filled:
                 header = [cell.strip() for cell in cells]
             elif filled:
-                rows.append(cells if len(cells) == len(header) else _fitted(cells, header, f"{path}, line {started}"))
+                fits = len(cells) == len(header)
+                rows.append(tuple(cells if fits else _fitted(cells, header, f"{path}, line {started}")))
                 numbers.append(started)
             started = reader.line_num + 1
     except csv.Error as error:

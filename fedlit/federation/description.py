@@ -13,7 +13,7 @@ from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.data.clients import group_counts, validation_counts
-from fedlit.data.pictures.cached import note_use
+from fedlit.data.pictures.cache import note_use
 from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session

@@ -16,7 +16,7 @@ from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.core.system.devices import either_order
 from fedlit.data.pictures.images import LabelledImages
-from fedlit.data.pictures.resident import ResidentStore
+from fedlit.data.pictures.store import ResidentStore
 
 
 def resolve_memory_format(

@@ -17,7 +17,7 @@ from fedlit.core.errors import DataError
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.data.clients import groups_of
-from fedlit.data.pictures.opening import not_a_file
+from fedlit.data.pictures.pixels import not_a_file
 
 if TYPE_CHECKING:
     import pyarrow as pa

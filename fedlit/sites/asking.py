@@ -184,7 +184,8 @@ def _read(request: Request, answer: Envelope | NoReply, read: Callable[[Request,
             return read(request, answer)
         failure = answer.message(Failure)
     except (InvalidMessageError, ValueError, TypeError, KeyError, RuntimeError) as error:
-        return _failed(request, "damaged", f"its answer cannot be used: {error}")
+        filtered = f" ({answer.filtered})" if answer.filtered else ""
+        return _failed(request, "damaged", f"its answer cannot be used: {error}{filtered}")
     return _failed(request, failure.kind, failure.reason)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -114,6 +114,7 @@ class Envelope:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)  # Original shape of each array that was not 1-D.
     sha256: str = ""  # SHA-256 of the bytes of the arrays; "" if it is not known yet.
     ledger: str = ""  # Head of the ledger of the site that has answered.
+    filtered: str = ""  # What the site's own privacy filters have done to it, readable; "" for nothing.
 
     @classmethod
     def of(cls, verb: str, message: Any, tensors: "Mapping[str, Tensor] | None" = None) -> "Envelope":
@@ -206,13 +207,26 @@ class Envelope:
         return cls.of_arrays(head, {name: view.astype(view.dtype.newbyteorder("=")) for name, view in views})
 
     @classmethod
-    def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray]) -> "Envelope":
+    def of_arrays(cls, head: Header, arrays: Mapping[str, np.ndarray], filters: Sequence[str] = ()) -> "Envelope":
         """Make an envelope of a header and its arrays, and check their hash; the arrays are not copied.
+
+        Args:
+            head: The header.
+            arrays: The arrays.
+            filters: Names of the site's own filters that have acted on it. Then arrays may be missing and have other
+                values, and the hash is not checked.
 
         Raises:
             InvalidMessageError: If they do not belong together.
         """
         form = [(name, array.dtype.name, array.size) for name, array in arrays.items()]
+        if filters and set(form) <= set(head.listed):
+            removed = [repr(name) for name, _, _ in head.listed if name not in arrays]
+            did = f"has removed {', '.join(removed)}" if removed else "may have changed it"
+            vectors = {name: array.reshape(-1) for name, array in arrays.items()}
+            shapes = {name: shape for name, shape in head.shapes.items() if name in arrays}
+            said = f"the site's own privacy filter {', '.join(filters)} {did}"
+            return cls(head.verb, head.content, vectors, shapes, _hash(vectors), head.ledger, said)
         if form != head.listed:
             raise InvalidMessageError("the arrays of a message are not those that its header names")
         if head.sha256 != _hash(arrays):

@@ -1,7 +1,7 @@
 """NVFlare as a transport: the server's job runs the rounds, and a site's job forwards messages to its own process.
 
-A job names the two classes of this module, `Rounds` and `Site`, and contains only configuration. NVFlare sends the
-header of each message, and its named arrays as arrays.
+A job names the two classes of this module, `Rounds` and `Site`, and contains only configuration. Each message is a
+DXO: its named arrays are the data, and its header is in the metadata.
 """
 
 import os
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
 from nvflare.apis.fl_constant import FLContextKey, ReturnCode
@@ -22,7 +23,7 @@ from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from fedlit.sites.envelope import Envelope, Header, InvalidMessageError, joined, split
-from fedlit.sites.messages import FAILED, Failure
+from fedlit.sites.messages import FAILED, Failure, printable
 from fedlit.sites.process import DIED, SiteProcess
 from fedlit.sites.submission import CONFIG, TASK, TOPIC
 from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedError
@@ -30,8 +31,14 @@ from fedlit.sites.transport import NoReply, Ticket, Transport, TransportClosedEr
 SITE_FILE, SERVER_FILE = "fedlit-site.yaml", "fedlit-server.yaml"
 """The files with the rules of a site and of a server, in their folders ``local``."""
 
+HEADER = "fedlit"
+"""Key of a message's header in the metadata of its DXO."""
+
 HEARD = 15
 """Seconds for which a job that has ended waits for its lead to notice."""
+
+UPDATE = "vectors/w"
+"""Array of an update, by which NVFlare's filters of updates know it."""
 
 LOOK = 0.2
 """Seconds between two checks whether a job was aborted."""
@@ -203,9 +210,10 @@ class Site(Executor):
             return make_reply(ReturnCode.TASK_UNKNOWN)
         try:
             header, arrays = split(self._answer(unpacked(shareable), lambda: abort_signal.triggered))
-            return packed(header, Header.read(header).cut(arrays))  # the server checks its hash
+            answer = Header.read(header).cut(arrays)  # the server checks its hash
+            return packed(header, answer, DataKind.WEIGHT_DIFF if UPDATE in answer else DataKind.WEIGHTS)
         except InvalidMessageError as error:
-            reply = Envelope.of(FAILED, Failure("failed", f"the message that arrived is damaged: {error}"))
+            reply = Envelope.of(FAILED, Failure("damaged", f"the message that arrived is damaged: {error}"))
             return packed(reply.header(), reply.vectors)
 
     def _answer(self, content: bytes, unwanted: Callable[[], bool]) -> bytes:
@@ -223,31 +231,44 @@ class Site(Executor):
             return Envelope.of(FAILED, Failure("failed", DIED)).to_bytes()
 
 
-def packed(header: bytes, arrays: Mapping[str, np.ndarray]) -> Shareable:
-    """Pack a message for NVFlare: its header, and its arrays as arrays."""
-    content = Shareable()
-    content["header"], content["arrays"] = header.decode(), dict(arrays)
-    return content
+def packed(header: bytes, arrays: Mapping[str, np.ndarray], kind: str = DataKind.WEIGHTS) -> Shareable:
+    """Pack a message for NVFlare as a DXO, whose arrays a site's own privacy filters may remove or change."""
+    return DXO(kind, dict(arrays), {HEADER: header.decode()}).to_shareable()
 
 
 def received(content: Shareable) -> Envelope:
-    """Unpack a message that NVFlare has delivered, and check its hash.
+    """Unpack a message that NVFlare has delivered, and check its hash, unless the site's own filters have acted on it.
 
     Raises:
         InvalidMessageError: If it is not a valid message.
     """
-    if (delivered := _delivered(content)) is None:
-        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
-    head = Header.read(delivered[0])
-    return Envelope.of_arrays(head, {n: np.require(array, requirements="CW") for n, array in delivered[1].items()})
+    header, arrays, filters = _delivered(content)
+    arrays = {name: np.require(array, requirements="CW") for name, array in arrays.items()}
+    return Envelope.of_arrays(Header.read(header), arrays, filters)
 
 
 def unpacked(content: Shareable) -> bytes:
-    """Unpack a message that NVFlare has delivered, as bytes; none if it is not one."""
-    delivered = _delivered(content)
-    return b"" if delivered is None else joined(delivered[0], delivered[1].values())
+    """Unpack a message that NVFlare has delivered, as bytes.
+
+    Raises:
+        InvalidMessageError: If it is not a message, or this site's own filters have acted on it.
+    """
+    header, arrays, filters = _delivered(content)
+    if filters:
+        raise InvalidMessageError(
+            f"this site's own privacy filters act on what the server sends: {', '.join(filters)}; use them as "
+            "task_result_filters only"
+        )
+    return joined(header, arrays.values())
 
 
-def _delivered(content: Shareable) -> tuple[bytes, dict[str, np.ndarray]] | None:
-    header, arrays = content.get("header"), content.get("arrays")
-    return (header.encode(), arrays) if isinstance(header, str) and isinstance(arrays, dict) else None
+def _delivered(content: Shareable) -> tuple[bytes, dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the header, the arrays, and the names of the filters that have acted on a message."""
+    try:
+        dxo = from_shareable(content)
+        header, filters = dxo.get_meta_prop(HEADER), dxo.get_filter_history() or []
+    except (ValueError, TypeError, AttributeError):
+        dxo = header = None
+    if not isinstance(header, str) or not all(isinstance(array, np.ndarray) for array in dxo.data.values()):
+        raise InvalidMessageError("expected a fedlit message, NVFlare has delivered other data")
+    return header.encode(), dxo.data, tuple(printable(str(name), 60) for name in filters)

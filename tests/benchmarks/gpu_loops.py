@@ -17,7 +17,7 @@ from fedlit.core.messages import ClientData
 from fedlit.data.in_memory import GivenClients
 from fedlit.data.pictures.augmentation import XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages
-from fedlit.data.pictures.resident import ResidentStore
+from fedlit.data.pictures.store import ResidentStore
 from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier

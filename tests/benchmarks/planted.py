@@ -10,6 +10,7 @@ model and for all three. The true gaps are those of the same models on many more
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,8 +24,6 @@ import torch
 
 import fedlit
 from fedlit.core.examples import fetch
-from fedlit.data import PhantomCXR
-from fedlit.data.phantom.fainter import Fainter
 from fedlit.models import ImageClassifier
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
@@ -32,13 +31,16 @@ from fedlit.reports.evaluation.evaluation import EvaluationOptions, evaluate_ima
 from fedlit.reports.evaluation.images import Images
 from fedlit.schedules import ConstantSchedule
 
+sys.path.append(str(Path(__file__).parents[1] / "support"))
+from two_scanners import TwoScanners
+
 FINDING, TRAINED, NEW = "Edema", 1_000_000, 2_000_000  # seeds of training images and of those for the true gaps
 
 
-def data(folder: Path, seed: int, contrast: float, images: int, split: tuple, **options) -> PhantomCXR:
+def data(folder: Path, seed: int, contrast: float, images: int, split: tuple, **options) -> TwoScanners:
     """Return images of two hospitals of the same image style."""
     sizes = {"images": images, "image_size": 32, "split": split, "batch_size": 16, "cache_dir": str(folder)}
-    return PhantomCXR(2, heterogeneity=0, seed=seed, fainter=Fainter(FINDING, contrast), **sizes, **options)
+    return TwoScanners(FINDING, contrast, hospitals=2, heterogeneity=0, seed=seed, **sizes, **options)
 
 
 def trained(folder: Path, seed: int, contrast: float, rounds: int = 20) -> torch.nn.Module:

@@ -13,10 +13,10 @@ from hospital_source import ready
 from shades import Shades, cached, fabric, model
 from torch import nn
 
-from fedlit.data.pictures import store
+from fedlit.data.pictures import cache
+from fedlit.data.pictures.cache import begin, checksum, damage
 from fedlit.data.pictures.features import _key, with_fixed_features
 from fedlit.data.pictures.images import ImageStore
-from fedlit.data.pictures.store import damage, finish
 
 SHAPE = (40, 1, 8, 8)
 PIXELS = np.arange(np.prod(SHAPE), dtype=np.int64).reshape(SHAPE).astype(np.uint8)
@@ -35,25 +35,26 @@ def flip(file: Path, at: int, count: int = 64) -> None:
 HURT = {
     "64 flipped bytes": lambda file: flip(file, 1000),
     "one flipped byte": lambda file: flip(file, 200, 1),
-    "a flipped sum": lambda file: flip(file.with_suffix(".rows"), file.with_suffix(".rows").stat().st_size - 36, 1),
+    "a flipped sum": lambda file: flip(file.with_name("rows.npy"), file.with_name("rows.npy").stat().st_size - 36, 1),
     "cut off": lambda file: os.truncate(file, 1000),
     "cut in its last image": lambda file: os.truncate(file, file.stat().st_size - 3),
-    "cut in its sums": lambda file: os.truncate(file.with_suffix(".rows"), 700),
+    "cut in its sums": lambda file: os.truncate(file.with_name("rows.npy"), 700),
     "its head alone": lambda file: os.truncate(file, 128),
     "empty": lambda file: os.truncate(file, 0),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0" * 10),
     "a text": lambda file: file.write_text("not an array"),
     "other numbers": lambda file: np.save(file, PIXELS.astype(np.float32)),
+    "no sums": lambda file: file.with_name("rows.npy").unlink(),
     "another shape": lambda file: np.save(file, PIXELS[1:]),
 }
 
 
 @pytest.mark.parametrize("how", HURT)
 def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path):
-    file = stored(tmp_path).path
+    file = stored(tmp_path).path / "array.npy"
     whole = file.read_bytes()
     HURT[how](file)
-    with pytest.warns(UserWarning, match=r"pictures.npy: this cache file is damaged \(.*it is recreated"):
+    with pytest.warns(UserWarning, match=r"pictures: this cache entry is damaged \(.*it is recreated"):
         again = stored(tmp_path)
     assert file.read_bytes() == whole
     assert (again[list(range(40))].numpy() == PIXELS).all()
@@ -63,10 +64,10 @@ def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path
 def test_damaged_features_are_made_again_with_a_warning(how: str, tmp_path: Path):
     data = ready(Shades(cache_dir=str(tmp_path)))
     with_fixed_features(model(), data, fabric())
-    (file,) = cached(tmp_path)
+    file = cached(tmp_path)[0] / "array.npy"
     whole = file.read_bytes()
     HURT[how](file)
-    with pytest.warns(UserWarning, match=r"features-\w+.npy: this cache file is damaged"):
+    with pytest.warns(UserWarning, match=r"features-\w+: this cache entry is damaged"):
         with_fixed_features(model(), data, fabric())
     assert file.read_bytes() == whole
 
@@ -86,17 +87,15 @@ def test_a_file_of_an_earlier_version_is_made_again_in_silence(tmp_path: Path):
 
 
 def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(store, "CHECKED", 2**12)
-    file = tmp_path / "large.npy"
-    np.save(file, np.zeros((2**10, 64), dtype=np.uint8))
-    file.rename(file.with_suffix(".partial"))
-    finish(file)
-    read, real = [], store.checksum
-    monkeypatch.setattr(store, "checksum", lambda row: read.append(len(row)) or real(row))
-    assert damage(file, (2**10, 64), np.uint8) == ""
+    monkeypatch.setattr(cache, "CHECKED", 2**12)
+    array, rows = begin(tmp_path / "large", (2**10, 64), np.uint8)
+    rows["sum"] = [checksum(row) for row in array]
+    read, real = [], cache.checksum
+    monkeypatch.setattr(cache, "checksum", lambda row: read.append(len(row)) or real(row))
+    assert damage(tmp_path / "large", (2**10, 64), np.uint8) == ""
     assert sum(read) == 2**12
-    flip(file, 30_000, 64 * 17)  # a row is checked in any stretch of sixteen
-    assert "checksum does not match" in damage(file, (2**10, 64), np.uint8)
+    flip(tmp_path / "large" / "array.npy", 30_000, 64 * 17)  # a row is checked in any stretch of sixteen
+    assert "checksum does not match" in damage(tmp_path / "large", (2**10, 64), np.uint8)
 
 
 BODY = """

@@ -12,7 +12,7 @@ from refusals import refused
 
 from fedlit.core.errors import DataError
 from fedlit.data import PhantomCXR
-from fedlit.data.pictures.cached import entries, note_use, remove, select
+from fedlit.data.pictures.cache import entries, note_use, remove, select
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.store import ImageStore
 
@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     with refused(DataError, "1 of 5"):
         decode_images(files[:5], 32, cache_dir=tmp_path / "cache")
     store = ImageStore.from_array(np.zeros((1, 1, 16, 16), np.uint8), tmp_path / "cache")
-    for file in (store.path, store.path.with_suffix(".rows")):
+    for file in store.path.iterdir():
         os.utime(file, (0, time.time() - 40 * 86400))
     (tmp_path / "cache" / "notes.txt").write_text("of somebody else")
     return tmp_path / "cache"
@@ -39,27 +39,27 @@ def test_what_is_there(folder: Path):
         ("images of an array", "finished"),
     ]  # fmt: skip
     for entry in found:
-        names = [file for file in folder.iterdir() if file.name.startswith(entry.name)]
-        assert sorted(entry.files) == sorted(names)
-        assert entry.size == sum(file.stat().st_blocks * 512 for file in names)
+        names = [path for path in folder.iterdir() if path.name.startswith(entry.name)]
+        assert sorted(entry.paths) == sorted(names)
+        assert entry.size == sum(file.stat().st_blocks * 512 for path in names for file in path.iterdir())
     assert time.time() - found[0].used < 60
     assert time.time() - found[2].used > 39 * 86400
     assert entries(folder / "nowhere") == []
 
 
 def test_runs_that_used_it(folder: Path, tmp_path: Path):
-    (store,) = folder.glob("array-*.npy")
+    (store,) = folder.glob("array-*")
     for run in ("one", "two", "one"):
         note_use([store, store], tmp_path / run)
-    entry = next(entry for entry in entries(folder) if entry.name == store.stem)
+    entry = next(entry for entry in entries(folder) if entry.name == store.name)
     assert entry.runs == (str(tmp_path / "one"), str(tmp_path / "two"))
     assert time.time() - entry.used < 60
-    assert len(store.with_suffix(".used").read_text().splitlines()) == 3
-    note_use([tmp_path / "gone" / "x.npy"], tmp_path)
-    with store.with_suffix(".used").open("a") as used:
+    assert len((store / "used.jsonl").read_text().splitlines()) == 3
+    note_use([tmp_path / "gone"], tmp_path)
+    with (store / "used.jsonl").open("a") as used:
         used.write('{"when": "2026-0')  # the disk was full
     note_use([store], tmp_path / "one")
-    assert next(entry for entry in entries(folder) if entry.name == store.stem).runs == entry.runs
+    assert next(entry for entry in entries(folder) if entry.name == store.name).runs == entry.runs
 
 
 def test_data_name_their_stores(tmp_path: Path):
@@ -97,7 +97,7 @@ def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: 
         assert not remove(unfinished)
     assert remove(first)
     assert not list(folder.glob(f"*{first.name}*"))
-    assert len(list(folder.glob(f"{unfinished.name}*"))) == 2
+    assert len(list(folder.glob(f"{unfinished.name}*"))) == 1
 
 
 def test_the_command(folder: Path, fedlit_cli):

@@ -15,7 +15,7 @@ from runs import execute
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
-from fedlit.data.pictures.decoding import decode, decode_images
+from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.hashes import perceptual_hashes
 from fedlit.data.pictures.store import PartOfStore
 
@@ -54,7 +54,7 @@ def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     damage(files[3]), damage(files[7])
     with refusals.refused(DataError, "2 of 12", files[3], files[7]):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
-    assert list((tmp_path / "cache").glob("*.npy")) == []
+    assert [path.suffix for path in (tmp_path / "cache").glob("[!.]*")] == [".partial"]
     read.clear()
     with refusals.refused(DataError, "2 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
@@ -65,8 +65,7 @@ def test_the_decoded_stay_where_damage_is_refused(tmp_path, read):
     store = decode_images(files, 16, cache_dir=tmp_path / "cache")  # other times, another store: the ten are copied
     assert read == ["003.png", "007.png"]
     check(store, range(12))
-    assert len(list((tmp_path / "cache").glob("*.npy"))) == 1
-    assert list((tmp_path / "cache").glob("*.partial")) == []
+    assert [path.suffix for path in (tmp_path / "cache").glob("[!.]*")] == [""]
 
 
 def test_the_same_files_and_options_are_decoded_once(tmp_path, read):
@@ -81,7 +80,7 @@ def test_the_same_files_and_options_are_decoded_once(tmp_path, read):
     decode_images(files, 8, cache_dir=tmp_path / "cache")
     decode_images(files, 16, channels=3, cache_dir=tmp_path / "cache")
     decode_images(files, 16, cache_dir=tmp_path / "cache", depth=12)
-    decode(files, 16, cache_dir=tmp_path / "cache", resize="pad")
+    decode_images(files, 16, cache_dir=tmp_path / "cache", resize="pad")
     assert len(read) == 60  # another order, size, depth and resizing, and other channels, are other images
 
 
@@ -98,16 +97,17 @@ def test_a_file_that_changed_is_decoded_again(tmp_path, read):
 def test_damaged_images_of_a_store_are_decoded_again_without_the_others(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     damage(files[5])
-    store, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-    content, hashes = bytearray(store.path.read_bytes()), store.hashes()
+    store = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    damaged = store.damaged
+    content, hashes = bytearray((store.path / "array.npy").read_bytes()), store.hashes()
     content[128 + 7 * 256 + 3] ^= 1
     content[128 + 2 * 256] ^= 1
-    store.path.write_bytes(content)
+    (store.path / "array.npy").write_bytes(content)
     read.clear()
-    with pytest.warns(UserWarning, match=r"this cache file is damaged \(its checksum does not match\)"):
-        again, reasons = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    with pytest.warns(UserWarning, match=r"this cache entry is damaged \(its checksum does not match\)"):
+        again = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     assert sorted(read) == ["002.png", "005.png", "007.png"]
-    assert reasons == damaged
+    assert again.damaged == damaged
     kept = [n for n in range(12) if n != 5]
     check(PartOfStore(again, kept), kept)
     np.testing.assert_array_equal(again.hashes(), hashes)
@@ -148,15 +148,16 @@ def test_of_an_unfinished_store_that_is_damaged_the_whole_images_are_kept(tmp_pa
     with refusals.refused(DataError, "1 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")
     (partial,) = (tmp_path / "cache").glob("*.partial")
-    os.truncate(partial, 700)
+    os.truncate(partial / "array.npy", 700)
     read.clear()
-    store, _ = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    store = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     kept = [n for n in range(12) if n != 3]
     check(PartOfStore(store, kept), kept)
     assert len(read) == 10  # two images lie before the cut
-    (tmp_path / "cache" / partial.name).write_bytes(b"half")
+    partial.mkdir()
+    (partial / "array.npy").write_bytes(b"half")
     os.utime(files[0], (0, 1))
-    assert len(decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")[0]) == 12
+    assert len(decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")) == 12
 
 
 # Damage that is dropped
@@ -166,9 +167,9 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
     files = write_pictures(tmp_path / "png")
     damage(files[3]), files[7].write_text("<html>404</html>")
     for _ in range(2):
-        store, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-        assert sorted(damaged) == [3, 7]
-        assert damaged[7] == "not an image, or its header is damaged"
+        store = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+        assert sorted(store.damaged) == [3, 7]
+        assert store.damaged[7] == "not an image, or its header is damaged"
         kept = [n for n in range(12) if n not in (3, 7)]
         check(PartOfStore(store, kept), kept)
     assert len(read) == 12
@@ -239,7 +240,7 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     assert "1 of 4 image files of a sample (of 40) cannot be decoded" in str(refused.value)
     assert "The other 36 were not read; `fedlit data check FOLDER --decode` lists all" in str(refused.value)
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
-    _, damaged = decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    damaged = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop").damaged
     assert list(damaged) == [13]
 
 
@@ -248,7 +249,7 @@ def test_damage_everywhere_is_no_damage(tmp_path, small_look):
     for file in files[10:]:
         damage(file)
     with refusals.refused(DataError, "3 of 4"):
-        decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+        decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
 
 
 def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monkeypatch):
@@ -274,7 +275,7 @@ def test_files_of_an_earlier_version_are_ignored_and_named_once(tmp_path, capsys
     decode_images(files, 16, cache_dir=folder)
     decode_images(files, 8, cache_dir=folder)
     said = capsys.readouterr().err
-    assert said.count("2 files of an earlier version are not used") == 1
+    assert said.count("2 entries of an earlier version are not used") == 1
     assert "fedlit data cache --remove earlier" in said
 
 
@@ -287,8 +288,8 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(pixels, "read_image", lacking)
         with refusals.refused(ConfigError, "pip install it"):
-            decode(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-    assert decode(files, 16, cache_dir=tmp_path / "cache")[1] == {}
+            decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
+    assert decode_images(files, 16, cache_dir=tmp_path / "cache").damaged == {}
 
 
 def test_pictures_that_show_nothing_are_noted(tmp_path):
@@ -316,15 +317,15 @@ def test_dark_pictures_are_warned_of(tmp_path):
 def test_processes_decode_what_threads_do(tmp_path, small_look, monkeypatch, copied):
     files = write_pictures(tmp_path / "png", 60)
     damage(files[30])
-    in_one, damaged = decode(files, 16, cache_dir=tmp_path / "one", damaged="drop")
+    in_one = decode_images(files, 16, cache_dir=tmp_path / "one", damaged="drop")
     started, real = [], decoding.context
     monkeypatch.setattr(decoding, "MANY", 5)
     monkeypatch.setattr(decoding, "is_dicom", lambda file: True)
     monkeypatch.setattr(decoding, "cores", lambda: 2)
     monkeypatch.setattr(decoding, "context", lambda alike: started.append(alike) or real(alike and copied))
-    store, in_processes = decode(files, 16, cache_dir=tmp_path / "two", damaged="drop")
+    store = decode_images(files, 16, cache_dir=tmp_path / "two", damaged="drop")
     assert started == [True]
-    assert in_processes == damaged
+    assert store.damaged == in_one.damaged
     rows = list(range(60))
     np.testing.assert_array_equal(store[rows].numpy(), in_one[rows].numpy())
     np.testing.assert_array_equal(store.hashes(), in_one.hashes())

@@ -96,7 +96,7 @@ def test_without_pydicom_it_is_named(tmp_path, monkeypatch):
     (tmp_path / "x.dicom").write_bytes(b"any")
     with refused(ConfigError, "x.dicom", "pip install 'fedlit[dicom]'"):
         decode_images([tmp_path / "x.dicom"] * 2, 16, cache_dir=tmp_path / "cache")
-    assert list((tmp_path / "cache").glob("*.npy")) == []
+    assert [path.suffix for path in (tmp_path / "cache").glob("[!.]*")] == [".partial"]
 
 
 # Lookup tables

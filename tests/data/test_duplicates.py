@@ -14,10 +14,10 @@ from fedlit.core.errors import DataError
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.pictures import duplicates
-from fedlit.data.pictures.duplicates import Thumbs, cached_pairs, draw_pairs, near_pairs
+from fedlit.data.pictures.duplicates import cached_pairs, draw_pairs, near_pairs
 from fedlit.data.pictures.hashes import perceptual_hashes, turned
 from fedlit.data.pictures.pixels import THUMB
-from fedlit.data.pictures.store import ImageStore, PartOfStore
+from fedlit.data.pictures.store import ImageStore, PartOfStore, Thumbs
 from fedlit.data.xrays.check import check_folder, compare_folders
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"

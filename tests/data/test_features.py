@@ -89,12 +89,13 @@ def test_each_part_has_its_own_rows_labels_and_names(data):
 class TestCache:
     def test_a_second_use_reads_it(self, data, tmp_path):
         with_fixed_features(model(), data, fabric())
-        (file,) = cached(tmp_path)
+        (folder,) = cached(tmp_path)
+        file = folder / "array.npy"
         assert np.load(file).shape == (IMAGES, 1280)
         os.utime(file, (1, 1))
         again = ready(Shades(cache_dir=str(tmp_path)))
         with_fixed_features(model(), again, fabric())
-        assert cached(tmp_path) == [file]
+        assert cached(tmp_path) == [folder]
         assert file.stat().st_mtime == 1
 
     def test_another_body_or_normalisation_gives_another_file(self, data, tmp_path):
@@ -118,9 +119,10 @@ class TestCache:
         with_fixed_features(other, data, fabric())
         assert len(cached(tmp_path)) == 1
 
-    def test_nothing_is_left_but_the_file_and_its_lock(self, data, tmp_path):
+    def test_nothing_is_left_but_the_array_and_its_rows(self, data, tmp_path):
         with_fixed_features(model(), data, fabric())
-        assert {p.suffix for p in tmp_path.glob("features-*")} == {".npy", ".rows"}
+        (folder,) = tmp_path.glob("features-*")
+        assert {path.name for path in folder.iterdir()} == {"array.npy", "rows.npy"}
 
     def test_two_processes_compute_it_once(self, tmp_path):
         """Both start without it; only one runs the body."""

@@ -17,9 +17,9 @@ from fedlit.core.fabric import make_fabric
 from fedlit.data import ByPatient, WithinOrganisations
 from fedlit.data.clients import parts_of
 from fedlit.data.labels import harmonised_names
-from fedlit.data.organisations import JoinedStore, Organisations
+from fedlit.data.organisations import Organisations
 from fedlit.data.pictures.features import with_fixed_features
-from fedlit.data.pictures.images import ImageStore
+from fedlit.data.pictures.store import ImageStore, JoinedStore
 from fedlit.data.schemes import HideClasses, by_sharing
 from fedlit.models import ImageClassifier
 

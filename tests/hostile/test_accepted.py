@@ -16,7 +16,6 @@ from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.fabric import make_fabric
 from fedlit.data import ClassFolders, FedHeartDisease, FedISIC2019, ImageTable, MedMNIST, PhantomCXR
 from fedlit.data.federated import FederatedDataModule
-from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.federation.settings import Settings
 from fedlit.models import ImageClassifier, LogisticRegression
@@ -182,7 +181,6 @@ DATA = [
     ("cache_dir", "other", "cache"),
     ("mean", 0.2, "pixels"),
     ("std", 0.5, "pixels"),
-    ("fainter", "Edema", "groups"),
 ]
 
 
@@ -190,15 +188,11 @@ def classes_named(name: str) -> Any:
     from fedlit import data
 
     made = {"IID": lambda: data.IID(4), "HideClasses": lambda: data.HideClasses(2)}
-    made["Edema"] = lambda: Fainter("Edema")
     return made[name]()
 
 
 def data_seen(place: Path, **options: Any) -> dict[str, Any]:
-    named = {
-        key: classes_named(value) if key in ("partition", "scheme", "fainter") else value
-        for key, value in options.items()
-    }
+    named = {key: classes_named(value) if key in ("partition", "scheme") else value for key, value in options.items()}
     cache = place / named.pop("cache_dir", "cache")
     data = PhantomCXR(**{**PHANTOM, **named}, cache_dir=str(cache))
     data.setup()
@@ -213,7 +207,6 @@ def data_seen(place: Path, **options: Any) -> dict[str, Any]:
         "shape": tuple(images.shape),
         "pixels": images.numpy().tobytes(),
         "labels": labels.numpy().tobytes(),
-        "groups": sorted(first.train.groups),
         "batch": data.batch_size,
         "eval batch": data.eval_batch_size,
         "cache": sorted(path.name for path in place.iterdir()),

@@ -345,7 +345,7 @@ class TestWhatIsNotLogged:
 
 
 def test_dicom_is_known_by_its_bytes(monkeypatch):
-    monkeypatch.setattr("fedlit.data.pictures.opening.read_dicom", lambda file: Image.new("L", (12, 12), 77))
+    monkeypatch.setattr("fedlit.data.pictures.pixels.read_dicom", lambda file: Image.new("L", (12, 12), 77))
     picture = ImageScorer(RUN / "model" / "model.safetensors", "cpu", trust=True).read(b"\0" * 128 + b"DICM")
     assert picture.shape == (3, 8, 8)
     assert (picture == 77).all()

@@ -6,14 +6,19 @@ import numpy as np
 import pytest
 import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
 from nvflare.apis.job_def import job_from_meta
 from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
+from nvflare.app_common.filters.exclude_vars import ExcludeVars
 
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import FlareTransport, Rounds, Site, packed, unpacked
+from fedlit.sites.flare import FlareTransport, Rounds, Site, packed, received, unpacked
 from fedlit.sites.messages import FAILED, Done
+from fedlit.sites.submission import TASK
 from fedlit.sites.transport import NoReply, TransportClosedError
 
 ASKED = Envelope.of("train", Done({"round": 1}), {"w": torch.arange(6.0).reshape(2, 3), "n": torch.tensor([1, 2])})
@@ -57,8 +62,10 @@ def test_messages_travel_as_headers_and_arrays(carried):
     tickets = [transport.send(site, ASKED) for site in ("north", "south")]
     assert [targets for _, targets in controller.sent] == [["north"], ["south"]]
     content = controller.sent[0][0].data
-    assert isinstance(content["header"], str)
-    assert {name: type(array) for name, array in content["arrays"].items()} == {"w": np.ndarray, "n": np.ndarray}
+    assert {name: type(array) for name, array in from_shareable(content).data.items()} == {
+        "w": np.ndarray,
+        "n": np.ndarray,
+    }
     assert same(Envelope.from_bytes(unpacked(content)), ASKED)
     for number in (1, 0):
         controller.reply(number, packed(ASKED.header(), ASKED.vectors))
@@ -81,8 +88,9 @@ def test_messages_travel_as_headers_and_arrays(carried):
         ),
         (
             lambda controller: controller.reply(0, packed(b"{", {"w": [[1], [1, 2]]})),
-            "header",
-        ),  # read before its arrays
+            "its reply is damaged: expected a fedlit message, NVFlare has delivered other data",
+        ),
+        (lambda controller: controller.reply(0, packed(b"{", {})), "header"),
         (
             lambda controller: controller.sent[0][0].task_done_cb(task=controller.sent[0][0], fl_ctx=None),
             "NVFlare reports",
@@ -99,6 +107,56 @@ def test_a_reply_that_does_not_come_or_is_damaged_is_lost(carried, happens, said
     assert isinstance(answer, NoReply)
     assert said in answer.reason
     assert len(controller.cancelled) == ("deadline" in said)
+
+
+class Rounding(DXOFilter):
+    """A hospital's own filter, which changes one array."""
+
+    def __init__(self) -> None:
+        super().__init__([DataKind.WEIGHT_DIFF], [DataKind.WEIGHT_DIFF])
+
+    def process_dxo(self, dxo: DXO, shareable, fl_ctx) -> DXO:
+        dxo.data["w"] = np.round(dxo.data["w"])
+        return dxo
+
+
+def answered(carried, *filters: DXOFilter, kind: str = DataKind.WEIGHTS) -> Envelope | NoReply:
+    """What comes of an answer on which a hospital's own filters have acted."""
+    transport, controller, _ = carried
+    ticket, content = transport.send("north", ASKED), packed(ASKED.header(), ASKED.vectors, kind)
+    for each in filters:
+        content = each.process(content, FLContext())
+    controller.reply(0, content)
+    return dict(transport.collect([ticket]))[ticket]
+
+
+def test_what_a_hospitals_filter_removes_is_missing_and_named(carried):
+    answer = answered(carried, ExcludeVars(["n"]))
+    assert answer.vectors.keys() == {"w"}
+    assert np.array_equal(answer.vectors["w"], ASKED.vectors["w"])
+    assert answer.filtered == "the site's own privacy filter ExcludeVars has removed 'n'"
+    assert answer.header()  # it is a whole message by itself
+
+
+def test_what_a_hospitals_filter_changes_arrives_as_it_is(carried):
+    answer = answered(carried, Rounding(), kind=DataKind.WEIGHT_DIFF)
+    assert np.array_equal(answer.vectors["w"], np.round(ASKED.vectors["w"]))
+    assert answer.filtered == "the site's own privacy filter Rounding may have changed it"
+
+
+def test_what_a_filter_adds_or_resizes_is_refused(carried):
+    more = packed(ASKED.header(), ASKED.vectors | {"x": np.zeros(1)})
+    transport, controller, _ = carried
+    ticket = transport.send("north", ASKED)
+    controller.reply(0, ExcludeVars(["n"]).process(more, FLContext()))
+    assert "not those that its header names" in dict(transport.collect([ticket]))[ticket].reason
+
+
+def test_a_filter_of_what_the_server_sends_is_named_by_the_site():
+    content = ExcludeVars(["n"]).process(packed(ASKED.header(), ASKED.vectors), FLContext())
+    answer = received(Site().execute(TASK, content, None, Signal()))
+    assert answer.content["kind"] == "damaged"
+    assert "act on what the server sends: ExcludeVars; use them as task_result_filters only" in answer.content["reason"]
 
 
 def test_a_late_reply_is_thrown_away(carried):

@@ -158,3 +158,16 @@ def test_code_of_a_lead_runs_nowhere(tmp_path, network):
     lines = [json.loads(line) for line in (tmp_path / "site-1" / "ledger.jsonl").read_text().splitlines()]
     assert {line["verb"] for line in lines} == {"hello"}
     assert lines[-1]["lead"] == LEAD
+
+
+def test_a_hospitals_own_privacy_filter_acts_on_its_answers(tmp_path, network):
+    """What it removes is a failure that names the site, the array and the filter."""
+    file = written(tmp_path, network)
+    scope = {"name": "all", "task_result_filters": [{"name": "ExcludeVars", "args": {"exclude_vars": ["vectors/w"]}}]}
+    privacy = network.workspace("site-1") / "local" / "privacy.json"
+    privacy.write_text(json.dumps({"scopes": [scope], "default_scope": "all"}))
+    network.start()
+    there = Place(tmp_path / "there").start(f"fit --config {of_a_lead(file)} --name one --sites {network.lead}")
+    assert there.wait(300) == 1, there.output
+    words = "round 1: site 'site-1', client 'hospital-01' (train): its answer cannot be used: 'w' is missing"
+    assert f"{words} (the site's own privacy filter ExcludeVars has removed 'vectors/w')" in there.output

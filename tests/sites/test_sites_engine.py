@@ -153,8 +153,8 @@ def test_mistakes_on_the_command_line(fit, words, said):
 def test_organisations_of_a_sites_images_are_told_where_scores_leave(ran, sites, tmp_path):
     """Clients that hold images of several hospitals: the hospitals' own rows are those of a run here."""
     hospitals = (
-        "--data PhantomCXR --data.hospitals 3 --data.images 120 --data.image_size 16 --data.partition IID "
-        "--data.partition.clients 2 --data.fainter.finding Mass"
+        "--data two_scanners.TwoScanners --data.hospitals 3 --data.images 120 --data.image_size 16 "
+        "--data.partition IID --data.partition.clients 2"
     )
     options = (
         f"fit {hospitals} --model.backbone small_cnn --federation.rounds 1 --federation.workers 1 --logger "

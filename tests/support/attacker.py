@@ -129,10 +129,10 @@ class Attacker:
         **changes: Any,
     ) -> Envelope:
         """Prepare a plan, with the tensors of the model that it describes where there is one."""
-        self.config = config if config is not None else a_plan(**changes)
-        self.run = run or self.run
         if not self.client:
             self.hello()
+        self.config = config if config is not None else a_plan(**{"classes": self.classes} | changes)
+        self.run = run or self.run
         try:
             tensors = self.tensors() if tensors is None else tensors
         except Exception:  # a plan that is no plan

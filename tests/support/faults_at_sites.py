@@ -39,6 +39,8 @@ MUTANTS = (
            "if False:", "sites/test_leaving.py"),
     Mutant("a lead may disable the sites of others", "sites/rules.py", '"submit_job": "any", "operate": "none"',
            '"submit_job": "any", "operate": "o:site"', "sites/attacks/test_other_leads.py"),
+    Mutant("a hospital's filter may add arrays", "sites/envelope.py", "set(form) <= set(head.listed)", "True",
+           "sites/test_flare_transport.py"),
     # Protection of a site from a server, and of a server from its sites and leads.
     Mutant("a class is looked up by import", "core/system/typed.py", "cls = self.classes.get(name)",
            'cls = self.classes.get(name) or __import__("pydoc").locate(name)', "sites/attacks/test_code.py"),

@@ -53,4 +53,4 @@ def fabric():
 
 
 def cached(folder: Path) -> list[Path]:
-    return sorted(folder.glob("features-*.npy"))
+    return sorted(folder.glob("features-*"))

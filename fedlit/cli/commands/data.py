@@ -100,20 +100,19 @@ def _cache_parser() -> Parser:
 
 def _cache(args: Namespace) -> int:
     from fedlit.cli.tables import cache_table, wide_console
-    from fedlit.data.pictures import cached
-    from fedlit.data.pictures.store import cache_folder
+    from fedlit.data.pictures import cache
 
-    folder, console = cache_folder(args.cache_dir), wide_console()
-    entries = cached.entries(folder)
+    folder, console = cache.cache_folder(args.cache_dir), wide_console()
+    entries = cache.entries(folder)
     if not args.remove:
         cache_table(folder, entries, console)
         return 0
     try:
-        asked = cached.select(entries, args.remove, args.older)
+        asked = cache.select(entries, args.remove, args.older)
     except ValueError as error:
         complain(error)
         return 2
-    removed = [entry for entry in asked if cached.remove(entry)]
+    removed = [entry for entry in asked if cache.remove(entry)]
     size = decimal(sum(entry.size for entry in removed))
     console.print(f"removed {len(removed)} of {len(entries)} entries from {folder}: {size}")
     for entry in asked:

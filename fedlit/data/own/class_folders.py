@@ -11,8 +11,8 @@ import pandas as pd
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.own.cells import SPLITS
 from fedlit.data.partition import Partition
-from fedlit.data.pictures.copies import Duplicates, notes_of_copies
-from fedlit.data.pictures.store import cache_folder
+from fedlit.data.pictures.cache import cache_folder
+from fedlit.data.pictures.duplicates import Duplicates, notes_of_copies
 from fedlit.data.records import Records, contents, listed
 from fedlit.data.spelling import SUFFIXES
 from fedlit.data.xrays.base import ChestXrays

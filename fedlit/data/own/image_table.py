@@ -25,8 +25,8 @@ from fedlit.data.own.cells import (
 from fedlit.data.own.image_paths import columns_of, paths_of
 from fedlit.data.partition import ByOrganisation, ByPatient, Partition
 from fedlit.data.patients import is_unnamed
-from fedlit.data.pictures.copies import Duplicates, notes_of_copies
-from fedlit.data.pictures.store import cache_folder
+from fedlit.data.pictures.cache import cache_folder
+from fedlit.data.pictures.duplicates import Duplicates, notes_of_copies
 from fedlit.data.records import Records, listed
 from fedlit.data.spelling import SUFFIXES, FolderListing, stem_of
 from fedlit.data.tables import LabelTable, read_any_table, refuse_empty, typed

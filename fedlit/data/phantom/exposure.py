@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedlit.core.seeds import numpy_generator
 from fedlit.data.phantom.drawing import draw_images
-from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.phantom.patients import Cohort
 
@@ -24,7 +25,7 @@ def render(
     seed: int,
     out: np.ndarray | None = None,
     chunk: int = 32,
-    fainter: Fainter | None = None,
+    draw: Callable[[slice], np.ndarray] | None = None,
 ):
     """Draw the images of a cohort with the equipment of a hospital.
 
@@ -35,7 +36,7 @@ def render(
         seed: Seed of the pixel noise.
         out: An array for the images, uint8 ``[N, 1, size, size]``; by default a new one.
         chunk: Number of images that are drawn together, which limits the memory and does not change the images.
-        fainter: A second scanner in whose images a finding has less contrast; by default there is none.
+        draw: A function that returns the densities of some images, see ``PhantomCXR.draw``; by default the cohort's.
 
     Returns:
         uint8 ``[N, 1, size, size]``.
@@ -43,12 +44,9 @@ def render(
     n = len(cohort.patient)
     out = np.empty((n, 1, size, size), np.uint8) if out is None else out
     rng = numpy_generator(seed, hospital.name, "noise")
-    at_b = None if fainter is None else fainter.scanners(hospital, cohort, seed) == "B"
     for start in range(0, n, chunk):
         part = slice(start, min(start + chunk, n))
-        picture = draw_images(cohort.anatomy[part], cohort.severity[part], size)
-        if fainter is not None:
-            fainter.fade(picture, cohort[part], at_b[part])
+        picture = draw(part) if draw else draw_images(cohort.anatomy[part], cohort.severity[part], size)
         out[part, 0] = _expose(hospital, picture, cohort.look[part, :, None, None], rng)
     return out
 

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import asdict
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -12,10 +13,10 @@ from fedlit.core.ranges import NonNegativeInt, Within
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
+from fedlit.data.phantom.drawing import draw_images
 from fedlit.data.phantom.exposure import render
-from fedlit.data.phantom.fainter import Fainter
 from fedlit.data.phantom.hospitals import FINDINGS, Hospital, default_hospitals
-from fedlit.data.phantom.patients import sample_cohort
+from fedlit.data.phantom.patients import Cohort, sample_cohort
 from fedlit.data.pictures.images import ImageStore
 from fedlit.data.records import Records
 
@@ -40,9 +41,6 @@ class PhantomCXR(FederatedDataModule):
         partition: The rule that gives each record to a client; by default each hospital is a client.
         image_size: Height and width of the images in pixels, at least 8.
         seed: Seed of the images, of the patient split and of the partition, at least 0.
-        fainter: A planted effect: half of the patients are examined at a scanner ``B`` that shows one finding with less
-            contrast, such as ``{finding: Nodule, contrast: 0.5}``. Predictions then list the group ``scanner``. By
-            default there are no scanners.
         **kwargs: Further arguments of FederatedDataModule.
     """
 
@@ -57,7 +55,6 @@ class PhantomCXR(FederatedDataModule):
         partition: Partition | None = None,
         image_size: int = 64,
         seed: NonNegativeInt = 0,
-        fainter: Fainter | None = None,
         **kwargs,
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
@@ -66,7 +63,7 @@ class PhantomCXR(FederatedDataModule):
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
             raise DataError(f"data.hospitals: expected one or more different names, found {names}")
-        self.hospitals, self.fainter = tuple(hospitals), fainter
+        self.hospitals = tuple(hospitals)
         self.drawn = frozenset((hospital.name, seed) for hospital in hospitals)
         self.classes = FINDINGS if classes is None else checked_classes(classes, FINDINGS)
         self._site_classes = {
@@ -91,15 +88,13 @@ class PhantomCXR(FederatedDataModule):
             start = 0
             for hospital, cohort in zip(self.hospitals, cohorts, strict=True):
                 part = out[start : start + hospital.images]
-                render(hospital, cohort, self.image_size, self.seed, part, fainter=self.fainter)
+                render(hospital, cohort, self.image_size, self.seed, part, draw=partial(self.draw, hospital, cohort))
                 start += hospital.images
 
-        pairs = zip(self.hospitals, cohorts, strict=True)
-        scanners = [] if self.fainter is None else [self.fainter.scanners(*pair, self.seed) for pair in pairs]
         columns = [FINDINGS.index(name) for name in self.classes]
         shape = (len(names), 1, self.image_size, self.image_size)
         return Records(
-            store=ImageStore.cached(self._key(), shape, write, self.cache_dir),
+            store=ImageStore.cached(self.key(), shape, write, self.cache_dir),
             names=names,
             labels=np.concatenate([cohort.labels for cohort in cohorts])[:, columns],
             classes=self.classes,
@@ -107,16 +102,18 @@ class PhantomCXR(FederatedDataModule):
             sites=site,
             site_classes=self._site_classes,
             table=pd.DataFrame({"image": names, "patient": patients, "hospital": site}),
-            groups={"scanner": np.concatenate(scanners)} if scanners else {},
         )
 
-    def _key(self) -> str:
+    def draw(self, hospital: Hospital, cohort: Cohort, part: slice) -> np.ndarray:
+        """Return the densities of some images of a cohort, float32 [n, H, W], before the hospital's equipment."""
+        return draw_images(cohort.anatomy[part], cohort.severity[part], self.image_size)
+
+    def key(self) -> str:
+        """Return the name of the images in the cache, which changes whenever a pixel changes."""
         parts = [_VERSION, self.seed, self.image_size]
         for hospital in self.hospitals:
             drawn = asdict(hospital)
             drawn["prevalence"] = sorted(hospital.prevalence.items())
             del drawn["classes"]  # what a hospital labels changes no pixel
             parts.append(drawn)
-        if self.fainter is not None:
-            parts.append(asdict(self.fainter))
         return f"phantom-{hashlib.sha256(repr(parts).encode()).hexdigest()[:24]}"

@@ -1,18 +1,18 @@
 """Decoding of image files into a store, in threads or processes; what is decoded is kept if it stops.
 
-``NAME.damaged`` of a store lists the files that cannot be decoded. An unfinished store is named by its files alone, and
-a finished one also by their sizes and times: so a damaged file that is replaced is decoded without the others.
+An unfinished store is named by its files alone, and a finished one also by their sizes and times: so a damaged file
+that is replaced is decoded without the others.
 """
 
 import hashlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Literal
@@ -23,32 +23,18 @@ from rich.filesize import decimal
 from rich.progress import track
 
 from fedlit.core.errors import ConfigError, DataError, MissingFileError
-from fedlit.core.system.files import whole
 from fedlit.core.system.processes import can_be_copied, context, cores, end_with_parent, may_have_children, starting
 from fedlit.data.pictures import pixels
+from fedlit.data.pictures.cache import begin, build, cache_folder, checksum, note, opened
 from fedlit.data.pictures.dicom import is_dicom
 from fedlit.data.pictures.hashes import perceptual_hashes
-from fedlit.data.pictures.opening import not_a_file
-from fedlit.data.pictures.pixels import DEPTH, Resize
-from fedlit.data.pictures.store import (
-    ROW,
-    ImageStore,
-    begin,
-    cache_folder,
-    checksum,
-    damage,
-    locked,
-    note,
-    warn_of_damage,
-)
+from fedlit.data.pictures.pixels import DEPTH, Resize, not_a_file
+from fedlit.data.pictures.store import ImageStore
 
 Damaged = Literal["refuse", "drop"]
 
 # Part of every name: raise it when decoding changes, so that old images are not reused.
 _FORMAT = "7"
-
-MAX_FAILURES = 100
-"""Number of damaged files after which decoding stops if damage is refused."""
 
 SAMPLE = 64
 """Number of files of the sample that is decoded first, spread over the list."""
@@ -58,7 +44,7 @@ MANY = 512
 are decoded as fast by threads, which start at once."""
 
 CHUNK = 8
-"""Number of files that a process decodes before it replies."""
+"""Number of files that a thread or process decodes before it replies."""
 
 
 def decode_images(
@@ -67,6 +53,8 @@ def decode_images(
     channels: int = 1,
     cache_dir: str | Path | None = None,
     depth: int = DEPTH,
+    damaged: Damaged = "refuse",
+    resize: Resize = "squeeze",
 ) -> ImageStore:
     """Decode and resize image files into a store, or return the store if they were decoded before.
 
@@ -76,102 +64,38 @@ def decode_images(
         channels: Number of channels: 1 (grey) or 3 (RGB).
         cache_dir: The cache folder, see ``cache_folder``.
         depth: Number of bits that the data set uses of pixels with more than 8, see ``read_image``.
+        damaged: Rule for files that cannot be decoded, ``refuse`` or ``drop``: their images are black, and the store
+            has the reasons as ``damaged``.
+        resize: Rule for images that are not square, ``squeeze`` or ``pad``.
 
     Raises:
         FileNotFoundError: Files are missing.
-        ValueError: Files cannot be decoded: they are damaged, truncated or not images. The other images are kept.
+        ValueError: Files cannot be decoded (damaged, truncated or not images), and ``damaged`` is ``refuse``; or it is
+            ``drop``, and most files of a sample cannot be decoded. The other images are kept.
         ConfigError: A package that decodes some of the files is missing.
     """
-    return decode(files, image_size, channels, cache_dir, depth)[0]
-
-
-def decode(
-    files: Sequence[str | Path],
-    image_size: int,
-    channels: int = 1,
-    cache_dir: str | Path | None = None,
-    depth: int = DEPTH,
-    damaged: Damaged = "refuse",
-    resize: Resize = "squeeze",
-) -> tuple[ImageStore, dict[int, str]]:
-    """Decode files as ``decode_images`` does; with ``damaged="drop"``, continue if some cannot be decoded.
-
-    Returns:
-        The store, black where a file is damaged, and the reason for each row whose file cannot be decoded.
-
-    Raises:
-        ValueError: Files cannot be decoded, and ``damaged`` is ``refuse``; or it is ``drop``, and most files of the
-            sample cannot be decoded.
-    """
     files, options = [os.fspath(file) for file in files], (image_size, channels, depth, resize)
-    ids, shape = identities(files), (len(files), channels, image_size, image_size)
+    ids = identities(files)
     recipe = hashlib.sha256(f"{_FORMAT} {options}\n".encode())
     recipe.update("\0".join(map(os.path.abspath, files)).encode(errors="surrogateescape"))
     draft = cache_folder(cache_dir) / f"images-{image_size}-{recipe.hexdigest()[:24]}.partial"
     recipe.update(ids.tobytes())
-    file = draft.with_name(f"images-{image_size}-{recipe.hexdigest()[:24]}.npy")
-    if damage(file, shape, np.uint8):
-        with locked(draft):  # another process that needs the same images waits
-            if damage(file, shape, np.uint8):
-                warn_of_damage(file, shape, np.uint8)
-                if file.exists():  # only its damaged images are decoded again
-                    os.replace(file, draft)
-                    os.replace(file.with_suffix(".rows"), draft.with_suffix(".rows"))
-                _fill(_Target(draft, *_begin(draft, ids, shape), options), files, file, damaged)
-    noted = json.loads(file.with_suffix(".damaged").read_text(encoding="utf-8"))
-    reasons = {int(row): reason for row, reason in noted.items()}
-    if reasons and damaged == "refuse":
-        raise _refusal(reasons, files, len(files))
-    return ImageStore(file), reasons
+    folder = draft.with_name(f"images-{image_size}-{recipe.hexdigest()[:24]}")
+    shape = len(files), channels, image_size, image_size
 
+    def fill(draft: Path) -> None:
+        array, rows = begin(draft, shape, np.uint8, ids)
+        waiting = np.flatnonzero(rows["sum"] == 0)
+        cached = f", {len(files) - len(waiting):,} of them are decoded already" if len(waiting) < len(files) else ""
+        note(f"decoding {len(files):,} images{cached}; they take {decimal(array.nbytes)} in {folder}")
+        failures = _decode(draft, files, waiting, options, damaged)
+        (draft / "damaged.json").write_text(json.dumps(failures), encoding="utf-8")
 
-class _Target:
-    """An unfinished store, to which images are decoded."""
-
-    def __init__(self, draft: Path, images: np.memmap, rows: np.memmap, options: tuple) -> None:
-        self.draft, self.images, self.rows, self.options = draft, images, rows, options
-
-    def __reduce__(self):
-        return _open, (self.draft, self.options)
-
-    def take(self, chunk: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
-        """Decode files into their rows; return each row with the reason if its file cannot be decoded, or ""."""
-        return [(row, self._decode(row, file)) for row, file in chunk]
-
-    def _decode(self, row: int, file: str) -> str:
-        try:
-            image = pixels.read_image(Path(file), *self.options)
-        except ConfigError:  # a package is missing, so the file is not to blame
-            raise
-        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
-            return str(error) or type(error).__name__
-        self.images[row] = image
-        self.rows["hash"][row] = perceptual_hashes(image[None])[0]
-        self.rows["sum"][row] = checksum(image)  # the last, so that a kill leaves no half image
-        return ""
-
-
-def _open(draft: Path, options: tuple) -> _Target:
-    return _Target(draft, np.load(draft, mmap_mode="r+"), np.load(draft.with_suffix(".rows"), mmap_mode="r+"), options)
-
-
-def _begin(draft: Path, ids: np.ndarray, shape: tuple[int, ...]) -> tuple[np.memmap, np.memmap]:
-    """Return the images and rows of an unfinished store, with the intact images that it has of the same files."""
-    file = draft.with_suffix(".rows")
-    try:
-        images, rows = np.load(draft, mmap_mode="r+"), np.load(file, mmap_mode="r+")
-        usable = images.shape == shape and images.dtype == np.uint8 and rows.dtype == ROW and len(rows) == len(ids)
-    except (OSError, ValueError, EOFError, SyntaxError):
-        usable = False
-    if not usable:
-        images = begin(draft, shape, np.uint8)
-        images.flush()
-        rows = np.lib.format.open_memmap(file, mode="w+", dtype=ROW, shape=ids.shape)
-    for row in np.flatnonzero(rows["sum"]):
-        if rows["id"][row] != ids[row] or rows["sum"][row] != checksum(images[row]):
-            images[row], rows["sum"][row] = 0, 0
-    rows["id"] = ids
-    return images, rows
+    build(folder, shape, np.uint8, fill, draft)
+    store = ImageStore(folder)
+    if damaged == "refuse" and (failures := store.damaged):
+        raise _refusal(failures, files, len(files))
+    return store
 
 
 def identities(files: Sequence[str]) -> np.ndarray:
@@ -187,7 +111,7 @@ def identities(files: Sequence[str]) -> np.ndarray:
         except (FileNotFoundError, NotADirectoryError):
             missing.append(file)
         except OSError:
-            missing.append(f"{file} is {not_a_file(Path(file))}")
+            missing.append(f"{file} is {not_a_file(file)}")
         else:
             text = f"{os.path.abspath(file)}\0{status.st_size}\0{status.st_mtime_ns}"
             digest = hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).digest()
@@ -200,85 +124,86 @@ def identities(files: Sequence[str]) -> np.ndarray:
     return ids
 
 
-def _fill(target: _Target, files: Sequence[str], file: Path, damaged: Damaged) -> None:
-    """Decode the images that an unfinished store lacks, and give it its final name."""
-    waiting, total = np.flatnonzero(target.rows["sum"] == 0), len(files)
-    cached = f", {total - len(waiting):,} of them are decoded already" if len(waiting) < total else ""
-    note(f"decoding {total:,} images{cached}; they take {decimal(target.images.nbytes)} in {file}")
+def _decode(draft: Path, files: Sequence[str], rows: np.ndarray, options: tuple, damaged: Damaged) -> dict[int, str]:
+    """Decode rows of an unfinished store, a sample first; return the reason for each that cannot be decoded.
+
+    Raises:
+        DataError: Files cannot be decoded, see ``decode_images``.
+    """
     failures: dict[int, str] = {}
     terminal = Console(stderr=True)
     bar = {"console": terminal, "transient": True, "disable": not terminal.is_terminal}
 
     def take(rows: np.ndarray) -> None:
-        with _decoded(target, files, rows) as doing:  # before the bar, whose thread forbids copies of this process
-            for row, reason in track(doing, "decoding", len(rows), **bar):
-                if reason:
-                    failures[row] = reason
-                if len(failures) >= MAX_FAILURES and damaged == "refuse":
-                    return
+        with _answers(draft, files, rows, options) as answers:  # before the bar, whose thread forbids copies of us
+            failures.update((row, reason) for row, reason in track(answers, "decoding", len(rows), **bar) if reason)
 
-    count = SAMPLE if len(waiting) > 4 * SAMPLE else len(waiting)
-    first = waiting[np.unique(np.linspace(0, len(waiting) - 1, count).astype(np.int64))]
-    rest, began = np.setdiff1d(waiting, first), time.perf_counter()
-    take(first)
+    count = SAMPLE if len(rows) > 4 * SAMPLE else len(rows)
+    sample = rows[np.unique(np.linspace(0, len(rows) - 1, count).astype(np.int64))]
+    rest, began = np.setdiff1d(rows, sample), time.perf_counter()
+    take(sample)
     if len(rest):
-        if failures and (damaged == "refuse" or len(failures) > len(first) / 2):
-            raise _refusal(failures, files, len(first))
-        left = timedelta(seconds=round((time.perf_counter() - began) / len(first) * len(rest)))
-        note(f"decoded a sample of {len(first)} files; the others take less than {left} on {cores()} cores")
+        if failures and (damaged == "refuse" or len(failures) > len(sample) / 2):
+            raise _refusal(failures, files, len(sample))
+        left = timedelta(seconds=round((time.perf_counter() - began) / len(sample) * len(rest)))
+        note(f"decoded a sample of {len(sample)} files; the others take less than {left} on {cores()} cores")
         take(rest)
     if failures and damaged == "refuse":
-        raise _refusal(failures, files, total)
-    with whole(file.with_suffix(".damaged")) as draft:
-        draft.write_text(json.dumps(failures), encoding="utf-8")
-    target.rows.flush()
-    rows = target.draft.with_suffix(".rows")
-    shutil.copyfile(rows, file.with_suffix(".rows"))
-    os.replace(target.draft, file)
-    rows.unlink()
+        raise _refusal(failures, files, len(files))
+    return failures
 
 
 @contextmanager
-def _decoded(target: _Target, files: Sequence[str], rows: np.ndarray) -> Iterator[Iterator[tuple[int, str]]]:
+def _answers(
+    draft: Path, files: Sequence[str], rows: np.ndarray, options: tuple
+) -> Iterator[Iterator[tuple[int, str]]]:
     """Decode rows: an iterator over each with the reason if it cannot be decoded, or ""; the end drops other rows."""
     parts = [rows[start : start + CHUNK].tolist() for start in range(0, len(rows), CHUNK)]
     chunks = [[(row, files[row]) for row in part] for part in parts]
     enough = MANY if can_be_copied() else 8 * MANY  # other processes import PyTorch first
     slow = len(rows) >= enough and is_dicom(Path(files[rows[0]]))
     processes = slow and cores() > 1 and may_have_children()
-    if processes:
-        pool = ProcessPoolExecutor(cores(), context(alike=True), _begin_process, (target,))
-    else:
-        pool = ThreadPoolExecutor(cores())
+    pool = (
+        ProcessPoolExecutor(cores(), context(alike=True), _begin_process) if processes else ThreadPoolExecutor(cores())
+    )
     try:
         with starting() if processes else nullcontext():
-            answers = pool.map(_take if processes else target.take, chunks)
+            answers = pool.map(partial(_decode_chunk, draft, options), chunks)
         yield chain.from_iterable(answers)
     finally:
         # Not as a context manager, which would decode all other files after Ctrl-C.
         pool.shutdown(cancel_futures=True)
 
 
-_target: _Target | None = None  # of a process that decodes
-
-
-def _begin_process(target: _Target) -> None:
-    global _target
-    _target = target
+def _begin_process() -> None:
     import torch
 
     torch.set_num_threads(1)  # a copy of a process has none of its threads
     end_with_parent()
 
 
-def _take(chunk: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    return _target.take(chunk)
+def _decode_chunk(draft: Path, options: tuple, chunk: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Decode files into their rows; return each row with the reason if its file cannot be decoded, or ""."""
+    images, rows = opened(draft, "r+")
+    reasons = []
+    for row, file in chunk:
+        try:
+            image = pixels.read_image(Path(file), *options)
+        except ConfigError:  # a package is missing, so the file is not to blame
+            raise
+        except Exception as error:  # damage shows as OSError, SyntaxError, ValueError, zlib.error...
+            reasons.append((row, str(error) or type(error).__name__))
+        else:
+            images[row] = image
+            rows["hash"][row] = perceptual_hashes(image[None])[0]
+            rows["sum"][row] = checksum(image)  # the last, so that a kill leaves no half image
+            reasons.append((row, ""))
+    return reasons
 
 
 def _refusal(failures: dict[int, str], files: Sequence[str], read: int) -> DataError:
     """Return the error about files that cannot be decoded; ``read`` is the number of files that were tried."""
     lines = sorted(f"{files[row]}: {reason}" for row, reason in failures.items())
-    count = f"{len(lines)}{' or more' if len(lines) >= MAX_FAILURES else ''} of {read}"
     sample = f" of a sample (of {len(files):,})" if read < len(files) else ""
     advice = "set data.damaged to drop"
     if len(lines) > read / 2:
@@ -287,7 +212,8 @@ def _refusal(failures: dict[int, str], files: Sequence[str], read: int) -> DataE
         f"The other {len(files) - read:,} were not read; `fedlit data check FOLDER --decode` lists all damaged files."
     )
     return DataError(
-        f"{count} image files{sample} cannot be decoded (damaged or not images):\n  " + "\n  ".join(lines[:5])
+        f"{len(lines)} of {read} image files{sample} cannot be decoded (damaged or not images):\n  "
+        + "\n  ".join(lines[:5])
         + f"\nReplace these files, or {advice}: decoded images are kept. Or remove them, also from the label file if "
         f"there is one. {sample and left}".rstrip()
-    )  # fmt: skip
+    )

@@ -1,21 +1,28 @@
-"""Near-duplicates in image stores: recompressed, resized, cropped, mirrored or rotated copies."""
+"""Near-duplicates in image stores: recompressed, resized, cropped, mirrored or rotated copies, and the leaks."""
 
 import hashlib
-import tempfile
+import warnings
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from itertools import product
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
-from torch.nn.functional import avg_pool2d
 
+from fedlit.core.errors import DataError
 from fedlit.core.system.files import whole
-from fedlit.data.pictures.hashes import PARTS, perceptual_hashes, shrunk, turned
-from fedlit.data.pictures.pixels import SIDE, THUMB
+from fedlit.data.patients import keys
+from fedlit.data.pictures.hashes import PARTS, shrunk, turned
+from fedlit.data.pictures.pixels import SIDE
+from fedlit.data.records import Records, listed
+
+if TYPE_CHECKING:  # imported only if images are compared, because the import takes seconds
+    from torch import Tensor
+
+Duplicates = Literal["refuse", "allow"]
+"""Rule for copies that leak: an error or a warning."""
 
 DISTANCE = 8
 """Largest number of differing bits of the hashes of a pair; if one image is inverted, of equal bits."""
@@ -43,7 +50,7 @@ class Store(Protocol):
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, indices: np.ndarray) -> torch.Tensor: ...
+    def __getitem__(self, indices: np.ndarray) -> "Tensor": ...
 
     def hashes(self) -> np.ndarray:
         """Return the perceptual hashes of each image, [N, 4] uint64."""
@@ -72,29 +79,54 @@ class Pair:
         return self.likeness >= SAME
 
 
-class Thumbs:
-    """Thumbnails in a temporary file, all black at first, and their hashes."""
+def shared(patients: np.ndarray, names: np.ndarray) -> str:
+    """Return what is wrong with equal images: they have several patients, or nothing names patients."""
+    return "are equal to others" if np.array_equal(patients, names) else "belong to more than one patient"
 
-    def __init__(self, count: int) -> None:
-        self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)
-        file = tempfile.TemporaryFile()  # noqa: SIM115  # it must live as long as the map
-        self.pictures = np.memmap(file, np.uint8, "w+", shape=(max(count, 1), 1, THUMB, THUMB))
 
-    def put(self, row: int, pixels: np.ndarray) -> None:
-        """Store a thumbnail, uint8 [1, 128, 128]."""
-        self.pictures[row] = pixels
-        self._hashes[row] = perceptual_hashes(pixels[None])[0]
+def notes_of_copies(cache: Path, duplicates: Duplicates, names: Sequence[str], read: Sequence[Records]) -> list[str]:
+    """Search a source for images of two patients, or two sources for common images; return notes about near-duplicates.
 
-    def __len__(self) -> int:
-        return len(self._hashes)
+    Args:
+        cache: The cache folder, also for the figure of the pairs.
+        duplicates: Rule for copies.
+        names: Names of one or two sources.
+        read: Their records.
 
-    def __getitem__(self, indices: np.ndarray) -> torch.Tensor:
-        """Return a copy of some thumbnails, uint8 [B, 1, 128, 128]."""
-        return torch.from_numpy(np.array(self.pictures[indices]))
-
-    def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each image, [N, 4] uint64."""
-        return self._hashes
+    Raises:
+        DataError: There are copies, and ``duplicates`` is ``refuse``.
+    """
+    one, other, apart = read[0], read[-1], None
+    stores, images = (one.store, other.store), (one.names, other.names)
+    files = [one.store.path.name, other.store.path.name]
+    what = f"are in {names[-1]!r} too"
+    leak = (
+        "the same patients would be in the training of one site and in the test of another (for example, RSNA "
+        "Pneumonia and SIIM Pneumothorax are taken from NIH ChestX-ray14)"
+    )
+    if len(names) == 1:
+        apart = (keys(one.patients),) * 2
+        files[1] = hashlib.sha256("\0".join(apart[0].tolist()).encode()).hexdigest()[:24]
+        what = shared(one.patients, one.names)
+        leak = "one person's images would be in training and test, or at two sites"
+    pairs = cached_pairs(cache, *stores, tuple(files), apart)
+    if not pairs:
+        return []
+    figure, notes = draw_pairs(pairs_file(cache, *names), pairs, stores, images), []
+    same = [f"{images[0][pair.one]} and {images[1][pair.other]}" for pair in pairs if pair.same]
+    if like := len(pairs) - len(same):
+        of = " and ".join(map(repr, names))
+        notes = [f"{like} images of {of} are near-duplicates, perhaps cropped copies: see {figure}"]
+        warnings.warn(notes[0], stacklevel=5)
+    if same:
+        message = (
+            f"{len(same)} images of {names[0]!r} {what}, the first are {listed(same, 2)}, perhaps recompressed or "
+            f"resized (see {figure}): {leak}"
+        )
+        if duplicates == "refuse":
+            raise DataError(f"{message}. Remove one of each, or set data.duplicates to allow.")
+        warnings.warn(message, stacklevel=5)
+    return notes
 
 
 def cached_pairs(
@@ -168,6 +200,9 @@ def _candidates(
 
 def _details(small: np.ndarray) -> np.ndarray:
     """Return images [N, 64, 64] minus their blurred versions as vectors, [N, 4096], of length 1 or 0."""
+    import torch
+    from torch.nn.functional import avg_pool2d
+
     pictures = torch.from_numpy(small.astype(np.float32))[:, None]
     details = (pictures - avg_pool2d(pictures, BLUR, 1, BLUR // 2, count_include_pad=False)).flatten(1).double().numpy()
     details -= details.mean(axis=1, keepdims=True)

@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,8 +25,8 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.pictures.cache import begin, build, checksum
 from fedlit.data.pictures.images import LabelledImages, model_input
-from fedlit.data.pictures.store import damage, finish, locked, warn_of_damage
 
 BATCH = 256
 PLAIN = (bool, int, float, str, tuple, type(None))
@@ -33,13 +34,13 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class LabelledFeatures(Dataset):
-    """Features float32 [N, D] of a whole store, in an ``.npy`` file, with the rows, labels and names of its images."""
+    """Features float32 [N, D] of a whole store, from the cache, with the rows, labels and names of its images."""
 
-    def __init__(self, file: Path, images: LabelledImages) -> None:
-        self.file, self.indices, self.labels, self.names = file, images.indices, images.labels, images.names
+    def __init__(self, folder: Path, images: LabelledImages) -> None:
+        self.folder, self.indices, self.labels, self.names = folder, images.indices, images.labels, images.names
         self.sites, self.patients, self.groups = images.sites, images.patients, images.groups
         self.sampler = images.sampler
-        self._features = np.load(file, mmap_mode="r")
+        self._features = np.load(folder / "array.npy", mmap_mode="r")
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -59,7 +60,7 @@ class LabelledFeatures(Dataset):
 
     def __setstate__(self, state: dict) -> None:
         vars(self).update(state)
-        self._features = np.load(self.file, mmap_mode="r")
+        self._features = np.load(self.folder / "array.npy", mmap_mode="r")
 
 
 def with_fixed_features(
@@ -74,7 +75,7 @@ def with_fixed_features(
         module: The module.
         data: The data, which is set up.
         fabric: Fabric of this process.
-        most: Files of features that stay in the cache folder, the last used ones; None keeps all.
+        most: Features of bodies that stay in the cache folder, the last used ones; None keeps all.
     """
     body = Parts.of(module).fixed_features
     augmented = any(getattr(d.train, "augment", None) is not None for d in data.clients.values())
@@ -87,7 +88,7 @@ def with_fixed_features(
             return images
         key = _key(body, images)
         if key not in stores:
-            stores[key] = images.store.path.parent / f"features-{key}.npy"
+            stores[key] = images.store.path.parent / f"features-{key}"
             if fabric.local_rank == 0:
                 _compute(body, images, stores[key], fabric)
                 if most is not None:
@@ -100,20 +101,20 @@ def with_fixed_features(
         for name, d in data.clients.items()
     }
     test_sets = {name: features(images) for name, images in data.test_sets.items()}
-    for folder in {file.parent for file in stores.values()} if most is not None else ():
-        keep_last_used(folder, max(most, len(stores)))
+    for cache in {folder.parent for folder in stores.values()} if most is not None else ():
+        keep_last_used(cache, max(most, len(stores)))
     return clients, test_sets
 
 
-def keep_last_used(folder: Path, most: int) -> None:
-    """Remove all but the last used files of features in a cache folder."""
+def keep_last_used(cache: Path, most: int) -> None:
+    """Remove all but the last used features from a cache folder."""
     used = {}
-    for file in folder.glob("features-*.npy"):
+    for folder in cache.glob("features-*"):
         with suppress(FileNotFoundError):  # another process has removed it
-            used[file] = file.stat().st_mtime_ns
-    for file in sorted(used, key=used.get, reverse=True)[most:]:
-        for each in folder.glob(f"{file.stem}.*"):
-            each.unlink(missing_ok=True)
+            used[folder] = folder.stat().st_mtime_ns
+    finished = [folder for folder in used if not folder.suffix]
+    for folder in sorted(finished, key=used.get, reverse=True)[most:]:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _key(body: nn.Module, images: LabelledImages) -> str:
@@ -139,23 +140,17 @@ def _code(body: nn.Module) -> str:
     return ADDRESS.sub("", "\n".join([*lines, *files.values()]))
 
 
-def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: FederationFabric) -> None:
+def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: FederationFabric) -> None:
     """Write the features of all N images of the store, unless they exist."""
-    # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
-    shape = (len(images.store), None)
-    if not damage(file, shape, np.float32):
-        return
-    with locked(file):
-        if not damage(file, shape, np.float32):
-            return
-        warn_of_damage(file, shape, np.float32)
+
+    def write(draft: Path) -> None:
         rows = np.arange(len(images.store))
-        body, threads = copy.deepcopy(body).eval().to(fabric.device), torch.get_num_threads()
+        frozen, threads = copy.deepcopy(body).eval().to(fabric.device), torch.get_num_threads()
 
         @torch.no_grad()
         def features(batch: np.ndarray) -> np.ndarray:
             pictures = model_input(images.store[batch], images.in_chans, images.mean, images.std)
-            return body(fabric.to_device(pictures)).float().cpu().numpy()
+            return frozen(fabric.to_device(pictures)).float().cpu().numpy()
 
         batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         # One batch per core, with one thread each, is faster than one batch on all cores, and the same on any machine.
@@ -164,6 +159,10 @@ def _compute(body: nn.Module, images: LabelledImages, file: Path, fabric: Federa
             bar = {"description": "Features of all images", "total": len(batches), "transient": True}
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
-        with file.with_suffix(".partial").open("wb") as out:
-            np.save(out, np.ascontiguousarray(np.concatenate(parts)))
-        finish(file)
+        whole = np.concatenate(parts)
+        array, known = begin(draft, whole.shape, np.float32)
+        array[:] = whole
+        known["sum"] = [checksum(row) for row in whole]
+
+    # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
+    build(folder, (len(images.store), None), np.float32, write)

@@ -1,6 +1,6 @@
 """The data set that takes batches from decoded images.
 
-Images are decoded and resized once per machine (``decoding``) and kept as uint8 in one file of a cache folder
+Images are decoded and resized once per machine (``decoding``) and kept as uint8 in one array of the cache
 (``store``). Every epoch, client and worker process then reads the same pages of memory.
 """
 
@@ -15,13 +15,14 @@ from torchvision.transforms import v2
 
 from fedlit.core.errors import DataError
 from fedlit.core.system.devices import constant, to_device
+from fedlit.data.pictures.cache import cache_folder
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
-from fedlit.data.pictures.store import ImageStore, cache_folder, make_cache_folder
+from fedlit.data.pictures.store import ImageStore
 from fedlit.data.sampler import Sampler
 
 __all__ = [
-    "ImageStore", "LabelledImages", "cache_folder", "decode_images", "make_cache_folder", "model_input", "read_image",
+    "ImageStore", "LabelledImages", "cache_folder", "decode_images", "model_input", "read_image",
 ]  # fmt: skip
 
 

@@ -26,10 +26,9 @@ from fedlit.data.labels import (
     similar_names,
 )
 from fedlit.data.partition import ByPatient, Partition
-from fedlit.data.pictures.copies import Duplicates
-from fedlit.data.pictures.decoding import Damaged, decode
-from fedlit.data.pictures.opening import open_picture
-from fedlit.data.pictures.pixels import DEPTH, Resize
+from fedlit.data.pictures.decoding import Damaged, decode_images
+from fedlit.data.pictures.duplicates import Duplicates
+from fedlit.data.pictures.pixels import DEPTH, Resize, open_picture
 from fedlit.data.pictures.store import ImageStore, PartOfStore
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.spelling import located
@@ -245,7 +244,8 @@ class ChestXrays(FederatedDataModule):
     def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
         """Return the reading with only the images that can be decoded, and the decoded images."""
         options = {"cache_dir": self.cache_dir, "depth": self.depth, "damaged": self.damaged, "resize": self.resize}
-        store, damaged = decode(reading.files, self.image_size, self.channels, **options)
+        store = decode_images(reading.files, self.image_size, self.channels, **options)
+        damaged = store.damaged
         self.warn_of_dark(store, reading.files)
         blank = np.setdiff1d(np.flatnonzero(store.hashes()[:, 0] == 0), list(damaged))
         if len(blank):

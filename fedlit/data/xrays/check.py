@@ -9,7 +9,6 @@ from copy import copy
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -20,18 +19,17 @@ from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
 from fedlit.data.own.class_folders import ClassFolders
 from fedlit.data.patients import keys, united
-from fedlit.data.pictures.copies import shared
+from fedlit.data.pictures.duplicates import shared
 from fedlit.data.pictures.pixels import SIDE, read_image
+from fedlit.data.pictures.store import Thumbs
 from fedlit.data.records import SPLITS, check_records, contents, listed
 from fedlit.data.splits import shared_patients
+from fedlit.data.xrays import duplicates
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Problem
 from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.pictures import Picture, inspect_image
 from fedlit.data.xrays.reading import Reading
-
-if TYPE_CHECKING:
-    from fedlit.data.pictures.duplicates import Thumbs
 
 DEEP = 16
 """Number of images with more than 8 bits that are searched for the brightest pixel."""
@@ -92,8 +90,6 @@ def check_folder(reader: ChestXrays, decode: bool = False, drawn: Path | None = 
         reading.patients, united_patients = united(reading.patients)
         result.remarks += [united_patients] if united_patients else []
     if decode:
-        from fedlit.data.pictures.duplicates import Thumbs  # with PyTorch, which takes seconds
-
         result.thumbs = Thumbs(len(reading.files))
     result.pictures = _inspect(reading, result.thumbs)
     result.problems += _problems(result)
@@ -102,8 +98,6 @@ def check_folder(reader: ChestXrays, decode: bool = False, drawn: Path | None = 
     result.remarks += _remarks(result)
     _as_fit_would(result)
     if decode:
-        from fedlit.data.xrays import duplicates
-
         duplicates.within(result, drawn)
     return result
 
@@ -128,13 +122,11 @@ def compare_folders(checks: Sequence[Check], drawn: Path | None = None) -> list[
         if places := [f"{one.reading.files[row]} is {other.reading.files[twin]}" for row, twin in same]:
             problems.append(Problem(f"{len(places)} images are equal in {where}: {LEAK}", places))
         if one.thumbs is not None and other.thumbs is not None:
-            from fedlit.data.xrays import duplicates
-
             problems += duplicates.between(one, other, drawn)
     return problems
 
 
-def _inspect(reading: Reading, thumbs: "Thumbs | None") -> list[Picture | None]:
+def _inspect(reading: Reading, thumbs: Thumbs | None) -> list[Picture | None]:
     names, here = reading.files, np.flatnonzero(reading.there).tolist()
     pictures: list[Picture | None] = [None] * len(names)
     doing, terminal = f"{'Opening' if thumbs is None else 'Decoding'} {len(here):,} images", Console(stderr=True)

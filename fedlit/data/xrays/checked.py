@@ -3,18 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from fedlit.data.labels import UNCERTAIN, harmonised_names
+from fedlit.data.pictures.store import Thumbs
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.pictures import Picture
 from fedlit.data.xrays.reading import Reading
-
-if TYPE_CHECKING:
-    from fedlit.data.pictures.duplicates import Thumbs
 
 SHOWN = 5
 """Number of places that are listed for each problem; the others are counted."""
@@ -54,7 +51,7 @@ class Check:
     decoded: bool = False
     reading: Reading | None = None
     pictures: list[Picture | None] = field(default_factory=list)
-    thumbs: "Thumbs | None" = None
+    thumbs: Thumbs | None = None
     problems: list[Problem] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     images: pd.DataFrame | None = None

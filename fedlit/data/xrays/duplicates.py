@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlit.data.patients import keys
-from fedlit.data.pictures.copies import shared
-from fedlit.data.pictures.duplicates import Pair, draw_pairs, near_pairs
+from fedlit.data.pictures.duplicates import Pair, draw_pairs, near_pairs, shared
 from fedlit.data.pictures.store import PartOfStore
 from fedlit.data.xrays.checked import LEAK, Check, Problem
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from fedlit.core.errors import ConfigError
 from fedlit.data.pictures.dicom import is_dicom, open_dicom, refuse_other
-from fedlit.data.pictures.opening import not_a_file, open_picture
-from fedlit.data.pictures.pixels import THUMB, read_image
+from fedlit.data.pictures.pixels import THUMB, not_a_file, open_picture, read_image
 
 IMAGES = (".png", ".jpg", ".jpeg")
 """Suffixes that identify the format, so that a file need not be opened twice."""

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused
+from two_scanners import TwoScanners
 
 from fedlit.core.errors import DataError
 from fedlit.data.phantom import FINDINGS, PREVALENCE, Hospital, PhantomCXR, default_hospitals, render, sample_cohort
 from fedlit.data.phantom.drawing import draw_images
-from fedlit.data.phantom.fainter import Fainter
 
 CLEAN = Hospital("clean", images=24, noise=0.0, blur=0.0)
 SIZE = 64
@@ -314,14 +314,13 @@ def test_cache_is_keyed_by_what_changes_pixels(tmp_path):
     assert len({str(other.path) for other in [first, *others]}) == 6
 
 
-class TestFainter:
+class TestTwoScanners:
     """A scanner that shows a finding with less contrast."""
 
     ARGUMENTS = {"hospitals": 2, "images": 120, "image_size": 32}
 
-    def made(self, tmp_path, **fainter):
-        data = PhantomCXR(**self.ARGUMENTS, cache_dir=str(tmp_path), fainter=Fainter(**fainter) if fainter else None)
-        return data.records()
+    def made(self, tmp_path, **planted):
+        return (TwoScanners if planted else PhantomCXR)(**planted, **self.ARGUMENTS, cache_dir=str(tmp_path)).records()
 
     def test_only_images_of_scanner_b_with_the_finding_change(self, tmp_path):
         plain, planted = self.made(tmp_path), self.made(tmp_path, finding="Mass", contrast=0.2, share=0.4)
@@ -351,20 +350,8 @@ class TestFainter:
         full = draw_images(present.anatomy, present.severity, size)
         assert (present.severity[:, column] > 0).all()
         for contrast in (0, 0.25, 0.5):
-            faded = full.copy()
-            at_b = np.arange(len(full)) % 2 == 0
-            Fainter("Mass", contrast).fade(faded, present, at_b)
+            data = TwoScanners("Mass", contrast, hospitals=[CLEAN], image_size=size)
+            at_b, faded = data.scanners(CLEAN, present) == "B", data.draw(CLEAN, present, slice(None))
+            assert 0 < at_b.sum() < len(at_b)
             np.testing.assert_array_equal(faded[~at_b], full[~at_b])
             np.testing.assert_allclose((faded - without)[at_b], contrast * (full - without)[at_b], atol=1e-6)
-
-    @pytest.mark.parametrize(
-        ("wrong", "mistake"),
-        [
-            ({"finding": "Nodle"}, (DataError, "data.fainter.finding", "'Nodle'")),
-            ({"finding": "Mass", "contrast": 1.5}, (DataError, "Fainter.contrast", "1.5")),
-            ({"finding": "Mass", "share": 1}, (DataError, "Fainter.share", "found 1")),
-        ],
-    )
-    def test_values_that_cannot_be(self, wrong, mistake):
-        with refused(*mistake):
-            Fainter(**wrong)

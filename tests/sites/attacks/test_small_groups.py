@@ -20,8 +20,8 @@ from fedlit.sites.settings import read_settings
 
 def at_two_scanners(share: float, images: int = 300) -> dict:
     """The hospital of the attacks, with a share of its patients at scanner B."""
-    changes = {"fainter": {"finding": "Mass", "share": share}, "images": images}
-    return HOSPITAL | {"init_args": HOSPITAL["init_args"] | changes}
+    arguments = HOSPITAL["init_args"] | {"share": share, "images": images}
+    return {"class_path": "two_scanners.TwoScanners", "init_args": arguments}
 
 
 class AttackerHere(Attacker):
