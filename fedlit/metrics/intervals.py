@@ -7,7 +7,6 @@ images, only bootstrap intervals are wide enough.
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import pandas as pd
@@ -15,13 +14,10 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
-from fedlit.core.ranges import Within
 from fedlit.metrics.auroc import label_codes
+from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.thresholds import Counts, Ranking
 
-LEVEL = 0.95
-DRAWS = 2000
-Draws = Annotated[int, Within("[100, inf)", f"; the default is {DRAWS}")]
 MIN_PATIENTS = 10
 """Smallest number of patients with positive images, and with negative ones, for an interval and a test.
 

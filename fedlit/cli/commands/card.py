@@ -10,7 +10,7 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.core.ranges import Fraction
 from fedlit.core.system.files import whole
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
+from fedlit.metrics.levels import DRAWS, LEVEL, Draws
 
 
 def parser(argv: Sequence[str]) -> Parser:

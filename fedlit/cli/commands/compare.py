@@ -14,9 +14,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.ranges import Fraction
 from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
+from fedlit.metrics.levels import DRAWS, LEVEL, Draws
 from fedlit.tracking.addresses import store_address
-from fedlit.tracking.run import flatten
 
 EPILOG = """Runs that differ only in their seed count as one method. The methods are compared on the images, labels and
 classes that all runs share, from the predictions that `fedlit fit` and `fedlit test` write; the report names what is
@@ -76,6 +75,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.reports.compare.report import write_latex, write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
+    from fedlit.tracking.run import flatten
 
     console = Console(highlight=False, markup=False)
     tags = {key: str(value) for key, value in flatten(args.tags).items()} if args.tags else {}

@@ -11,7 +11,7 @@ from fedlit.cli.commands import COMMANDS
 from fedlit.core.ranges import Fraction
 from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser
-from fedlit.metrics.intervals import DRAWS, LEVEL, Draws
+from fedlit.metrics.levels import DRAWS, LEVEL, Draws
 from fedlit.tracking.addresses import store_address
 
 EPILOG = """The runs are of one method and differ only in their seed: their values are averaged. Runs with their own

@@ -8,7 +8,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.metrics.auroc import slug
-from fedlit.metrics.intervals import DRAWS, LEVEL
+from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.external import completed

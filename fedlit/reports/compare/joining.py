@@ -15,7 +15,8 @@ import torch
 from scipy import stats
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.intervals import DRAWS, LEVEL, Interval
+from fedlit.metrics.intervals import Interval
+from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import COLUMNS, Predictions
 from fedlit.reports.compare.alignment import image_ids

@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from fedlit.metrics.intervals import LEVEL, patient_codes, resampled
+from fedlit.metrics.intervals import patient_codes, resampled
+from fedlit.metrics.levels import LEVEL
 from fedlit.reports.compare.curves import Band, spread
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure

@@ -20,7 +20,8 @@ import numpy as np
 import pandas as pd
 
 from fedlit.metrics import intervals
-from fedlit.metrics.intervals import DRAWS, LEVEL, Bootstrap, Interval
+from fedlit.metrics.intervals import Bootstrap, Interval
+from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import Shared, share_by_draw

@@ -19,7 +19,8 @@ from scipy.special import expit
 from fedlit.core.errors import ConfigError
 from fedlit.metrics import measures
 from fedlit.metrics.calibration import Reliability, bin_edges
-from fedlit.metrics.intervals import DRAWS, FEWEST, LEVEL, patient_codes, resampled
+from fedlit.metrics.intervals import FEWEST, patient_codes, resampled
+from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.performance import Performance, Stated

@@ -8,6 +8,7 @@ from typing import Any
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import fits
+from fedlit.reports.table import Table
 
 PUBLISHED = "published.json"
 """Name of the file in the folder of a paper."""
@@ -73,5 +74,4 @@ def _parsed(document: dict[str, Any]) -> Paper:
 
 def grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table in Markdown."""
-    lines = [f"| {' | '.join(cells)} |" for cells in (columns, *rows)]
-    return [lines[0], "|---" * len(columns) + "|", *lines[1:]]
+    return Table("", tuple(columns), (), rows).markdown()
