@@ -226,7 +226,7 @@ class Envelope:
             vectors = {name: array.reshape(-1) for name, array in arrays.items()}
             shapes = {name: shape for name, shape in head.shapes.items() if name in arrays}
             said = f"the site's own privacy filter {', '.join(filters)} {did}"
-            return cls(head.verb, head.content, vectors, shapes, _hash(vectors), head.ledger, said)
+            return cls(head.verb, head.content, vectors, shapes, _hash(vectors), head.ledger, filtered=said)
         if form != head.listed:
             raise InvalidMessageError("the arrays of a message are not those that its header names")
         if head.sha256 != _hash(arrays):
