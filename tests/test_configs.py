@@ -22,6 +22,7 @@ import small_vision
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
+from reproduced import evaluated
 
 from fedlit.cli.main import main, parse
 from fedlit.experiment.options import experiment_parser
@@ -261,6 +262,16 @@ def test_every_sweep_is_a_list_of_runs(
                                            for name in sweep.baselines)  # fmt: skip
     assert len(runs) == len(places) * cases
     assert {run.standing() for run in runs} == {"new"}
+
+
+@pytest.mark.parametrize("name", ["fdam-table-4", "scgdam-table-1", "scgdam-cifar10", "fdam-growing-windows"])
+def test_all_windows_of_a_sweep_are_evaluated_equally_often(name: str):
+    """A window that ends later than a multiple is evaluated there."""
+    sweep = load_sweep(CONFIGS / f"sweeps/{name}.yaml")
+    (key, values) = next((key, values) for key, values in sweep.grid.items() if "window" in key)
+    of_each = [evaluated(Path(sweep.config[0]), {**sweep.set, key: value}) for value in values]
+    assert len({len(each) for each in of_each}) == 1
+    assert all(max(at) - min(at) < 128 for at in zip(*of_each, strict=True))
 
 
 @pytest.mark.parametrize("file", TUNINGS, ids=lambda file: str(file.relative_to(CONFIGS)))

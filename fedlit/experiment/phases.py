@@ -60,7 +60,7 @@ class Phase(RoundSettings):
     keep: Literal["body", "all"] = "body"
     optimizer_state: Literal["reset", "keep"] = "keep"
     participation: float | Participation | None = None
-    eval_every: int | None = None
+    eval_every: int | str | None = None
     checkpoint_every: int | str | None = None
 
     def __post_init__(self) -> None:

@@ -170,7 +170,7 @@ class BestModel(Callback):
             state.best = Best(value, state.done)
         elif margin := federation.patience_margin:
             near = state.best.is_near(value, state.monitor.mode, margin)
-            state.best = replace(state.best, near=state.best.near + near * federation.eval_every)
+            state.best = replace(state.best, near=state.best.near + near * federation.unevaluated_before(state.done))
 
 
 class SaveCheckpoints(Callback):

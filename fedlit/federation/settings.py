@@ -1,9 +1,10 @@
 """Settings of a federation's rounds, for every run and every phase."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from itertools import pairwise
 from typing import Literal
 
 from typing_extensions import TypedDict
@@ -41,7 +42,9 @@ class RoundSettings:
         gradient_clip: Largest norm of a local gradient. By default gradients are not clipped.
         gradient_clamp: Largest absolute value of each element of a local gradient, except for an objective's own
             variables. Corrections such as control variates are added afterwards. By default gradients are not clamped.
-        eval_every: Number of rounds between evaluations. The last round is always evaluated.
+        eval_every: Rounds between evaluations, or local steps such as ``512 steps``, with which runs of different
+            windows are evaluated equally often: after the first round that reaches each multiple. The last round is
+            always evaluated.
         monitor: Metric that selects the best model. By default (``auto``) ``val/auroc_macro``, or ``val/loss`` if the
             model gives no scores; if it logs no loss either, the last model counts as the best.
         monitor_mode: Whether the metric should be high (``max``) or low (``min``). By default (``auto``) a loss should
@@ -63,7 +66,7 @@ class RoundSettings:
     lr_factors: dict[str, Positive] | None = None
     gradient_clip: PositiveOrInf | None = None
     gradient_clamp: PositiveOrInf | None = None
-    eval_every: Count = 1
+    eval_every: Count | str = 1
     monitor: str = "auto"
     monitor_mode: Literal["auto", "max", "min"] = "auto"
     patience: int | None = None
@@ -123,9 +126,11 @@ class Settings(RoundSettings):
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
         plan = self.participation
         self.cohorts = plan if isinstance(plan, Participation) else Share(plan)
-        if self.patience is not None and self.patience < self.eval_every:
+        self.evaluated = _evaluated(self.eval_every, self.schedule, self.rounds)
+        longest = max(done - before for before, done in pairwise((0, *self.evaluated)))
+        if self.patience is not None and self.patience < longest:
             raise ConfigError(
-                f"federation.patience: expected at least one evaluation, {self.eval_every} rounds, found "
+                f"federation.patience: expected at least one evaluation, {longest} rounds, found "
                 f"{self.patience}; raise it, or lower federation.eval_every"
             )
         if self.patience_margin is not None and self.patience is None:
@@ -161,7 +166,11 @@ class Settings(RoundSettings):
 
     def evaluates_after(self, done: int) -> bool:
         """Check if the model is evaluated after ``done`` completed rounds."""
-        return done % self.eval_every == 0 or done == self.rounds
+        return done in self.evaluated or done == self.rounds
+
+    def unevaluated_before(self, done: int) -> int:
+        """Return the number of rounds since the evaluation before that of a round, which counts too."""
+        return done - max((each for each in self.evaluated if each < done), default=0)
 
     def one_step(self) -> None:
         """Reduce the federation to one round of one step, for a trial run."""
@@ -173,6 +182,28 @@ OF_YAML = ("clients", "quorum", "deadline", "on_site_error")
 
 Options = TypedDict("Options", {s.name: s.type for s in fields(Settings) if s.name not in OF_YAML}, total=False)
 """Type of the settings as keyword arguments of a function."""
+
+
+def _evaluated(every: int | str, schedule: Schedule, rounds: int) -> Collection[int]:
+    """Return the numbers of rounds after which the model is evaluated, in order; the last may be missing."""
+    if isinstance(every, int):
+        return range(every, max(rounds, every) + 1, every)
+    number = every.removesuffix(" steps")
+    if number == every or not number.isdecimal() or int(number) == 0:
+        raise ConfigError(
+            f"federation.eval_every: expected rounds such as 5, or local steps such as '512 steps', found {every!r}"
+        )
+    steps, evaluated = 0, []
+    for index in range(rounds):
+        plan = schedule.plan(index)
+        if plan.unit != "steps":
+            raise ConfigError(
+                f"federation.eval_every: expected rounds, as the schedule counts {plan.unit}, found {every!r}; write "
+                "a number of rounds, or choose a schedule of steps"
+            )
+        before, steps = steps // int(number), steps + plan.window
+        evaluated += [index + 1] if steps // int(number) > before else []
+    return evaluated or [rounds]
 
 
 def _better(metric: str, mode: str) -> str:

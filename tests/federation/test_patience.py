@@ -8,9 +8,11 @@ from runs import Place, assert_same_tensors
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, CorruptCheckpointError, Manifest
+from fedlit.core.errors import ConfigError
 from fedlit.federation.callbacks import BestModel
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
+from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 
 # The validation loss of the toys falls at first and rises when this rate makes them overfit: round 2 is best.
 OPTIONS = (
@@ -104,6 +106,43 @@ def test_rounds_that_are_nearly_as_good_do_not_count_with_a_margin():
 def test_rounds_without_evaluation_go_with_the_one_after_them():
     federation = Federation(rounds=20, patience=6, patience_margin=0.01, eval_every=2)
     assert [federation.over(done, Best(0.5, 4, near=2)) for done in (10, 12)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("windows", "every", "rounds"),
+    [
+        ([1] * 8, "4 steps", [4, 8]),
+        ([2] * 4, "4 steps", [2, 4]),
+        ([8] * 3, "4 steps", [1, 2, 3]),  # several multiples in a round are one evaluation
+        ([3] * 4, "4 steps", [2, 3, 4]),  # after 6, 9 and 12 steps
+        ([1, 1, 4, 4, 4], "5 steps", [3, 4, 5]),
+        ([1] * 3, "4 steps", [3]),  # the last round, whatever it is
+        ([1] * 5, 2, [2, 4, 5]),
+    ],
+)
+def test_evaluations_count_rounds_or_local_steps(windows, every, rounds):
+    schedule = StageSchedule([Stage(1, window, "steps") for window in windows])
+    federation = Federation(schedule=schedule, eval_every=every)
+    assert [done for done in range(1, len(windows) + 1) if federation.evaluates_after(done)] == rounds
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, "0 steps", "steps", "-4 steps", "4steps", "4 epochs", "4", "", None])
+def test_what_is_neither_rounds_nor_local_steps_is_refused(every):
+    with refused(ConfigError, "eval_every"):
+        Federation(schedule=ConstantSchedule(1, "steps"), eval_every=every)
+
+
+def test_local_steps_between_evaluations_need_a_schedule_of_steps():
+    with refused(ConfigError, "federation.eval_every", "epochs", "'4 steps'"):
+        Federation(eval_every="4 steps")
+
+
+def test_patience_counts_the_rounds_between_evaluations_in_steps():
+    schedule = ConstantSchedule(2, "steps")
+    with refused(ConfigError, "federation.patience", "4 rounds", "found 3"):
+        Federation(rounds=20, schedule=schedule, patience=3, eval_every="8 steps")
+    federation = Federation(rounds=19, schedule=schedule, patience=6, patience_margin=0.01, eval_every="6 steps")
+    assert [federation.unevaluated_before(done) for done in (3, 6, 19)] == [3, 3, 1]
 
 
 def test_a_resumed_run_knows_how_many_rounds_were_near(tmp_path):

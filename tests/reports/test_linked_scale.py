@@ -64,18 +64,6 @@ def test_tables_4_and_5_have_one_model_per_class_from_one_body_that_is_not_upsam
     assert len({part.experiment for part in parts} | {part.grid for part in parts}) == 10
 
 
-@pytest.mark.parametrize("scale", ["paper", "linked"])
-@pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
-def test_every_window_of_tables_4_and_5_is_looked_at_as_often(name, scale):
-    reproduced = Reproduction(name, scale=scale)
-    looks = {
-        case.keys["federation.schedule.init_args.window"] * case.keys["federation.eval_every"]
-        for part in reproduced.parts()
-        for case in part.cases.values()
-    }
-    assert looks == {512}
-
-
 @pytest.mark.slow
 def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(tmp_path, no_pretrained):
     """Heads of partial loss are warmed up on negatives where labels are missing."""

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import derived, printed
+from reproduced import derived, evaluated, printed
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
@@ -78,10 +78,9 @@ def small_figure(tmp_path: Path) -> str:
     small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
     part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}, "leave_out": []}}}
     part["body"] = {"settings": small | {"federation.rounds": 1}}
-    window = {2: {"federation.schedule.init_args.window": 2, "federation.eval_every": 1}}
     parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": part}
-    settings = {"federation.schedule.init_args.iterations": 4}
-    laptop = {"settings": settings, "values": {"window": window}, "parts": parts}
+    settings = {"federation.schedule.init_args.iterations": 4, "federation.eval_every": 1}
+    laptop = {"settings": settings, "parts": parts}
     return derived(tmp_path, "fdam-fig1", scales={"laptop": laptop})
 
 
@@ -198,6 +197,17 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
             assert len(cells) == len(set(cells)), (name, scale)
             seen.add(name)
     assert {"fdam-fig1", "surgical-sites", "localscgdam-table1"} <= seen
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fdam", "localscgdam"))])
+def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(name):
+    for scale in read_document(find(name)).scales:
+        made = Reproduction(name, scale=scale)
+        for part in (*made.chosen.parts.values(), *made.parts()):
+            config = made.document.file(part.config)
+            looks = {tuple(evaluated(config, part.settings | case.keys)) for case in part.cases.values()}
+            assert len(looks) == 1, (scale, part.experiment, looks)
+            assert len(looks.pop()) >= 2
 
 
 def test_the_test_set_does_not_choose_rates():

@@ -8,6 +8,8 @@ import pandas as pd
 import yaml
 from rich.console import Console
 
+from fedlit import schedules
+from fedlit.federation.settings import Settings
 from fedlit.reports.reproductions.document import SweepPart, find
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
@@ -43,6 +45,20 @@ def table_of_runs(
         for name, case in part.cases.items()
         for seed in part.seeds or seeds
     )
+
+
+def evaluated(config: Path, keys: Mapping[str, object]) -> list[int]:
+    """The iterations after which a run on PracticeSchedule or TheorySchedule is evaluated, the last left out."""
+    federation = yaml.safe_load(config.read_text())["federation"]
+    keys = {key.replace(".init_args", ""): value for key, value in keys.items()}
+    written = keys.get("federation.schedule", federation.get("schedule"))
+    of_keys = {k.removeprefix("federation.schedule."): v for k, v in keys.items() if "federation.schedule." in k}
+    schedule = getattr(schedules, written["class_path"])(**written["init_args"] | of_keys)
+    settings = Settings(
+        schedule=schedule, eval_every=keys.get("federation.eval_every", federation.get("eval_every", 1))
+    )
+    windows = [schedule.plan(index).window for index in range(settings.rounds)]
+    return [sum(windows[:done]) for done in settings.evaluated if done < settings.rounds]
 
 
 def derived(folder: Path, base: str, **keys: object) -> str:

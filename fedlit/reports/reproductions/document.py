@@ -75,8 +75,6 @@ class Axis:
     key: str  # Key of the setting in the configuration.
     values: list[float]  # Values that are tried.
     only: list[Any] | None = None  # Values of the label that have the setting; by default all.
-    # Further keys that a value brings, such as the number of rounds between evaluations.
-    beside: dict[float, dict[str, Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ def _keys(settings: Settings, value: Any, rates: Rates) -> dict[str, Any]:
         else:
             axis = rates.others[name]
             whole = float(number).is_integer() and all(isinstance(each, int) for each in axis.values)
-            keys |= {axis.key: int(number) if whole else number} | axis.beside.get(number, {})
+            keys[axis.key] = int(number) if whole else number
     return keys
 
 
