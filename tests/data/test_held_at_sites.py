@@ -1,9 +1,8 @@
 """HeldAtSites, the data of the lead of a federation over sites."""
 
-import pytest
 from refusals import refused
 
-from fedlit.core.errors import ConfigError, DataError
+from fedlit.core.errors import ConfigError
 from fedlit.data import HeldAtSites
 
 
@@ -14,9 +13,3 @@ def test_it_has_classes_and_no_images():
     data.prepare_data()
     with refused(ConfigError, "data"):
         data.setup("fit")
-
-
-@pytest.mark.parametrize("classes", [[], ["Edema", "Edema"]])
-def test_classes_are_different_and_at_least_one(classes):
-    with refused(DataError, "expected one or more different classes, found"):
-        HeldAtSites(classes)

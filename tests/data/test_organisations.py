@@ -235,11 +235,6 @@ def test_an_external_test_set_may_be_several_data_sets(roots):
         ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": outside()}))
 
 
-def test_no_organisation_is_refused():
-    with refused(DataError, "data.sources"):
-        Organisations({})
-
-
 # Stores
 
 

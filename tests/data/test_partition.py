@@ -1,7 +1,6 @@
 """Partitions and the patient split, as properties over random sources."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -178,19 +177,6 @@ def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
     records = divided(random_records(data_seed, patients=200), seed)
     owners = Dirichlet(4, alpha=0.3, min_images=25).assign(records, seed)
     assert np.unique(owners[records.splits == "train"], return_counts=True)[1].min() >= 25
-
-
-@pytest.mark.parametrize("kind", [ByPatient, IID, partial(Dirichlet, alpha=1.0), ByCategory, WithinOrganisations])
-def test_no_clients_is_refused(kind):
-    with refused(DataError, "clients: expected at least 1, found 0"):
-        kind(0)
-
-
-def test_arguments_are_checked():
-    with refused(DataError, "found 0"):
-        Dirichlet(3, alpha=0)
-    with refused(DataError, "found 0"):
-        ByColumn("Age", bins=0)
 
 
 # Organisations

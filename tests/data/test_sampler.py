@@ -128,12 +128,6 @@ def test_a_client_balances_the_classes_that_it_labels(tmp_path, monkeypatch):
             assert (client.train.labels[rows, column] == 1).sum() == 6
 
 
-@pytest.mark.parametrize("options", [{}, {"positives": 0.2, "balance": "classes"}, {"balance": "sites"}])
-def test_one_rule_is_named(options):
-    with refused(DataError, "ampler", "balance"):
-        Sampler(**options)
-
-
 def test_data_have_it_as_a_setting_in_training_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     options = {"images": 80, "image_size": 32, "augment": False, "sampler": Sampler(0.5)}
@@ -144,5 +138,3 @@ def test_data_have_it_as_a_setting_in_training_alone(tmp_path, monkeypatch):
         assert client.val is None or client.val.sampler is None
     with refused(DataError, "found 2"):
         PhantomCXR(classes=["Edema", "Effusion"], **options).setup()
-    with refused(DataError, "found 1"):
-        Sampler(1.0)

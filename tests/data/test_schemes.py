@@ -113,16 +113,6 @@ def test_all_other_classes_are_unique_by_default_or_when_so_many_are_asked_for()
         assert both.classes_of(clients, classes, 3) == one.classes_of(clients, classes, 3)
 
 
-def test_classes_that_are_neither_shared_nor_unique_need_three_clients_and_numbers_fit():
-    with refused(DataError, "HideClasses(shared=1, unique=1): 1 of 3"):
-        HideClasses(1, 1).classes_of(["a", "b"], NAMES, 0)
-    with refused(DataError, "HideClasses(shared=2, unique=2", "most 3"):
-        HideClasses(2, 2).classes_of(["a", "b"], NAMES, 0)
-    for numbers, name in (((2, -1), "unique"), ((-1,), "shared")):
-        with refused(DataError, name, "found -1"):
-            HideClasses(*numbers)
-
-
 def test_classes_are_too_few_for_the_clients(tmp_path):
     with refused(DataError, "3 classes", "for 4", "client-0"):
         ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
@@ -217,20 +207,6 @@ def test_pooled_data_is_one_client_with_the_images_and_labels_that_all_had(tmp_p
 
 
 # Refusals
-
-
-@pytest.mark.parametrize(
-    ("own", "mistake"),
-    [
-        ({"Nord": ["Mass"]}, (DataError, "'Nord'", "'North', 'South', 'West'")),
-        ({"North": ["mass"]}, (DataError, "client 'North'", "'mass'")),
-        ({"North": ["Mass", "Mass"]}, (DataError, "client 'North'", "['Mass', 'Mass']")),
-        ({"North": []}, (DataError, "client 'North'")),
-    ],
-)
-def test_declared_classes_are_checked(tmp_path, own, mistake):
-    with refused(*mistake):
-        ready(data_with(tmp_path, DeclaredClasses(own)))
 
 
 def test_a_class_without_any_label_at_a_client_is_refused(tmp_path):

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_records import FRACTIONS, random_records, seeds, values_per
-from refusals import refused
 
-from fedlit.core.errors import DataError
 from fedlit.data.records import Records
 from fedlit.data.splits import split_by_patient
 
@@ -59,21 +57,3 @@ def test_official_splits_are_kept_as_they_are():
     records = random_records(0, patients=50)
     given_splits = np.where(np.char.endswith(records.patients, "3"), "test", "train")
     np.testing.assert_array_equal(split_by_patient(replace(records, splits=given_splits), FRACTIONS, 0), given_splits)
-
-
-def test_a_patient_in_train_and_test_is_refused():
-    records = random_records(0, patients=50)
-    splits = official(records)
-    p4 = np.flatnonzero(records.patients == "p4")
-    splits[p4[0]] = "test"
-    assert len(p4) > 1
-    with refused(DataError, "'p4' in test (1 images)", f"train_val ({len(p4) - 1} images)"):
-        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
-
-
-def test_an_unknown_official_split_is_refused():
-    records = random_records(0, patients=50)
-    splits = official(records).astype("<U9")
-    splits[2] = "validate"
-    with refused(DataError, "'000002.png'", "'validate'"):
-        split_by_patient(replace(records, splits=splits), FRACTIONS, 0)
