@@ -1,6 +1,8 @@
 """Explanations of mistakes on the command line or in a YAML file: the key, its place, the reason and similar names.
 
-The reason is jsonargparse's own text. A release with other texts changes only the reason, not the place or the names.
+The reason is jsonargparse's own text, from which key and value are read: its errors do not have them as attributes, an
+option's value is checked by its action and not by a method of the parser, and the error of a union has only that of its
+first type as a cause. A release with other texts fails in ``tests/cli/test_cli_mistakes.py``.
 """
 
 import difflib

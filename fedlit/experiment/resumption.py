@@ -151,6 +151,7 @@ def resumption(experiment: Experiment, open_things: ExitStack) -> Resumption:
         say(f"no run{called} in {folder} {'with a checkpoint' if runs else 'yet'}: starting a new one")
     if directory is None:
         check_writable(experiment.run_dir, experiment.experiment)
+    experiment.tracker.check(experiment.experiment, directory)
     return Resumption(directory, path, held=named is not None)
 
 

@@ -18,7 +18,7 @@ from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.predictions.table import SCORE
 from fedlit.tracking.addresses import absent, absolute, without_credentials
 from fedlit.tracking.mlflow import prepare
-from fedlit.tracking.store import cause, first_line, import_mlflow, refusal
+from fedlit.tracking.store import cause, first_line, import_mlflow, is_refused
 
 IMAGES = (".png", ".jpg", ".jpeg", *SUFFIXES)
 IN_MLFLOW = ("runs:/", "models:/")
@@ -131,7 +131,7 @@ def _asking(model: str, uri: str) -> Iterator[None]:
         yield
     except Exception as error:
         shown = without_credentials(uri)
-        if refusal(error):
+        if is_refused(error):
             raise ConfigError(
                 f"--model {model}: MLflow at {shown} has no such model ({first_line(error, uri)}). `fedlit fit` logs "
                 "one if the federation has a single model that scores image files"

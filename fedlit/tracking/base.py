@@ -220,6 +220,13 @@ class Tracker:
         """Return the tracker of a phase, which is a run of its own; by default it logs nothing."""
         return Tracker()
 
+    def check(self, experiment: str, directory: Path | None) -> None:
+        """Called before data and models are made, with the directory of a resumed run.
+
+        Raises:
+            ConfigError: No run of the experiment can be logged.
+        """
+
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Called once before the first round; metrics of a resumed run are already truncated to its checkpoint."""
 

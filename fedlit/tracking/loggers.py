@@ -52,6 +52,11 @@ class Trackers(Tracker):
         """Return the trackers of a phase."""
         return Trackers([tracker.of_phase() for tracker in self.trackers])
 
+    def check(self, experiment: str, directory: Path | None) -> None:
+        """Check each tracker."""
+        for tracker in self.trackers:
+            tracker.check(experiment, directory)
+
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start each tracker."""
         for tracker in self.trackers:

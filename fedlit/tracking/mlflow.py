@@ -14,6 +14,7 @@ from fedlit.core.system import documents
 from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
 from fedlit.tracking.parents import log_parents
+from fedlit.tracking.preflight import check_store
 from fedlit.tracking.sender import CLOSING_PAUSE, Sender
 from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore, cause, noted_run
 
@@ -48,8 +49,9 @@ class MLflowTracker(Tracker):
 
     A background thread does all communication with the store, including the import of MLflow: calls return immediately
     and raise no errors. The thread sends the rows of ``metrics.csv`` that the store lacks, so a store that is slow or
-    unavailable loses nothing: a resumed run sends the rest. Each key and step is logged only once, even after a kill
-    and a resume. ``mlflow_run.json`` in the run directory contains the id of the MLflow run.
+    unavailable loses nothing: a resumed run sends the rest. Each key and step is logged only once, after an outage and
+    after a resume; only if a server executes a request of a killed run after its resume, its values are there twice.
+    ``mlflow_run.json`` in the run directory contains the id of the MLflow run.
 
     Args:
         tracking_uri: MLflow's store: ``sqlite:///FILE``, another database, or a server, ``http(s)://...``. By default
@@ -107,16 +109,25 @@ class MLflowTracker(Tracker):
         tracker.keeps_models = False
         return tracker
 
+    def check(self, experiment: str, directory: Path | None) -> None:
+        """Refuse a deleted experiment, and a database that cannot be written."""
+        self._keep_store(directory)
+        check_store(self.tracking_uri, experiment, self.artifact_location)
+
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start the thread, which creates or continues the MLflow run as soon as the store responds."""
         prepare()
-        if self._by_default and run.resumed and (noted := noted_run(run.directory)):
-            self.tracking_uri = noted[0]  # the environment of the first start may have named it
+        self._keep_store(run.directory if run.resumed else None)
         store = MLflowStore(self.tracking_uri, self.artifact_location, run)
         tags = {"mlflow.source.name": "fedlit", "mlflow.source.type": "LOCAL", **self.tags, **run.tags}
         self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)
         self._sender.start()
         atexit.register(self._at_exit)
+
+    def _keep_store(self, resumed: Path | None) -> None:
+        """Use the store of a resumed run, which the environment of its first start may have named."""
+        if self._by_default and resumed is not None and (noted := noted_run(resumed)):
+            self.tracking_uri = noted[0]
 
     def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """Record the time of the metrics, which the thread reads from the metrics file."""

@@ -15,7 +15,7 @@ import yaml
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
-from fedlit.core.system.files import whole
+from fedlit.core.system.files import unwritable, whole
 from fedlit.tracking.addresses import masked
 from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Tracker
 from fedlit.tracking.names import COUNT
@@ -241,14 +241,8 @@ def new_directory(root: Path, experiment: str, name: str) -> Path:
 
 def check_writable(root: Path, experiment: str) -> None:
     """Refuse, before training, a folder that cannot be created or is not writable."""
-    folders = (root / experiment, root, *root.absolute().parents)
-    existing = next((path for path in folders if os.path.lexists(path)), Path.cwd())
-    if not existing.is_dir():
-        raise ConfigError(f"--run_dir {root}: expected a folder, found the file {existing}; choose another folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise ConfigError(
-            f"--run_dir {root}: {existing} is not writable; choose another folder, or change its permissions"
-        )
+    if reason := unwritable(root / experiment):
+        raise ConfigError(f"--run_dir {root}: {reason}")
 
 
 def find_run(root: Path, experiment: str, which: str, name: str | None = None) -> tuple[Path, Path | None] | None:

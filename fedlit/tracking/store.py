@@ -4,14 +4,13 @@ import getpass
 import json
 import logging
 import os
-import re
 import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlparse
 from urllib.request import url2pathname
 
@@ -33,19 +32,13 @@ TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions accept more
 WEB_SERVERS = ("http://", "https://")
 SERVERS = (*WEB_SERVERS, "databricks", "uc:")
 
+ARTIFACTS = "mlartifacts"
+"""Default folder of the artifacts of a database."""
+
 WEIGHTS = (".pt", ".safetensors")
 """Suffixes of files with weights or states of clients."""
 
 _IMPORTING = threading.Lock()
-
-
-class LoggedValue(NamedTuple):
-    """A value of a metric, with the time at which it was logged."""
-
-    key: str
-    value: float
-    step: int
-    time_ms: int
 
 
 class MLflowStore:
@@ -62,16 +55,15 @@ class MLflowStore:
         self.experiment_id: str | None = None
         self.started_ms = int(time.time() * 1000)
         self.params: dict[str, str] = {}  # of a continued run
-        self._steps: dict[str, set[int]] = {}  # known steps of each requested metric
-        self._unsure: set[str] = set()  # metrics that may have steps besides _steps
+        self._steps: dict[str, set[int]] = {}  # known steps of each metric
+        self._unknown: set[str] = set()  # metrics that have other steps
         self._client: Any = None
         self._may_continue = run.resumed
-        self._asked_for_run = False
         # Resolved now, because the working directory may change before the thread uses it.
         self._absolute_uri = absolute(tracking_uri)
         self._artifact_location = artifact_location
         if artifact_location is None and not tracking_uri.startswith(SERVERS):
-            self._artifact_location = "mlartifacts"
+            self._artifact_location = ARTIFACTS
         if self._artifact_location is not None and "://" not in self._artifact_location:
             self._artifact_location = Path(self._artifact_location).absolute().as_uri()
         self._whole: MLflowStore | None = None  # the run of which this run is a phase
@@ -96,19 +88,23 @@ class MLflowStore:
         """Check if the run still exists."""
         return active_run(self._client, self.run_id) is not None
 
-    def log_metrics(self, values: Sequence[LoggedValue]) -> None:
-        """Log the values, in order of steps, whose key and step the run does not have yet."""
-        first_steps = {value.key: value.step for value in reversed(values)}
-        self._ask_for_steps({key: step for key, step in first_steps.items() if key in self._unsure})
-        lacking = [value for value in values if value.step not in self._steps.get(value.key, ())]
-        if lacking:
-            # A failed request may have been executed, completely or in part.
-            keys = {value.key for value in lacking}
-            self._unsure |= keys
-            entity = import_mlflow().entities.Metric
-            metrics = [entity(value.key, value.value, value.time_ms, value.step) for value in lacking]
+    def log_metrics(self, values: Sequence[tuple[str, float, int, int]]) -> None:
+        """Log the values whose key and step the run lacks: key, value, time in milliseconds and step of each.
+
+        A failed request may have been executed. Repeating it is harmless, because MLflow's databases keep one value of
+        the same key, time and step.
+        """
+        for key in {value[0] for value in values} & self._unknown:
+            self._steps[key] = {metric.step for metric in self._client.get_metric_history(self.run_id, key)}
+            self._unknown.remove(key)
+        entity = import_mlflow().entities.Metric
+        if metrics := [entity(*value) for value in values if value[-1] not in self._steps.get(value[0], ())]:
             self._client.log_batch(self.run_id, metrics=metrics, synchronous=True)
-            self._unsure -= keys
+
+    def forget_steps(self) -> None:
+        """Request the steps of each metric again before more of its values are logged."""
+        self._unknown = set(self._client.get_run(self.run_id).data.metrics)
+        self._steps = {}
 
     def log_params(self, params: Sequence[tuple[str, str]]) -> None:
         """Log parameters, which cannot change in MLflow."""
@@ -153,18 +149,6 @@ class MLflowStore:
         if self._whole is not None and status != "FINISHED":
             self._whole.terminate(status)
 
-    def _ask_for_steps(self, first_steps: dict[str, int]) -> None:
-        """Request the steps that the run has of each metric, from the given first steps."""
-        if not first_steps:
-            return
-        latest = _latest_steps(self._client.get_run(self.run_id))
-        for key, first in first_steps.items():
-            last = latest.get(key, -1)
-            # The last step is enough for a metric without later ones, which saves a request.
-            history = self._client.get_metric_history(self.run_id, key) if first < last else ()
-            self._steps[key] = {last, *(metric.step for metric in history)}
-            self._unsure.discard(key)
-
     def _list_model(self, folder: Path) -> None:
         """Mark the artifact as a model, so that MLflow's pages show its signature and can register it."""
         described = yaml.safe_load((folder / "MLmodel").read_text())
@@ -173,67 +157,40 @@ class MLflowStore:
         self.log_tags([("mlflow.log-model.history", json.dumps([listed]))])
 
     def _continue_run(self) -> None:
-        run_id = self._read_id()
-        if run_id is None:
+        noted = noted_run(self.run.directory, self.uri)
+        if noted is None or without_credentials(noted[0]) != without_credentials(self.uri):
             return
-        run = active_run(self._client, run_id)
+        run = active_run(self._client, noted[1])
         if run is None:
-            logger.warning("The MLflow run %s no longer exists; a new one receives all metrics of the run.", run_id)
+            logger.warning("The MLflow run %s no longer exists; a new one receives all metrics of the run.", noted[1])
             return
-        self._client.update_run(run_id, status="RUNNING")
-        self._unsure = set(_latest_steps(run))
+        self._client.update_run(noted[1], status="RUNNING")
         self.params = dict(run.data.params)
-        self.experiment_id, self.run_id = run.info.experiment_id, run_id
+        self.experiment_id, self.run_id = run.info.experiment_id, noted[1]
+        self._unknown = set(run.data.metrics)
 
     def _create_run(self) -> None:
         if self.experiment_id is None:
             self.experiment_id = self._find_or_create_experiment()
         # A request whose response was lost may have created the run, which its start time identifies.
-        if self._asked_for_run:
-            same_start = f"attributes.start_time = {self.started_ms}"
-            for candidate in self._client.search_runs([self.experiment_id], filter_string=same_start):
-                if candidate.info.run_name == self.run.name:
-                    self.run_id = candidate.info.run_id
-                    return
-        self._asked_for_run = True
-        tags = {"mlflow.user": user()} | ({PARENT_ID: self._whole.run_id} if self._whole else {})
-        options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": tags}
-        self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
+        same_start = f"attributes.start_time = {self.started_ms}"
+        begun = self._client.search_runs([self.experiment_id], filter_string=same_start)
+        self.run_id = next((run.info.run_id for run in begun if run.info.run_name == self.run.name), None)
+        if self.run_id is None:
+            tags = {"mlflow.user": user()} | ({PARENT_ID: self._whole.run_id} if self._whole else {})
+            options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": tags}
+            self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
 
     def _find_or_create_experiment(self) -> str:
-        name, options = self.run.experiment, {"artifact_location": self._artifact_location}
-        if name == DEFAULT_EXPERIMENT:
-            if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
-                return self._client.get_experiment(experiment_id).experiment_id
-            name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None:
-            try:
-                return self._client.create_experiment(name, **options)
-            except Exception:
-                # Another run may have created it meanwhile; versions of MLflow report this differently.
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:
-                    raise
+        kind, value = experiment_key(self.run.experiment)
+        if kind == "experiment_id":
+            return self._client.get_experiment(value).experiment_id
+        experiment = self._client.get_experiment_by_name(value)
+        if experiment is None:  # if another run creates it meanwhile, the next attempt finds it
+            return self._client.create_experiment(value, artifact_location=self._artifact_location)
         if experiment.lifecycle_stage != "active":
-            raise RuntimeError(
-                f"the experiment {name!r} was deleted: choose another name, or restore it with "
-                f"`mlflow experiments restore --experiment-id {experiment.experiment_id}`"
-            )
+            raise RuntimeError(was_deleted(value, experiment.experiment_id))
         return experiment.experiment_id
-
-    def _read_id(self) -> str | None:
-        try:
-            note = json.loads((self.run.directory / "mlflow_run.json").read_text())
-            same_store = without_credentials(note["tracking_uri"]) == without_credentials(self.uri)
-            return note["run_id"] if same_store else None
-        except FileNotFoundError:
-            return None
-        except (ValueError, KeyError, TypeError) as error:
-            logger.warning(
-                "%s/mlflow_run.json cannot be read (%s); starting a new MLflow run", self.run.directory, error
-            )
-            return None
 
     def _write_id(self) -> None:
         note = {"run_id": self.run_id, "experiment_id": self.experiment_id}
@@ -281,6 +238,26 @@ def create_database(file: Path, client: Callable[..., Any]) -> None:
         client(tracking_uri=f"sqlite:///{draft.as_posix()}").search_experiments(max_results=1)
 
 
+def experiment_key(name: str) -> tuple[str, str]:
+    """Return what names an experiment in MLflow, ``experiment_name`` or ``experiment_id``, and its value.
+
+    The environment may name another experiment for the runs whose configuration names none.
+    """
+    if name == DEFAULT_EXPERIMENT:
+        if experiment_id := os.environ.get("MLFLOW_EXPERIMENT_ID"):
+            return "experiment_id", experiment_id
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or name
+    return "experiment_name", name
+
+
+def was_deleted(name: str, experiment_id: str) -> str:
+    """Return the message about an experiment that was deleted in MLflow."""
+    return (
+        f"the experiment {name!r} was deleted in MLflow; choose another one with --experiment, or restore it with "
+        f"`mlflow experiments restore --experiment-id {experiment_id}`"
+    )
+
+
 def active_run(client: Any, run_id: str) -> Any:
     """Return a run, or None if it was deleted."""
     try:
@@ -307,33 +284,22 @@ def noted_run(directory: Path, tracking_uri: str | None = None) -> tuple[str, st
     return (whole_address if without_credentials(whole_address) == noted else noted), run_id
 
 
-def _latest_steps(run: Any) -> dict[str, int]:
-    return {metric.key: metric.step for metric in run.data.to_proto().metrics}
-
-
 def error_code(error: Exception) -> str | None:
     """Return MLflow's code of an error, or None for other errors."""
     return getattr(error, "error_code", None)
 
 
-def refusal(error: Exception) -> bool | None:
-    """Check if MLflow rejects a request as invalid: True is certain, False is likely, None means that a retry may help.
-
-    Requests with an unknown run, model or experiment are certainly invalid.
-    """
-    if error_code(error) in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
-        return True
-    # MLflow also reports errors of its database as BAD_REQUEST, and a proxy's 413 as an internal error.
-    status = re.search(r"failed with error code (4\d\d)", str(error))
-    if error_code(error) == "BAD_REQUEST" or (status and status[1] not in ("401", "403", "404", "408", "429")):
-        return False
-    return None
+def is_refused(error: Exception) -> bool:
+    """Check if MLflow rejects a request as invalid, or a proxy as too large. All other errors may be temporary."""
+    # MLflow reports temporary errors of its database as BAD_REQUEST, and a proxy's 413 as an internal error.
+    invalid = error_code(error) in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
+    return invalid or "failed with error code 413" in str(error)
 
 
 def is_lasting(error: Exception) -> bool:
     """Check if an artifact can never be sent: a file does not exist, access is denied, or a package is missing."""
     lasting = (FileNotFoundError, PermissionError, NotADirectoryError, ImportError)
-    return isinstance(error, lasting) or refusal(error) is not None
+    return isinstance(error, lasting) or is_refused(error)
 
 
 def first_line(error: Exception, uri: str = "") -> str:

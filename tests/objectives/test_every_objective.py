@@ -1,8 +1,10 @@
 """Properties of every objective: unknown labels, batches without labels, saturated logits, and refused arguments."""
 
+from functools import partial
+
 import pytest
 import torch
-from refusals import refused
+from refusals import refused, table
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.objectives import BCE, AUCSaddle, FedLC, FedRS, RatioLoss, SoftmaxFocalLoss
@@ -61,35 +63,28 @@ def test_saturated_logits_and_batches_without_positives_stay_finite(name, dtype)
         assert gradient.isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("make", "mistake"),
-    [
-        (lambda: AUCSaddle(0.0), (ConfigError, "found 0.0")),
-        (lambda: AUCSaddle(torch.nan), (ConfigError,)),
-        (lambda: AUCSaddle(dual_scale=-1.0), (ConfigError, "dual_scale", "found -1.0")),
-        (lambda: AUCSaddle(prior=0.0), (ConfigError, "found 0")),
-        (lambda: AUCSaddle(0.5, form="paper"), (ConfigError, "found 0.5")),
-        (lambda: AUCSaddle(form="paper", clamp=True), (ConfigError,)),
-        (lambda: FedLC(-1.0), (ConfigError, "FedLC.tau", "-1")),
-        (lambda: FedRS(1.5), (ConfigError, "FedRS.alpha", "1.5")),
-        (lambda: RatioLoss(-1.0), (ConfigError, "a0", "found -1.0")),
-        (lambda: RatioLoss(b0=torch.nan), (ConfigError, "b0", "found nan")),
-        (lambda: RatioLoss(0.0, 0.0), (ConfigError,)),
-        (lambda: RatioLoss(prior=1.0), (ConfigError, "found 1")),
-        (lambda: SoftmaxFocalLoss(-1), (ConfigError, "found -1")),
-        (lambda: SoftmaxFocalLoss(alpha=[1, 0]), (ConfigError,)),
-        (lambda: SoftmaxFocalLoss(alpha=[1, 1, 1, 1]).build(2), (ConfigError, "of 2", "found 4")),
-    ],
-)
-def test_bad_values_are_refused(make, mistake):
-    with refused(*mistake):
-        make()
+MISTAKES = [
+    ("AUCSaddle.margin of 0", lambda: AUCSaddle(0.0), ConfigError, "found 0.0"),
+    ("AUCSaddle.margin of NaN", lambda: AUCSaddle(torch.nan), ConfigError, "AUCSaddle.margin", "nan"),
+    ("AUCSaddle.dual_scale of -1", lambda: AUCSaddle(dual_scale=-1.0), ConfigError, "dual_scale", "found -1.0"),
+    ("AUCSaddle.prior of 0", lambda: AUCSaddle(prior=0.0), ConfigError, "found 0"),
+    ("another margin of the paper's form", lambda: AUCSaddle(0.5, form="paper"), ConfigError, "found 0.5"),
+    ("a clamp of the paper's form", lambda: AUCSaddle(form="paper", clamp=True), ConfigError, "clamp"),
+    ("FedLC.tau of -1", lambda: FedLC(-1.0), ConfigError, "FedLC.tau", "-1"),
+    ("FedRS.alpha of 1.5", lambda: FedRS(1.5), ConfigError, "FedRS.alpha", "1.5"),
+    ("RatioLoss.a0 of -1", lambda: RatioLoss(-1.0), ConfigError, "a0", "found -1.0"),
+    ("RatioLoss.b0 of NaN", lambda: RatioLoss(b0=torch.nan), ConfigError, "b0", "found nan"),
+    ("RatioLoss of zeros", lambda: RatioLoss(0.0, 0.0), ConfigError, "a0 or b0"),
+    ("RatioLoss.prior of 1", lambda: RatioLoss(prior=1.0), ConfigError, "found 1"),
+    ("SoftmaxFocalLoss.gamma of -1", lambda: SoftmaxFocalLoss(-1), ConfigError, "found -1"),
+    ("a weight of 0", lambda: SoftmaxFocalLoss(alpha=[1, 0]), ConfigError, "SoftmaxFocalLoss.alpha"),
+    ("weights of 4 for 2", lambda: SoftmaxFocalLoss(alpha=[1, 1, 1, 1]).build(2), ConfigError, "of 2", "found 4"),
+    *((f"several classes of {name}", partial(lambda name: built(name)(LOGITS, torch.ones_like(LOGITS)), name),
+        TrainingError, name.split()[0], "one class per image") for name in ("FedRS softmax", "SoftmaxFocalLoss")),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "mistake"),
-    [("FedRS softmax", (TrainingError, "FedRS", "sigmoid")), ("SoftmaxFocalLoss", (TrainingError,))],
-)
-def test_a_softmax_refuses_images_of_several_classes(name, mistake):
-    with refused(*mistake):
-        built(name)(LOGITS, torch.ones_like(ONE_CLASS))
+@table(MISTAKES)
+def test_it_is_refused(provoke, kind, names):
+    with refused(kind, *names):
+        provoke()

@@ -20,7 +20,7 @@ class Server:
 
     def __init__(self, folder: Path, port: int) -> None:
         self.uri, self.store = f"http://127.0.0.1:{port}", f"sqlite:///{folder / 'mlflow.db'}"
-        self._mode = folder / "mode"
+        self.port, self._mode = port, folder / "mode"
         self._words = (port, self.store, (folder / "artifacts").as_uri(), self._mode)
         self.process = self._started()
 

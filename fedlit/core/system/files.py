@@ -90,3 +90,13 @@ def link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def unwritable(folder: Path) -> str:
+    """Return why a folder cannot be created or is not writable, or ""."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        return f"expected a folder, found the file {existing}; choose another folder"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} is not writable; choose another folder, or change its permissions"
+    return ""

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError, DataError
-from fedlit.core.system.files import sync
+from fedlit.core.system import files
 from fedlit.data.pictures.hashes import PARTS
 
 ROW = np.dtype([("id", "<u8"), ("sum", "<u4"), ("hash", "<u8", len(PARTS))])
@@ -82,7 +82,7 @@ def build(
         try:
             write(partial)
             for file in partial.iterdir():
-                sync(file)  # before its name says that it is complete
+                files.sync(file)  # before its name says that it is complete
             os.replace(partial, folder)
         finally:
             if draft is None:
@@ -172,8 +172,7 @@ def _locked(path: Path) -> FileLock:
         earlier = [entry for entry in entries(folder) if entry.state == "earlier"]
         if earlier:
             size = decimal(sum(entry.size for entry in earlier))
-            note(f"{folder}: {len(earlier)} entries of an earlier version are not used ({size}); remove them with "
-                 "`fedlit data cache --remove earlier`")  # fmt: skip
+            note(f"{folder} has {size} of an earlier version; `fedlit data cache --remove earlier` removes it")
     return FileLock(folder / f".{path.name.removesuffix('.partial')}.lock")
 
 
@@ -277,7 +276,7 @@ def remove(entry: CacheEntry) -> bool:
     try:
         with FileLock(lock, timeout=0):
             for path in entry.paths:
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                files.remove(path) if path.is_dir() else path.unlink(missing_ok=True)
     except Timeout:
         return False
     lock.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ import hashlib
 import inspect
 import os
 import re
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -24,6 +23,7 @@ from fedlit.core.examples import makes_batches
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.messages import ClientData
 from fedlit.core.parts import Parts
+from fedlit.core.system.files import remove
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.cache import begin, build, checksum
 from fedlit.data.pictures.images import LabelledImages, model_input
@@ -114,7 +114,8 @@ def keep_last_used(cache: Path, most: int) -> None:
             used[folder] = folder.stat().st_mtime_ns
     finished = [folder for folder in used if not folder.suffix]
     for folder in sorted(finished, key=used.get, reverse=True)[most:]:
-        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):
+            remove(folder)
 
 
 def _key(body: nn.Module, images: LabelledImages) -> str:
