@@ -243,8 +243,8 @@ MUTANTS = (
            "reports/test_evaluate.py"),
     Mutant("margin tests are not corrected", "reports/compare/margin.py", "holm([t.p_not_worse for t in tests])",
            "[t.p_not_worse for t in tests]", "reports/test_margin.py"),
-    Mutant("bold is the larger mean", "reports/compare/latex.py", "change[i].claimed and change[i].value > 0",
-           "change[i].value > 0", "reports/test_latex.py"),
+    Mutant("bold is the larger mean", "reports/compare/tables.py", "change.claimed and change.value > 0",
+           "change.value > 0", "reports/test_latex.py"),
     *AT_SITES,
     # Evaluations.
     Mutant("a threshold is chosen on test images", "reports/evaluation/points.py", 'if part != "val":', "if False:",
