@@ -9,7 +9,7 @@ from fedlit.sites.ledger import LedgerEntry
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.states import MissingState, StateWriteError
+from fedlit.sites.storage import MissingState, StateWriteError
 
 
 class Unprepared(FedlitError):
