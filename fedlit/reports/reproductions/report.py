@@ -45,14 +45,13 @@ def tables_of(folder: Path) -> ModuleType:
 
 def own_kinds(folders: Sequence[Path]) -> Mapping[str, type[Reporter]]:
     """Return the kinds of report that ``tables.py`` of some folders define, those of the first folder first."""
-    kinds: dict[str, type[Reporter]] = {}
-    for folder in folders:
-        module = tables_of(folder)
-        defined = {
-            name: each for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__
-        }
-        kinds = {name: each for name, each in defined.items() if callable(getattr(each, "make", None))} | kinds
-    return kinds
+    modules = [tables_of(folder.resolve()) for folder in reversed(folders)]
+    return {
+        name: each
+        for module in modules
+        for name, each in vars(module).items()
+        if callable(getattr(each, "make", None)) and each.__module__ == module.__name__
+    }
 
 
 def measured(run: Path) -> dict[str, float]:
