@@ -14,9 +14,10 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.ranges import Count
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.grid import METRIC, plan_seeds
+from fedlit.experiment.grid import plan_seeds
 from fedlit.experiment.options import composed, experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.plan import METRIC
 from fedlit.experiment.run import fit
 from fedlit.experiment.sweep import draws_of, log_groups, next_steps, run_all
 from fedlit.sites.configuration import to_json

@@ -11,8 +11,10 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.spreadsheets import write_csv
-from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
+from fedlit.experiment.grid import plan
 from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.plan import Plan
+from fedlit.experiment.planned_run import LOG, PlannedRun
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
@@ -134,7 +136,7 @@ class Reproduction:
         text = f"{report.text}\n{rates.choice_text(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
-    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Sweep:
+    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Plan:
         """Return the sweep of a part; ``starts`` has for each seed the run from whose weights its runs start."""
         settings = part.settings | {f"data.{key}": str(folder) for key, folder in self._folders(part).items()}
         weights = {seed: str(start.absolute()) for seed, start in (starts or {}).items()}
@@ -142,7 +144,7 @@ class Reproduction:
         if self.weights is not None and self._fetches(part):
             settings |= {"model.pretrained": False, "model.weights": str(self.weights.absolute())}
         of_user = self._keys_of_user(part)
-        return Sweep(
+        return Plan(
             part.experiment,
             [str(self.document.file(part.config))],
             settings | of_user,
@@ -150,7 +152,7 @@ class Reproduction:
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
             run_dir=str(self._apart(self.run_dir)),
-            starts=weights,
+            weights=weights,
         )
 
     def _folders(self, part: SweepPart) -> dict[str, Path]:
