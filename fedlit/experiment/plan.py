@@ -151,7 +151,7 @@ class Plan:
 
     @property
     def is_tuning(self) -> bool:
-        """Whether settings are tried."""
+        """True if settings are tried."""
         return bool(self.ranges) or any("ranges" in keys for keys in self.cases.values())
 
     @cached_property

@@ -120,7 +120,7 @@ def test_the_baselines_of_a_sweep_have_a_row_each():
 
 
 def test_no_table_breaks_a_number_or_a_name_at_80_columns():
-    sweep = Plan("x", [], {}, {"fedavg-with-a-long-name": {}}, {"model.optimizer.init_args.lr": [0.1]}, [0])
+    sweep = Plan("x", cases={"fedavg-with-a-long-name": {}}, grid={"model.optimizer.init_args.lr": [0.1]})
     runs = pd.DataFrame({"case": ["fedavg-with-a-long-name"] * 2, "model.optimizer.init_args.lr": [0.1, 0.1],
                          sweep.metric: [0.123456, np.nan]})  # fmt: skip
     metrics = {f"test/a-test-set-from-elsewhere/auroc/{LONG}": 0.5, "test/a-test-set-from-elsewhere/auroc_macro": 0.5}
