@@ -102,7 +102,7 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
         ({"report": {}}, (ConfigError, "report", "found 'None'")),
         ({"report": {"kind": ["Count"]}}, (ConfigError, "report", "Count,")),
         ({"report": {"kind": "dataclass"}}, (ConfigError, "report")),
-        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, classes", "'rows'")),
+        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, frequencies", "'rows'")),
         ({"report": {"kind": "Count"}}, (ConfigError, "report", "no unit")),
         ({"report": {"kind": "Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
         ({"report": {"kind": "Count", "units": "x"}}, (ConfigError, "report.units", "unit")),

@@ -21,19 +21,16 @@ from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
+from fedlit.reports.reproductions.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import Paper, read_paper
 from fedlit.reports.reproductions.report import Report, Reporter, own_kinds
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.sources import found_below
-from fedlit.reports.reproductions.surgical.classes import ClassesReport
-from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
-from fedlit.reports.reproductions.surgical.settings import SettingsReport
 from fedlit.tracking.mlflow import noted_opening
 
 REPORTS: dict[str, type[Reporter]] = {
-    "seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport, "frequencies": FrequenciesReport,
-    "embedding": EmbeddingReport,
+    "seeds": SeedsReport, "frequencies": FrequenciesReport, "embedding": EmbeddingReport,
 }  # fmt: skip
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
