@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from fedlit.core.errors import ConfigError, FedlitError
+from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import private
 from fedlit.core.system.processes import context, starting
 from fedlit.sites.connection import kit_of
@@ -90,12 +90,6 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-class OutOfTime(FedlitError):
-    """Error of an answer that takes longer than the site's file allows."""
-
-    public = "it took too long; limits.seconds"
-
-
 def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable[[bytes], bytes]:
     """Return the function that answers messages for a site; if it cannot start, every answer is a failure.
 
@@ -145,6 +139,7 @@ def answering(file: Path, lead: str = "", own_process: bool = False) -> Callable
 @contextmanager
 def _limited_time(seconds: float) -> Iterator[None]:
     """Context manager that raises an error after a number of seconds, which becomes the site's answer."""
+    from fedlit.sites.failures import OutOfTime
 
     def late(*_: Any) -> None:
         raise OutOfTime(f"it took longer than limits.seconds: {seconds:g}")

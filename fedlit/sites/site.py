@@ -18,7 +18,7 @@ from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.sites import messages
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.failures import FailedOnData, IncompatibleError, Unprepared, failure_of
+from fedlit.sites.failures import FailedOnData, IncompatibleError, OutOfTime, Unprepared, failure_of
 from fedlit.sites.ledger import ENDED, Ledger, LedgerEntry
 from fedlit.sites.own_data import OwnData, SiteSettings, reading
 from fedlit.sites.payloads import cut, payload_tensors
@@ -80,7 +80,7 @@ class ResidentSite:
             entry, reply = self._verbs[envelope.verb](envelope, entry)
         except FailedOnData as failed:
             entry, reply = failed.entry, self._failed(envelope.verb, failed)
-        except Exception as error:  # a custom module may raise anything
+        except (Exception, OutOfTime) as error:  # a custom module may raise anything
             reply = self._failed(envelope.verb, error)
         return self._noted(entry, reply)
 
@@ -95,7 +95,7 @@ class ResidentSite:
         self._ledger.begin(replace(entry, answer=messages.FAILED, refused=ENDED))
         try:
             yield
-        except Exception as error:
+        except (Exception, OutOfTime) as error:
             raise FailedOnData(entry) from error
 
     def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
@@ -320,7 +320,7 @@ class ResidentSite:
             return Envelope.of(messages.FAILED, messages.Failure("failed", reason))
         return replace(reply, ledger=self._ledger.head)
 
-    def _failed(self, verb: str, error: Exception) -> Envelope:
+    def _failed(self, verb: str, error: BaseException) -> Envelope:
         return Envelope.of(
             messages.FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors)
         )
