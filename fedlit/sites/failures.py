@@ -21,7 +21,7 @@ class IncompatibleError(FedlitError):
 
 
 class OutOfTime(BaseException):
-    """Error of an answer that takes longer than the site's file allows; code that wraps any `Exception` lets it pass."""
+    """Error of an answer that takes longer than the site's file allows; code that wraps any `Exception` misses it."""
 
     public = "it took too long; limits.seconds"
 
