@@ -1,4 +1,4 @@
-"""What a site keeps in its folder: the states of its clients between rounds, and models.
+"""The folder of a site: the states of its clients between rounds, and models.
 
 ``STATE/RUN/CLIENT/round-000003.pt`` is a client's state after round 3, which the server has accepted.
 ``pending-000004.pt`` is the state after round 4, before the site knows if it was accepted. A request for a round names
