@@ -133,7 +133,9 @@ def starting(folder: Path, seeds: list[int], base: dict = IMAGES, **changes: obj
 
 
 @pytest.mark.parametrize("seeds", [[0, 1], [7]])
-def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Path, seeds: list[int]):
+def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Path, seeds: list[int], fedlit_cli):
+    listed = fedlit_cli(f"sweep --config {starting(folder, seeds)} --dry_run true").succeeded().splitlines()
+    assert [line.split("/")[1] for line in listed] == ["body"] * len(seeds) + ["later"] * 2
     runs = plan(load_sweep(starting(folder, seeds, run_dir="elsewhere")))
     starts = [yaml.safe_load(run.config)["model"]["init_args"]["weights"] for run in runs]
     expected = seeds if len(seeds) > 1 else seeds * 2
