@@ -127,13 +127,13 @@ def test_nothing_imports_the_command_line():
 
 def test_what_travels_between_sites_knows_the_core_alone():
     """To review what leaves a site, one reads four files."""
-    below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "ranges", "transport", "roster")]
+    below = [f"fedlit.sites.{name}" for name in ("envelope", "messages", "transport", "roster")]
     allowed = ("fedlit.core", "fedlit.__init__", *below)
     wrong = [f"{m} imports {i}" for m in below for i in imports(m) if i != "fedlit" and not within(i, allowed)]
     assert wrong == []
 
 
-def test_nvflare_is_imported_by_four_modules_and_by_them_only_where_they_are_needed():
+def test_nvflare_is_imported_by_three_modules_and_by_them_only_where_they_are_needed():
     """Without sites NVFlare need not be installed, and `fedlit --help` does not wait for it."""
     theirs = {f"fedlit.sites.{name}" for name in ("flare", "follower", "jobs")}
     trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}

@@ -27,7 +27,7 @@ from reproduced import evaluated
 from fedlit.cli.main import main, parse
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.sweep import load_sweep, plan
-from fedlit.experiment.tuning import load_tuning
+from fedlit.experiment.tuning import first_points_of, load_tuning, runs_of
 from fedlit.federation.federation import Federation
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find
@@ -279,8 +279,8 @@ def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     tuning = load_tuning(file)
     small = tuning.set | {"model.backbone": "mobilenetv2_035"}
-    ends = {case: points[:1] for case, points in tuning.first_points.items()}
-    runs = replace(tuning, set=small, seeds=tuning.seeds[:1]).runs("final", ends, experiment_parser())
+    ends = {case: points[:1] for case, points in first_points_of(tuning).items()}
+    runs = runs_of(replace(tuning, set=small, seeds=tuning.seeds[:1]), "final", ends, experiment_parser())
     assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, 1)
 
 

@@ -17,7 +17,7 @@ from fedlit.experiment.choices import AXES, shipped
 from fedlit.reports.table import Table
 
 if TYPE_CHECKING:  # they import Lightning, which checks of data do not need
-    from fedlit.experiment.grid import Sweep
+    from fedlit.experiment.plan import Plan
     from fedlit.tracking.run import Result
 
 NOT_REPORTED = "not reported"
@@ -130,7 +130,7 @@ def _without_zero(value: float, digits: int) -> str:
     return text[1:] if text.startswith("0") else text[: digits + 1]
 
 
-def sweep_table(sweep: "Sweep", table: pd.DataFrame, draws: str, width: int = 80) -> RenderableType:
+def sweep_table(sweep: "Plan", table: pd.DataFrame, draws: str, width: int = 80) -> RenderableType:
     """Make a table of the metric's mean and standard deviation over the seeds, by case and point of the grid.
 
     ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.

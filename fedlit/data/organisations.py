@@ -20,7 +20,7 @@ from fedlit.data.patients import keys
 from fedlit.data.pictures.cache import cache_folder
 from fedlit.data.pictures.duplicates import Duplicates, notes_of_copies
 from fedlit.data.pictures.pixels import Resize
-from fedlit.data.pictures.store import JoinedStore
+from fedlit.data.pictures.store import StoreView
 from fedlit.data.records import SPLITS, Records, hidden_labels, labelled_classes, listed
 from fedlit.data.splits import split_by_patient
 
@@ -122,7 +122,7 @@ class Organisations(FederatedDataModule):
             if without := [of for of, r in zip(self.sources, joined, strict=True) if name not in r.groups]:
                 self.notes.append(f"group {name!r} is unknown for all images of {listed(without)}")
         return Records(
-            store=JoinedStore([r.store for r in joined]),
+            store=StoreView([r.store for r in joined]),
             names=np.concatenate([r.names for r in joined]),
             labels=np.concatenate([r.labels for r in joined]),
             classes=self.classes,

@@ -14,7 +14,7 @@ import numpy as np
 from fedlit.core.errors import DataError
 from fedlit.data.groups import check_groups
 from fedlit.data.patients import is_unnamed, united
-from fedlit.data.pictures.store import ImageStore, PartOfStore
+from fedlit.data.pictures.store import ImageStore, StoreView
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,7 @@ class Records:
         fields = ("names", "labels", "patients", "sites", "splits")
         taken = {name: None if (of := getattr(self, name)) is None else of[rows] for name in fields}
         groups = {name: values[rows] for name, values in self.groups.items()}
-        table, store = self.table.iloc[rows].reset_index(drop=True), PartOfStore(self.store, rows)
+        table, store = self.table.iloc[rows].reset_index(drop=True), StoreView([self.store], rows)
         return replace(self, store=store, table=table, groups=groups, **taken)
 
 

@@ -34,6 +34,7 @@ SWEEP = """The YAML of a sweep; all but experiment is optional:
   grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
   baselines: [individual, pooled] # also each client's own model, and one model of all data
+  starts: body.yaml               # a sweep that trains first: runs start from its weights
   seeds: [0, 1, 2]                # by default 0
   metric: val/auroc_macro         # for the summary; with a grid not test/...
 
@@ -73,9 +74,10 @@ evaluations. Test metrics are refused. A rule for another metric has a mode, max
 method then run with the final seeds.
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
-a time. The report has the ranges, the chosen settings, whether one of them is at the edge of its range, the best metric
-by number of tries, and the cost of the tries. In MLflow, the runs of a method are below a run with its name and the
-means of its final runs. `fedlit compare RUN_DIR/EXPERIMENT` compares only the final runs."""
+a time. RUN_DIR/EXPERIMENT/tune.csv has one row per run. `starts` is as in a sweep. The report has the ranges, the
+chosen settings, whether one of them is at the edge of its range, the best metric by number of tries, and the cost of
+the tries. In MLflow, the runs of a method are below a run with its name and the means of its final runs. `fedlit
+compare RUN_DIR/EXPERIMENT` compares only the final runs."""
 
 CHECK = """For a table of your own images (CSV, TSV, Parquet, spreadsheet), a proposed YAML for `fedlit fit --config
 FILE` is printed first, with the meaning of each column and the reason for it. --set '{site: Ward}' overrides it. With

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import VALIDATION
 from fedlit.experiment.mistakes import near
+from fedlit.experiment.rule import VALIDATION
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import RunLock, is_held

@@ -4,13 +4,14 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.experiment.naming import as_option
+
+if TYPE_CHECKING:  # its import takes a tenth of a second, and `fedlit fit` does not need it
+    from optuna.distributions import BaseDistribution
 
 KEYS = ("low", "high", "scale", "integer", "values", "default")
 SCALES = ("linear", "log")
@@ -34,8 +35,10 @@ class Span:
         return range(int(self.low), int(self.high) + 1) if self.integer else None
 
     @property
-    def space(self) -> BaseDistribution:
+    def space(self) -> "BaseDistribution":
         """The distribution from which Optuna draws."""
+        from optuna.distributions import FloatDistribution, IntDistribution
+
         kind, number = (IntDistribution, int) if self.integer else (FloatDistribution, float)
         return kind(number(self.low), number(self.high), log=self.scale == "log")
 
@@ -84,8 +87,10 @@ class Choice:
     default: Any | None = None  # The value of the first try.
 
     @property
-    def space(self) -> BaseDistribution:
+    def space(self) -> "BaseDistribution":
         """The distribution from which Optuna draws the place of a value."""
+        from optuna.distributions import CategoricalDistribution
+
         return CategoricalDistribution(range(len(self.values)))
 
     def of(self, drawn: int) -> Any:

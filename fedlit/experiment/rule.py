@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import VALIDATION, PlannedRun
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.direction import better
 from fedlit.metrics.support import few
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import COUNT, TEST
 from fedlit.tracking.run import VALIDATION_COUNTS, Result
+
+VALIDATION = "val/auroc_macro"
+"""Validation metric by which runs are compared and chosen, unless another one is named."""
 
 FEWEST = 25
 """Smallest number of patients with positive validation images, and with negative ones, of a class that counts."""
@@ -67,14 +69,14 @@ class Rule:
             "at the round of each run's best model" if self.at == "best" else f"in each run's last {LAST} evaluations"
         )
 
-    def scores(self, runs: Sequence[PlannedRun]) -> np.ndarray:
+    def scores(self, runs: Sequence[Path]) -> np.ndarray:
         """Return the score of each try of a method, averaged over its seeds; NaN if a seed has failed.
 
-        ``runs`` are in the order of the tries and then of the seeds.
+        ``runs`` are run directories in the order of the tries and then of the seeds.
         """
         classes = self.evidence(runs).classes
         keys = {self.metric} if classes is None else {f"{OF_CLASS}{slug(name)}" for name in classes}
-        values = [self._value(run.directory, keys) for run in runs]
+        values = [self._value(run, keys) for run in runs]
         return np.array(values).reshape(-1, len(self.seeds)).mean(axis=1)
 
     def _value(self, directory: Path, keys: Collection[str]) -> float:
@@ -90,9 +92,9 @@ class Rule:
             means.append(fmean(newest) if self.at == "last" else values.get(result.best_round, newest[-1]))
         return fmean(means)
 
-    def evidence(self, runs: Sequence[PlannedRun]) -> "Evidence":
+    def evidence(self, runs: Sequence[Path]) -> "Evidence":
         """Return the classes that count for a method, in the validation data of all its finished runs."""
-        finished = [run.directory for run in runs if Result.read(run.directory)]
+        finished = [run for run in runs if Result.read(run)]
         counts = [counted for each in finished if (counted := _counts(each)) is not None]
         if self.metric != VALIDATION or not counts:
             return Evidence()
@@ -105,7 +107,9 @@ class Rule:
             return Evidence()
         text = few(FEWEST, counts[0].attrs["units"], rare.itertuples(name=None))
         if not enough.any():
-            return Evidence(note=f"warning: {text}. No class has more, so all of them count in the choice.")
+            return Evidence(
+                note=f"warning: {text[0].lower()}{text[1:]}. No class has more, so all of them count in the choice."
+            )
         return Evidence(tuple(defined.index[enough]), f"{text}. These classes do not count in the choice.")
 
 

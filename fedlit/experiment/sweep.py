@@ -1,13 +1,11 @@
-"""Sweeps: their YAML files, and the execution of their runs. Finished runs are skipped, unfinished ones continued."""
+"""The execution of the runs of a plan: finished runs are skipped, unfinished ones continued."""
 
-import copy
 import shlex
-from argparse import ArgumentError
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -15,69 +13,37 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.ranges import AT_LEAST_ONE
-from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.core.system.signals import ENDING
-from fedlit.experiment.grid import PlannedRun, Sweep, plan
+from fedlit.experiment.grid import plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
-from fedlit.experiment.mistakes import Sources, explain, near
-from fedlit.experiment.parser import Parser
+from fedlit.experiment.mistakes import near
+from fedlit.experiment.plan import Plan, load_plan
+from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.sweep_progress import SweepProgress
 from fedlit.tracking.base import RunGroup, Tracker
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
 from fedlit.tracking.run import Result
 
-__all__ = ["Sweep", "draws_of", "load_sweep", "locked", "log_groups", "next_steps", "plan", "run_all", "run_sweep"]
+__all__ = ["draws_of", "load_sweep", "locked", "log_groups", "next_steps", "plan", "run_all", "run_starts", "run_sweep"]
 
-T = TypeVar("T")
 Status = Literal["finished", "failed", "stopped", "waiting"]
 
 STOPPED = {sign * (base + s) for s in ENDING for sign, base in ((1, 128), (-1, 0))}
 """Exit codes of runs that a signal stopped."""
 
 
-def load_sweep(path: str | Path) -> Sweep:
+def load_sweep(path: str | Path) -> Plan:
     """Read a sweep's YAML.
 
     Raises:
         ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
     """
-    return load_planned(Path(path), Sweep, "sweep", ("set", "cases", "grid"), {"file", "starts", "points", "tags"})
+    return load_plan(path, "sweep")
 
 
-def load_planned(path: Path, kind: type[T], command: str, sections: Sequence[str], skip: set[str]) -> T:
-    """Read the YAML of a command that plans many runs into ``kind``, a dataclass of its keys.
-
-    Two of its fields are ``config``, files relative to the YAML, and ``file``, the YAML; those to ``skip`` are not keys
-    of the file. The values of some ``sections`` stay as in the file, because they contain keys of `fedlit fit`. A key
-    without a value counts as left out.
-
-    Raises:
-        ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place.
-    """
-    sources = Sources((command, "--config", str(path)))
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(kind, skip=skip)
-    accepted = set(parser.get_defaults().keys())
-    try:
-        content = {k: v for k, v in documents.load_mapping(path).items() if v is not None or k not in accepted}
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    try:
-        # Values stay as in the file, because the parser adds arguments to classes of other libraries.
-        extra = {key: content[key] for key in sections if content.get(key)}
-        keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | extra
-        files = [str(path.parent / name) for name in keys["config"]]
-        return kind(**keys | {"config": files, "file": path})
-    except ArgumentError as error:
-        options = [name for key in parser.get_defaults().keys(branches=True) for name in (key, key.rpartition(".")[2])]
-        raise ConfigError(f"{path}: {explain(error, sources, options)}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-
-
-def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
+def run_sweep(sweep: Plan, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
     """Run the unfinished runs of a sweep, ``jobs`` at a time; write and return the table of :func:`run_all`.
 
     Raises:
@@ -86,6 +52,7 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
     """
     console = console or Console(highlight=False, markup=False, soft_wrap=True)
     runs = plan(sweep)
+    run_starts(sweep, jobs, console)
     table = run_all(runs, sweep.table, sweep.metric, jobs, console)
     if len(sweep.seeds) > 1:
         groups = defaultdict(list)
@@ -99,15 +66,38 @@ def run_sweep(sweep: Sweep, jobs: int = 1, console: Console | None = None) -> pd
     return table
 
 
+def run_starts(planned: Plan, jobs: int, console: Console) -> None:
+    """Train the models from whose weights the runs of a plan start.
+
+    Raises:
+        ConfigError: One of them has not finished; its table has been printed.
+    """
+    if planned.bodies is None:
+        return
+    table = run_sweep(planned.bodies, jobs, console)
+    missing = table[table["status"] != "finished"]
+    if len(missing):
+        raise ConfigError(
+            f"starts: {len(missing)} runs of {planned.bodies.directory} are not finished: {', '.join(missing['name'])};"
+            " repeat the command to continue"
+        )
+
+
 def run_all(
-    runs: Sequence[PlannedRun], file: Path, metric: str, jobs: int, console: Console, tried: Collection[str] = ()
+    runs: Sequence[PlannedRun],
+    file: Path,
+    metric: str,
+    jobs: int,
+    console: Console,
+    tried: Collection[str] = (),
+    above: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Run the unfinished runs, ``jobs`` at a time; write a table with one row per run to a file, and return it.
 
     A signal stops the runs at a checkpoint, and then this process by ``SystemExit``. A lock next to the file excludes
-    other processes. Runs whose names are among ``tried`` are not run again if they have failed. The columns are name,
-    case, one per key of the grid, seed, data_seed, status (``finished``, ``failed``, ``stopped`` or ``waiting``), the
-    metric, best_round, and directory.
+    other processes. Runs whose names are among ``tried`` are not run again if they have failed. The file begins with
+    the rows of ``above``. The columns are name, stage (in a tuning), case, one per key of the grid, seed, data_seed,
+    status (``finished``, ``failed``, ``stopped`` or ``waiting``), the metric, best_round, and directory.
 
     Raises:
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
@@ -144,12 +134,12 @@ def run_all(
                 progress.ended(run.name, f"{status} (exit code {code})")
             if status == "failed":
                 console.print(f"last lines of {job.log}:\n{_last_lines(job.log)}", style="red")
-            _write(_table(runs, metric, statuses), file)
+            _write(_table(runs, metric, statuses), file, above)
 
         with progress.bar:
             signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
         table = _table(runs, metric, statuses)
-        _write(table, file)
+        _write(table, file, above)
         for line in _own_images(table, metric):
             console.print(line, style="yellow")
     if signum:
@@ -186,7 +176,8 @@ def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Statu
     rows = []
     for run in runs:
         result = Result.read(run.directory) if statuses[run.name] == "finished" else None
-        row = {"name": run.name, "case": run.case, **run.point, "seed": run.seed, "data_seed": run.data_seed}
+        row = {"name": run.name} | ({"stage": run.stage} if run.stage else {}) | {"case": run.case, **run.point}
+        row |= {"seed": run.seed, "data_seed": run.data_seed}
         row |= {"status": statuses[run.name], metric: run.metric(metric) if result else float("nan")}
         rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
     return pd.DataFrame(rows).astype({"best_round": "Int64", "data_seed": "Int64"})
@@ -210,9 +201,9 @@ def _own_images(table: pd.DataFrame, metric: str) -> list[str]:
     ]
 
 
-def _write(table: pd.DataFrame, file: Path) -> None:
+def _write(table: pd.DataFrame, file: Path, above: pd.DataFrame | None) -> None:
     with whole(file) as draft:
-        table.to_csv(draft, index=False)
+        (table if above is None else pd.concat([above, table])).to_csv(draft, index=False)
 
 
 def _last_lines(log: Path, count: int = 15) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
-import pandas as pd
 from rich import box
 from rich.console import Group
 from rich.table import Column
@@ -96,6 +95,8 @@ class Table:
 
     def latex(self) -> str:
         """Return the table in LaTeX, with booktabs."""
+        import pandas as pd  # takes half a second, and only this needs it
+
         frame = pd.DataFrame([[_tex(cell) for cell in row] for row in self.rows], columns=range(len(self.head)))
         look = [[BOLD if _claims(cell) else "" for cell in row] for row in self.rows]
         style = frame.style.hide(axis="index").apply(lambda _: pd.DataFrame(look), axis=None)

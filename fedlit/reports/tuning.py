@@ -11,9 +11,10 @@ import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
+from fedlit.experiment.plan import Plan
 from fedlit.experiment.ranges import at_edge
 from fedlit.experiment.sweep import draws_of
-from fedlit.experiment.tuning import Tuned, Tuning, as_text, noted
+from fedlit.experiment.tuning import Tuned, as_text, noted, number_of_tries
 from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
@@ -87,7 +88,7 @@ def edges(tuned: Tuned) -> dict[str, str]:
     return {key: end for key, end in ends.items() if end is not None}
 
 
-def write_tuning_report(tuning: Tuning, tuned: Sequence[Tuned], finals: pd.DataFrame, folder: Path) -> str:
+def write_tuning_report(tuning: Plan, tuned: Sequence[Tuned], finals: pd.DataFrame, folder: Path) -> str:
     """Write ``report.md`` and its tables as CSV; return the text of the report."""
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
@@ -117,14 +118,14 @@ def _tries(tuned: Tuned) -> list[dict[str, Any]]:
 
 
 def _page(
-    tuning: Tuning,
+    tuning: Plan,
     tuned: Sequence[Tuned],
     finals: pd.DataFrame,
     costs: Mapping[str, TuningCost],
     curves: Mapping[str, Sequence[float]],
 ) -> list[str]:
     rule = tuning.rule
-    tries = tuning.number
+    tries = number_of_tries(tuning)
     search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed, tries=tries)
     best = "largest" if rule.sign > 0 else "smallest"
     ranges = [[case, key, str(each)] for case, of_case in tuning.ranges_of.items() for key, each in of_case.items()]

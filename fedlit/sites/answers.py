@@ -17,10 +17,10 @@ from fedlit.core.messages import Client, ClientReport, Mask, Payload, Round, Sta
 from fedlit.federation.engines.base import Program
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.metrics.tally import BINS, Tally, pooled_auroc
-from fedlit.sites.asking import Request
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.messages import ClientInfo, Evaluated, Prepared, RoundReport, Sent, SiteInfo, printable
 from fedlit.sites.payloads import MASK, VECTORS, filled
+from fedlit.sites.requests import Request
 
 FAR = 10.0
 """The server warns about an update whose norm is this many times the usual one, and about such a loss."""

@@ -17,19 +17,16 @@ from fedlit.federation.description import leaves_a_site
 from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
-from fedlit.sites import recipe
-from fedlit.sites.data import RemoteData
 from fedlit.sites.engine import Sites
+from fedlit.sites.experiment import RemoteData
 from fedlit.sites.ledger import TEXT
-from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import ClientInfo, SiteInfo, Train
-from fedlit.sites.own_data import OwnData
+from fedlit.sites.own_data import OwnData, SiteSettings
+from fedlit.sites.plan import OF_A_FEDERATION, Recipe, RunPlan, lacking, line_to_add, parts_of, read_plan, table_of
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.recipe import RunPlan
+from fedlit.sites.process import SitesInProcess
 from fedlit.sites.roster import gather, widen
-from fedlit.sites.settings import SiteSettings
 from fedlit.sites.site import ResidentSite
-from fedlit.sites.table import lacking, line_to_add, table_of
 
 BATCH = 32
 """Examples in a batch if a configuration does not set it: the default of all data."""
@@ -83,14 +80,14 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} under policy"
             )
         try:
-            made = recipe.read(asdict(plan), table, settings.policy.limits.parameters)
+            made = read_plan(asdict(plan), table, settings.policy.limits.parameters)
         except ConfigError as error:
             advice = f"; `fedlit fit --config {config} --print_config > whole.yaml` writes a whole configuration"
             raise ConfigError(f"{error}{advice if config else ''}") from error
         yield from _floors(settings, plan, made, data) if config else ()
         window = -(-site_info.examples // plan.batch_size)
         options = {"workers": 1, "on_site_error": "stop"}
-        options |= {name: getattr(plan, name) for name in recipe.OF_A_FEDERATION}
+        options |= {name: getattr(plan, name) for name in OF_A_FEDERATION}
         federation = Federation(made.aggregators, 1, ConstantSchedule(window, "steps"), **options)
         data.batch_size, data.eval_batch_size = plan.batch_size, plan.eval_batch_size
         sites, fabric = Sites(transport, [site_info], whole, trial=True), make_fabric("cpu", precision=plan.precision)
@@ -136,16 +133,16 @@ def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> RunPlan:
     batch_size = max(options.get("batch_size", BATCH), 1)
     seed = settings.get("seed", 0)
     return RunPlan(
-        **recipe.parts_of(settings), classes=site_info.classes, rounds=federation.get("rounds") or 10,
+        **parts_of(settings), classes=site_info.classes, rounds=federation.get("rounds") or 10,
         seed=seed if isinstance(seed, int) else 0, weights="", lr_factors=federation.get("lr_factors") or {},
-        **{name: federation.get(name, getattr(Federation, name)) for name in recipe.OF_A_FEDERATION},
+        **{name: federation.get(name, getattr(Federation, name)) for name in OF_A_FEDERATION},
         batch_size=batch_size,
         eval_batch_size=options.get("eval_batch_size", 128), limit_eval_batches=None,
         precision=(settings.get("fabric") or {}).get("precision", "32-true"),
     )  # fmt: skip
 
 
-def _floors(settings: SiteSettings, plan: RunPlan, made: recipe.Recipe, data: RemoteData) -> Iterator[str]:
+def _floors(settings: SiteSettings, plan: RunPlan, made: Recipe, data: RemoteData) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
     settings.policy.check_plan(plan.batch_size, sizes, plan.threads, False)

@@ -18,13 +18,12 @@ from fedlit.core.messages import Broadcast, ClientReport, Payload, Round, Server
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnReply, Program, add_payload, jobs_of
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.settings import Settings
-from fedlit.sites import recipe
 from fedlit.sites.answers import Replies, Watch, disagreeing, name_of
-from fedlit.sites.asking import Asking, NoAnswer, Request
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, new_run, printable
 from fedlit.sites.payloads import module_tensors
-from fedlit.sites.recipe import RunPlan
+from fedlit.sites.plan import OF_A_FEDERATION, RunPlan, parts_of
+from fedlit.sites.requests import Asking, NoAnswer, Request
 from fedlit.sites.roster import Roster
 
 SHORT = 10
@@ -256,7 +255,7 @@ def _plan(
     classes: Sequence[str],
 ) -> RunPlan:
     """Return the plan of a run: everything that is known before it begins."""
-    parts = recipe.parts_of(roster.config)
+    parts = parts_of(roster.config)
     if roster.trial:
         options = {"window": settings.schedule.window, "unit": settings.schedule.unit}
         parts["schedule"] = {"class_path": "fedlit.schedules.ConstantSchedule", "init_args": options}
@@ -265,7 +264,7 @@ def _plan(
         rounds=settings.rounds, seed=program.seed,
         weights="" if roster.config.get("phases") else Envelope.of("start", Done(), tensors).digest,
         lr_factors=settings.lr_factors or {},
-        **{name: getattr(settings, name) for name in recipe.OF_A_FEDERATION},
+        **{name: getattr(settings, name) for name in OF_A_FEDERATION},
         batch_size=program.batch_size, eval_batch_size=program.eval_batch_size,
         limit_eval_batches=program.limit_eval_batches, precision=fabric.strategy.precision.precision,
     )  # fmt: skip

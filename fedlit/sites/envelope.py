@@ -19,7 +19,7 @@ import numpy as np
 from fedlit.core.errors import FedlitError
 from fedlit.core.system.documents import parse_json
 from fedlit.core.system.typed import Mistyped, built, made
-from fedlit.sites.ranges import Head
+from fedlit.sites.messages import Head
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,7 @@ from fedlit.sites.ledger import LedgerEntry
 from fedlit.sites.messages import Failure
 from fedlit.sites.own_data import Unreadable
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.states import MissingState, StateWriteError
+from fedlit.sites.storage import MissingState, StateWriteError
 
 
 class Unprepared(FedlitError):
@@ -18,6 +18,12 @@ class Unprepared(FedlitError):
 
 class IncompatibleError(FedlitError):
     """Error of a site and a server that do not fit together, such as two versions."""
+
+
+class OutOfTime(BaseException):
+    """Error of an answer that takes longer than the site's file allows; code that wraps any `Exception` misses it."""
+
+    public = "it took too long; limits.seconds"
 
 
 class FailedOnData(FedlitError):
@@ -40,14 +46,14 @@ KINDS: dict[type[Exception], str] = {
 }
 """Kinds of failures that the server sees; all others are ``failed``."""
 
-READABLE = (*KINDS, StateWriteError, ConfigError, TrainingError)
+READABLE = (*KINDS, StateWriteError, ConfigError, TrainingError, OutOfTime)
 """Errors with readable texts; of others only the first line is sent, and the site's own log has the rest."""
 
 ABOUT_FILES = (StateWriteError, MissingState, Unreadable)
 """Errors whose texts name the site's files; without ``leaves.errors`` they stay in its own log."""
 
 
-def failure_of(error: Exception, whose: str, with_text: bool) -> Failure:
+def failure_of(error: BaseException, whose: str, with_text: bool) -> Failure:
     """Print an error to the site's own log, and return what the server may see of it.
 
     Args:

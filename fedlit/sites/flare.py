@@ -59,7 +59,7 @@ class Rounds(Controller):
 
     def start_controller(self, fl_ctx: FLContext) -> None:
         """Prepare the run, and register the command by which the lead asks for its progress."""
-        from fedlit.sites.hosting import Hosted  # only the server's side needs all of fedlit
+        from fedlit.sites.server import Hosted  # only the server's side needs all of fedlit
 
         name, sites, fresh = self._asked
         workspace, job = fl_ctx.get_engine().get_workspace(), fl_ctx.get_job_id()

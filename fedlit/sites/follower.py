@@ -18,9 +18,9 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from nvflare.fuel.hci.proto import MetaKey, MetaStatusValue
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.sites.hosting import Ending
+from fedlit.sites.connection import Unreachable, kit_of
 from fedlit.sites.messages import printable
-from fedlit.sites.reaching import Unreachable, kit_of
+from fedlit.sites.server import Ending
 from fedlit.sites.submission import JOB, TOPIC, Lead, Submission, write_job
 
 CONNECTING = 5

@@ -18,8 +18,18 @@ from fedlit.core.messages import State
 from fedlit.core.system import documents
 from fedlit.core.system.files import whole
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.messages import FAILED, SOON, ClientInfo, Failure, Hello, SiteInfo, check_run, new_run, printable
-from fedlit.sites.ranges import HEAD
+from fedlit.sites.messages import (
+    FAILED,
+    HEAD,
+    SOON,
+    ClientInfo,
+    Failure,
+    Hello,
+    SiteInfo,
+    check_run,
+    new_run,
+    printable,
+)
 from fedlit.sites.transport import NoReply, Transport
 
 FILE = "sites.json"

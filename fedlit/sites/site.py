@@ -16,17 +16,16 @@ from fedlit.core.messages import Broadcast, Round
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
-from fedlit.sites import messages, models, recipe
+from fedlit.sites import messages
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.failures import FailedOnData, IncompatibleError, Unprepared, failure_of
+from fedlit.sites.failures import FailedOnData, IncompatibleError, OutOfTime, Unprepared, failure_of
 from fedlit.sites.ledger import ENDED, Ledger, LedgerEntry
-from fedlit.sites.own_data import OwnData, reading
+from fedlit.sites.own_data import OwnData, SiteSettings, reading
 from fedlit.sites.payloads import cut, payload_tensors
+from fedlit.sites.plan import Recipe, lacking, line_to_add, read_plan, table_of
 from fedlit.sites.policy import PolicyError, TooManyMessages, digest, view_of
-from fedlit.sites.prepared import PreparedRun, members, prepared
-from fedlit.sites.settings import SiteSettings
-from fedlit.sites.states import SiteStates
-from fedlit.sites.table import lacking, line_to_add, table_of
+from fedlit.sites.preparation import PreparedRun, members, prepared
+from fedlit.sites.storage import SiteStates, keep_model
 
 
 class ResidentSite:
@@ -81,7 +80,7 @@ class ResidentSite:
             entry, reply = self._verbs[envelope.verb](envelope, entry)
         except FailedOnData as failed:
             entry, reply = failed.entry, self._failed(envelope.verb, failed)
-        except Exception as error:  # a custom module may raise anything
+        except (Exception, OutOfTime) as error:  # a custom module may raise anything
             reply = self._failed(envelope.verb, error)
         return self._noted(entry, reply)
 
@@ -96,7 +95,7 @@ class ResidentSite:
         self._ledger.begin(replace(entry, answer=messages.FAILED, refused=ENDED))
         try:
             yield
-        except Exception as error:
+        except (Exception, OutOfTime) as error:
             raise FailedOnData(entry) from error
 
     def _hello(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
@@ -244,7 +243,7 @@ class ResidentSite:
         notes["exclusive"] = ready.worker.link is not None
         notes |= described_images(self._data.module)
         most, module = self.policy.limits.models, ready.worker.local.module
-        models.keep(self.settings.folder, task.run, task.client, most, module, plan=plan, notes=notes)
+        keep_model(self.settings.folder, task.run, task.client, most, module, plan=plan, notes=notes)
         return replace(entry, at=asked.rounds), Envelope.of(messages.REPLY, messages.Done())
 
     def _end(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
@@ -268,14 +267,14 @@ class ResidentSite:
         about = {"run": task.run, "client": task.client or ""}
         return ready, task, replace(entry, **about, config=digest(ready.asked.config), question=question)
 
-    def _read(self, config: Mapping[str, Any]) -> recipe.Recipe:
+    def _read(self, config: Mapping[str, Any]) -> Recipe:
         """Build the objects of a plan from the site's own table."""
         if odd := lacking(config, self._table):
             raise PolicyError(
                 f"the configuration names {', '.join(map(repr, odd))}; to allow it, add {line_to_add(odd)} to the "
                 f"policy"
             )
-        return recipe.read(config, self._table, self.policy.limits.parameters)
+        return read_plan(config, self._table, self.policy.limits.parameters)
 
     def _ready_for(self, message: messages.Task | messages.Start) -> PreparedRun:
         """Return the prepared run, if the message is for it and its layout is the server's."""
@@ -321,7 +320,7 @@ class ResidentSite:
             return Envelope.of(messages.FAILED, messages.Failure("failed", reason))
         return replace(reply, ledger=self._ledger.head)
 
-    def _failed(self, verb: str, error: Exception) -> Envelope:
+    def _failed(self, verb: str, error: BaseException) -> Envelope:
         return Envelope.of(
             messages.FAILED, failure_of(error, f"site {self.name!r}, {verb!r}", self.policy.leaves.errors)
         )

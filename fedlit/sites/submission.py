@@ -9,7 +9,7 @@ from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.sites.rules import CLASSES, SILENT
+from fedlit.sites.folders import CLASSES, SILENT
 
 LEAD_FILE, ADMIN_FILE = "local/fedlit-lead.yaml", "startup/fed_admin.json"
 """Files of the lead's folder: which sites take part, and who the lead is."""

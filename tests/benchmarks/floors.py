@@ -36,8 +36,7 @@ from fedlit.data.partition import ByPatient  # noqa: E402
 from fedlit.metrics.auroc import auroc  # noqa: E402
 from fedlit.metrics.tally import bin_of  # noqa: E402
 from fedlit.sites.messages import FAILED, Evaluated, Sent, new_run  # noqa: E402
-from fedlit.sites.own_data import OwnData  # noqa: E402
-from fedlit.sites.settings import read_settings  # noqa: E402
+from fedlit.sites.own_data import OwnData, read_settings  # noqa: E402
 
 NIH, TABLE = HERE.parents[1] / ".." / "shared" / "data" / "nih-cxr14-mini", "Data_Entry_2017_v2020.csv"
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedlit.cli.tables import auroc_table, seeds_table, sets_table, shortened, sweep_table
-from fedlit.experiment.grid import Sweep
+from fedlit.experiment.plan import Plan
 from fedlit.tracking.run import Result
 
 
@@ -109,7 +109,7 @@ def test_every_class_is_in_a_table_that_is_as_wide_as_it_says():
 
 
 def test_the_baselines_of_a_sweep_have_a_row_each():
-    sweep = Sweep("x", baselines=["individual", "pooled"])
+    sweep = Plan("x", baselines=["individual", "pooled"])
     cases = ["federated", "federated", "individual-north", "pooled"]
     runs = pd.DataFrame({"case": cases, sweep.metric: [0.7, 0.8, 0.5, 0.9]})
     assert rows(sweep_table(sweep, runs, "on one draw of the data")) == [
@@ -120,7 +120,7 @@ def test_the_baselines_of_a_sweep_have_a_row_each():
 
 
 def test_no_table_breaks_a_number_or_a_name_at_80_columns():
-    sweep = Sweep("x", [], {}, {"fedavg-with-a-long-name": {}}, {"model.optimizer.init_args.lr": [0.1]}, [0])
+    sweep = Plan("x", cases={"fedavg-with-a-long-name": {}}, grid={"model.optimizer.init_args.lr": [0.1]})
     runs = pd.DataFrame({"case": ["fedavg-with-a-long-name"] * 2, "model.optimizer.init_args.lr": [0.1, 0.1],
                          sweep.metric: [0.123456, np.nan]})  # fmt: skip
     metrics = {f"test/a-test-set-from-elsewhere/auroc/{LONG}": 0.5, "test/a-test-set-from-elsewhere/auroc_macro": 0.5}

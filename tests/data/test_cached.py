@@ -100,6 +100,19 @@ def test_removed_with_all_that_belongs_to_it_unless_somebody_is_at_work(folder: 
     assert len(list(folder.glob(f"{unfinished.name}*"))) == 1
 
 
+def test_an_entry_that_another_process_finishes_meanwhile_is_left_out(folder: Path, monkeypatch):
+    whole = entries(folder)
+    (partial,), real = folder.glob("*.partial"), Path.iterdir
+
+    def renamed(path: Path):
+        if path == partial:
+            partial.rename(path.with_suffix(""))
+        return real(path)
+
+    monkeypatch.setattr(Path, "iterdir", renamed)
+    assert entries(folder) == [entry for entry in whole if entry.state == "finished"]
+
+
 def test_the_command(folder: Path, fedlit_cli):
     code, out, err = fedlit_cli(f"data cache --cache_dir {folder}")
     assert (code, err) == (0, "")

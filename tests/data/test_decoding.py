@@ -17,7 +17,7 @@ from fedlit.data import ImageTable, Organisations
 from fedlit.data.pictures import decoding, pixels
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.hashes import perceptual_hashes
-from fedlit.data.pictures.store import PartOfStore
+from fedlit.data.pictures.store import StoreView
 
 
 def pixels_of(n: int) -> np.ndarray:
@@ -109,7 +109,7 @@ def test_damaged_images_of_a_store_are_decoded_again_without_the_others(tmp_path
     assert sorted(read) == ["002.png", "005.png", "007.png"]
     assert again.damaged == damaged
     kept = [n for n in range(12) if n != 5]
-    check(PartOfStore(again, kept), kept)
+    check(StoreView([again], kept), kept)
     np.testing.assert_array_equal(again.hashes(), hashes)
 
 
@@ -152,7 +152,7 @@ def test_of_an_unfinished_store_that_is_damaged_the_whole_images_are_kept(tmp_pa
     read.clear()
     store = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
     kept = [n for n in range(12) if n != 3]
-    check(PartOfStore(store, kept), kept)
+    check(StoreView([store], kept), kept)
     assert len(read) == 10  # two images lie before the cut
     partial.mkdir()
     (partial / "array.npy").write_bytes(b"half")
@@ -171,7 +171,7 @@ def test_dropped_damage_has_its_reason_and_the_rest_is_there(tmp_path, read):
         assert sorted(store.damaged) == [3, 7]
         assert store.damaged[7] == "not an image, or its header is damaged"
         kept = [n for n in range(12) if n not in (3, 7)]
-        check(PartOfStore(store, kept), kept)
+        check(StoreView([store], kept), kept)
     assert len(read) == 12
     with refusals.refused(DataError, "2 of 12"):
         decode_images(files, 16, cache_dir=tmp_path / "cache")

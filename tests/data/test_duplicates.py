@@ -17,7 +17,7 @@ from fedlit.data.pictures import duplicates
 from fedlit.data.pictures.duplicates import cached_pairs, draw_pairs, near_pairs
 from fedlit.data.pictures.hashes import perceptual_hashes, turned
 from fedlit.data.pictures.pixels import THUMB
-from fedlit.data.pictures.store import ImageStore, PartOfStore, Thumbs
+from fedlit.data.pictures.store import ImageStore, StoreView, Thumbs
 from fedlit.data.xrays.check import check_folder, compare_folders
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
@@ -151,8 +151,8 @@ def test_small_pictures_in_a_file():
     thumbs = Thumbs(3)
     thumbs.put(1, np.asarray(drawn(4, 128))[None])
     assert torch.equal(thumbs[np.array([1])][0, 0], torch.from_numpy(np.array(drawn(4, 128))))
-    assert len(PartOfStore(thumbs, np.array([1, 1]))) == 2
-    assert PartOfStore(thumbs, np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1].tolist()] * 2
+    assert len(StoreView([thumbs], np.array([1, 1]))) == 2
+    assert StoreView([thumbs], np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1].tolist()] * 2
 
 
 # What uses it

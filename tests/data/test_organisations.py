@@ -19,7 +19,7 @@ from fedlit.data.clients import parts_of
 from fedlit.data.labels import harmonised_names
 from fedlit.data.organisations import Organisations
 from fedlit.data.pictures.features import with_fixed_features
-from fedlit.data.pictures.store import ImageStore, JoinedStore
+from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.schemes import HideClasses, by_sharing
 from fedlit.models import ImageClassifier
 
@@ -244,7 +244,7 @@ def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
     folder = tmp_path_factory.mktemp("stores")
     pictures = np.random.default_rng(sum(sizes)).integers(0, 256, (sum(sizes), 1, 3, 2), dtype=np.uint8)
     cuts = np.split(pictures, np.cumsum(sizes)[:-1])
-    joined = JoinedStore([ImageStore.from_array(cut, folder) for cut in cuts])
+    joined = StoreView([ImageStore.from_array(cut, folder) for cut in cuts])
     one = ImageStore.from_array(pictures, folder)
     assert (len(joined), joined.shape) == (len(one), one.shape)
     np.testing.assert_array_equal(joined.hashes(), one.hashes())
@@ -256,12 +256,15 @@ def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
         assert all(torch.equal(store[row], one[row]) for row in rows)
     with pytest.raises(IndexError):
         joined[[len(one)]]
+    some = StoreView([joined], rows)
+    assert torch.equal(some[np.arange(len(rows))], joined[rows])
+    np.testing.assert_array_equal(some.hashes(), one.hashes()[np.array(rows, dtype=int)])
 
 
 def test_pictures_of_different_shapes_do_not_join(tmp_path):
     stores = [ImageStore.from_array(np.zeros((2, 1, size, 4), np.uint8), tmp_path) for size in (4, 5)]
     with refused(DataError, "1, 4, 4), (1, 5, 4"):
-        JoinedStore(stores)
+        StoreView(stores)
 
 
 def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):

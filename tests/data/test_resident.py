@@ -9,7 +9,7 @@ from torchvision.transforms import v2
 from fedlit.data.pictures import store as stores
 from fedlit.data.pictures.augmentation import FlipCropAugmentation, PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages, model_input
-from fedlit.data.pictures.store import JoinedStore, ResidentStore
+from fedlit.data.pictures.store import ResidentStore, StoreView
 
 CPU = torch.device("cpu")
 AUGMENTATIONS = [None, XrayAugmentation(), FlipCropAugmentation(), PerImage(v2.Compose([v2.RandomRotation(20)]))]
@@ -50,7 +50,7 @@ def test_the_data_set_itself_stays_on_disk(tmp_path):
 
 def test_pictures_are_copied_in_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "CHUNK", 5 * 140)
-    store = JoinedStore([ImageStore.from_array(pictures(seed=seed), tmp_path) for seed in (1, 2)])
+    store = StoreView([ImageStore.from_array(pictures(seed=seed), tmp_path) for seed in (1, 2)])
     copied = ResidentStore(store, CPU)
     assert (len(copied), copied.shape, copied.path) == (24, store.shape, store.path)
     everything = torch.arange(24)

@@ -1,7 +1,6 @@
 """The rule of a tuning: the classes that count, and at which evaluations."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +23,7 @@ def finished(folder: Path, scores: dict[str, list[float]], counts: dict | None =
         head = "class,positives,negatives,positive_patients,negative_patients"
         (folder / "validation.csv").write_text("\n".join([head, *lines]) + "\n")
     Result(8, 4, 1.0).write(folder)
-    return SimpleNamespace(directory=folder)
+    return folder
 
 
 SCORES = {
@@ -51,7 +50,7 @@ def test_classes_with_few_patients_do_not_count_and_are_named(tmp_path: Path, at
 def test_a_class_counts_if_every_seed_has_enough_of_it(tmp_path: Path):
     fewer = CLASSES | {"Edema": (30, 20)}
     runs = [finished(tmp_path / name, SCORES, counts) for name, counts in (("a", CLASSES), ("b", fewer))]
-    runs.append(SimpleNamespace(directory=tmp_path / "failed"))
+    runs.append(tmp_path / "failed")
     rule = Rule(seeds=[1, 2])
     assert rule.evidence(runs).classes == ("Mass/Nodule",)
     assert "Edema (30 and 20)" in rule.evidence(runs).note

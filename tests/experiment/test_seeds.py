@@ -12,7 +12,9 @@ from runs import Kept, assert_same_run
 from sweeps import BASE, recorded
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import PlannedRun, Sweep, plan
+from fedlit.experiment.grid import plan
+from fedlit.experiment.plan import Plan
+from fedlit.experiment.planned_run import PlannedRun
 
 
 @pytest.fixture(autouse=True)
@@ -119,18 +121,18 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
         "a": {"class_path": "PhantomCXR", "init_args": {"seed": 7}}, "b": {"class_path": "PhantomCXR"}}}}  # fmt: skip
     small = {"model": {"class_path": "toys.ToyNet"}}
     base = {"experiment": "draws", "seeds": [0, 2]}
-    runs = plan(Sweep(**base, set=small | {"data": {"class_path": "PhantomCXR"}}))
+    runs = plan(Plan(**base, set=small | {"data": {"class_path": "PhantomCXR"}}))
     assert data_seeds(runs) == [0, 2]
     assert runs[1].point == runs[0].point
     for given in ("data.seed", "data.init_args.seed"):
-        assert data_seeds(plan(Sweep(**base, set=small | {given: 5}))) == [5, 5]
+        assert data_seeds(plan(Plan(**base, set=small | {given: 5}))) == [5, 5]
     (folder / "base.yaml").write_text(yaml.safe_dump({"data": {"class_path": "PhantomCXR", "init_args": {"seed": 0}}}))
-    assert data_seeds(plan(Sweep(**base, set=small, config=["base.yaml"]))) == [0, 0]
+    assert data_seeds(plan(Plan(**base, set=small, config=["base.yaml"]))) == [0, 0]
     (folder / "nested.yaml").write_text(yaml.safe_dump({"data": nested}))
     sources = [
         yaml.safe_load(run.config)["data"]["init_args"]["sources"]
-        for run in plan(Sweep(**base, set=small, config=["nested.yaml"]))
+        for run in plan(Plan(**base, set=small, config=["nested.yaml"]))
     ]
     assert [[each[name]["init_args"]["seed"] for name in "ab"] for each in sources] == [[7, 0], [9, 2]]
     with refused(ConfigError, "found -1"):
-        plan(Sweep("draws", seeds=[-1]))
+        plan(Plan("draws", seeds=[-1]))

@@ -116,3 +116,57 @@ def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path)
 
 def test_an_own_case_may_have_the_name_of_a_baseline(folder: Path):
     assert plan(load_sweep(write(folder, GRID | {"cases": {"individual": {}}})))[0].case == "individual"
+
+
+IMAGES = BASE | {
+    "data": {"class_path": "PhantomCXR", "init_args": {"hospitals": 2, "images": 60, "image_size": 16}},
+    "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}},
+}
+
+
+def starting(folder: Path, seeds: list[int], base: dict = IMAGES, **changes: object) -> Path:
+    """Write a sweep whose runs start from those of another one."""
+    body = {"experiment": "body", "config": ["base.yaml"], "seeds": seeds, "set": {"federation.rounds": 1}}
+    write(folder, body, base).rename(folder / "body.yaml")
+    sweep = {"experiment": "later", "config": ["base.yaml"], "starts": "body.yaml", "seeds": [0, 1]}
+    return write(folder, sweep | changes, base)
+
+
+@pytest.mark.parametrize("seeds", [[0, 1], [7]])
+def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Path, seeds: list[int], fedlit_cli):
+    listed = fedlit_cli(f"sweep --config {starting(folder, seeds)} --dry_run true").succeeded().splitlines()
+    assert [line.split("/")[1] for line in listed] == ["body"] * len(seeds) + ["later"] * 2
+    runs = plan(load_sweep(starting(folder, seeds, run_dir="elsewhere")))
+    starts = [yaml.safe_load(run.config)["model"]["init_args"]["weights"] for run in runs]
+    expected = seeds if len(seeds) > 1 else seeds * 2
+    assert starts == [str(folder / f"elsewhere/body/seed={seed}") for seed in expected]
+
+
+@pytest.mark.parametrize(
+    ("changes", "base", "said"),
+    [
+        (
+            {"set": {"model.norm": "group"}},
+            IMAGES,
+            r"starts: expected the body of runs/body/seed=0, whose body\.\S+ is ",
+        ),
+        ({"starts": "nobody.yaml"}, IMAGES, r"starts: expected the YAML of a plan, found no file \S*nobody.yaml"),
+        ({}, BASE, "starts: expected a model with the argument weights, such as ImageClassifier, found ToyNet"),
+        ({"starts": None, "set": {"model.weights": "runs/none"}}, IMAGES, "no file or directory runs/none"),
+    ],
+)
+def test_a_start_that_does_not_fit_is_refused_before_anything_starts(
+    folder: Path, changes: dict, base: dict, said: str, fedlit_cli
+):
+    code, _, err = fedlit_cli(f"sweep --config {starting(folder, [0], base, **changes)}")
+    assert code == 2
+    assert re.search(said, " ".join(err.split())), err
+    assert not (folder / "runs").exists()
+
+
+def test_ranges_are_for_tune_and_a_grid_for_sweep(folder: Path, fedlit_cli):
+    ranges = {"ranges": {"model.lr": [0.1, 0.2]}, "grid": {}}
+    fedlit_cli(f"sweep --config {write(folder, GRID | ranges | {'tries': 2})}").refused("fedlit tune", code=2)
+    fedlit_cli(f"tune --config {write(folder, GRID)}").refused("cases.fedavg", "range", code=2)
+    mixed = GRID | {"ranges": {"model.lr": [0.1, 0.2]}, "tries": 2}
+    fedlit_cli(f"tune --config {write(folder, mixed)}").refused("grid: expected none", code=2)

@@ -16,11 +16,11 @@ from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import PlannedRun
 from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.ranges import Choice, Span, at_edge, read_range
 from fedlit.experiment.samplers import first_points, next_point
-from fedlit.experiment.tuning import Tuned, choose, load_tuning, run_tuning
+from fedlit.experiment.tuning import Tuned, choose, first_points_of, load_tuning, run_tuning, runs_of
 from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_tuning_report
 from fedlit.tracking.run import Result
 
@@ -142,26 +142,26 @@ class TestRanges:
 class TestPlan:
     def test_every_method_has_the_same_number_of_tries_with_its_own_ranges(self, folder: Path):
         tuning = loaded(folder)
-        assert {case: len(points) for case, points in tuning.first_points.items()} == {"fedavg": 4, "fedprox": 4}
-        runs = tuning.runs("try", tuning.first_points, experiment_parser())
+        assert {case: len(points) for case, points in first_points_of(tuning).items()} == {"fedavg": 4, "fedprox": 4}
+        runs = runs_of(tuning, "try", first_points_of(tuning), experiment_parser())
         assert [run.seed for run in runs["fedavg"]] == [100] * 4
         assert [run.point[LR] for run in runs["fedavg"]] == [run.point[LR] for run in runs["fedprox"]]
         config = yaml.safe_load(runs["fedprox"][0].config)
-        point = tuning.first_points["fedprox"][0]
+        point = first_points_of(tuning)["fedprox"][0]
         assert config["federation"]["aggregators"][0]["init_args"]["mu"] == point["federation.aggregators.mu"]
         assert config["model"]["init_args"]["lr"] == point[LR]
         assert {"fedlit.tune": "try", "fedlit.method": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
             config["tags"].items()
         )
-        (final,) = tuning.runs("final", {case: points[1:2] for case, points in tuning.first_points.items()},
+        (final,) = runs_of(tuning, "final", {case: points[1:2] for case, points in first_points_of(tuning).items()},
                                experiment_parser())["fedavg"][1:]  # fmt: skip
-        assert final.name == f"fedavg,lr={tuning.first_points['fedavg'][1][LR]},seed=1"
+        assert final.name == f"fedavg,lr={first_points_of(tuning)['fedavg'][1][LR]},seed=1"
         assert yaml.safe_load(final.config)["tags"]["fedlit.tune"] == "final"
 
     def test_a_grid_has_all_combinations_and_null_removes_a_shared_range(self, folder: Path):
         ranges = {"model.lr": None, "federation.rounds": [1, 2]}
         tuning = loaded(folder, **GRID | {"cases": {"fedavg": {}, "rounds": {"ranges": ranges}}})
-        fedavg, rounds = tuning.first_points.values()
+        fedavg, rounds = first_points_of(tuning).values()
         assert sorted(map(str, fedavg)) == sorted(map(str, ({LR: 0.1}, {LR: 0.2})))
         assert sorted(map(str, rounds)) == sorted(map(str, ({"federation.rounds": 1}, {"federation.rounds": 2})))
 
@@ -217,14 +217,14 @@ class TestChoice:
         """A tuning whose tries of FedAvg have these scores; the second failed with one of two seeds."""
         rule = {"metric": "val/auroc_macro", "seeds": [100, 101]}
         tuning = loaded(folder, rule=rule, cases={"fedavg": {}})
-        runs = tuning.runs("try", tuning.first_points, experiment_parser())["fedavg"]
+        runs = runs_of(tuning, "try", first_points_of(tuning), experiment_parser())["fedavg"]
         for run, score in zip(runs, (0.6, 0.7, 0.95, None, 0.7, 0.9, 0.75, 0.85), strict=True):
             run.directory.mkdir(parents=True)
             rows = f"1,round/steps,5.0\n1,time/round_s,2.0\n1,time/evaluate_s,1.0\n2,val/auroc_macro,{score}\n"
             (run.directory / "metrics.csv").write_text("step,key,value\n" + (rows if score else ""))
             if score:
                 Result(2, 2, 1.0).write(run.directory)
-        return tuning, choose("fedavg", tuning, tuning.first_points["fedavg"], runs)
+        return tuning, choose("fedavg", tuning, first_points_of(tuning)["fedavg"], runs)
 
     def test_the_best_mean_wins_and_a_failed_try_cannot(self, tried: tuple):
         _, tuned = tried
@@ -302,7 +302,7 @@ class TestSuggestions:
     def test_a_tuning_runs_them_in_turn_and_repeats_them(self, folder: Path, monkeypatch):
         calls = []
 
-        def run_all(runs, file, metric, jobs, console, tried=()):
+        def run_all(runs, file, metric, jobs, console, tried=(), above=None):
             calls.append([run.name for run in runs])
             for run in runs:
                 run.directory.mkdir(parents=True, exist_ok=True)
@@ -315,8 +315,8 @@ class TestSuggestions:
         tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
         assert [len(names) for names in calls] == [6, 8, 10, 4]
         assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]
-        assert tuned[0].points[:3] == tuning.first_points["fedavg"][:3]
-        assert tuned[0].points[3:] != tuning.first_points["fedavg"][3:]
+        assert tuned[0].points[:3] == first_points_of(tuning)["fedavg"][:3]
+        assert tuned[0].points[3:] != first_points_of(tuning)["fedavg"][3:]
         assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
         assert calls[:4] == calls[4:]
         assert best_so_far([math.nan, 0.5, 0.4, 0.7], 1)[1:] == [0.5, 0.5, 0.7]
@@ -341,7 +341,10 @@ class TestSuggestions:
         tuned, _ = run_tuning(loaded(folder, sampler="tpe", tries=5), 1, Console(quiet=True))
         assert len(calls) == len(set(calls)) == 14
         assert [math.isnan(score) for score in tuned[0].scores] == [True, False, False, False, False]
-        assert list(pd.read_csv(tuned[0].runs[0].directory.parent / "tries.csv")["status"]).count("failed") == 1
+        table = pd.read_csv(tuned[0].runs[0].directory.parent / "tune.csv")
+        assert list(table["status"]).count("failed") == 1
+        assert list(table["stage"]) == ["try"] * 10 + ["final"] * 4
+        assert table["name"].is_unique
 
     @pytest.mark.parametrize("seed", [-1, 20240101])
     def test_any_seed_and_values_that_equal_each_other_are_suggested(self, seed: int):

@@ -16,8 +16,8 @@ from small_nih import write_ten_labels
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.document import find
+from fedlit.reports.reproductions.heterogeneity import _bars
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.surgical.heterogeneity import _bars
 
 
 @pytest.fixture

@@ -14,9 +14,11 @@ from fedlit.core.system.shipped import CONFIGS
 from fedlit.data.flamby.isic import CENTRES, CLASSES
 from fedlit.predictions.table import write
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport, accuracy, balanced_accuracy
 from fedlit.reports.reproductions.published import read_paper
+from fedlit.reports.reproductions.report import Reporter, tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
+
+TABLES = tables_of(CONFIGS / "flamby")
 
 TESTS = {"cleveland": 104, "hungarian": 89, "switzerland": 16, "va": 45, "pooled-test": 254}
 
@@ -55,7 +57,7 @@ def made_up(folder: Path, shift: float = 0.0, served: bool = False) -> pd.DataFr
 
 
 @pytest.fixture
-def report() -> BenchmarkReport:
+def report() -> Reporter:
     return Reproduction("flamby-heart")._reporter()
 
 
@@ -90,8 +92,10 @@ def test_balanced_accuracy_is_the_mean_recall_of_the_classes_that_are_there():
     generator = torch.Generator().manual_seed(0)
     scores, classes = torch.randn(50, 8, generator=generator), torch.randint(7, (50,), generator=generator)
     labels = torch.nn.functional.one_hot(classes, 8).float()
-    assert balanced_accuracy(scores, labels) == pytest.approx(balanced_accuracy_score(classes, scores.argmax(1)))
-    assert accuracy(torch.tensor([[0.0], [1.0], [-1.0]]), torch.tensor([[0.0], [0.0], [0.0]])) == pytest.approx(2 / 3)
+    assert TABLES.balanced_accuracy(scores, labels) == pytest.approx(balanced_accuracy_score(classes, scores.argmax(1)))
+    assert TABLES.accuracy(torch.tensor([[0.0], [1.0], [-1.0]]), torch.tensor([[0.0], [0.0], [0.0]])) == pytest.approx(
+        2 / 3
+    )
 
 
 def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):

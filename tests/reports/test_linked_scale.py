@@ -9,10 +9,11 @@ import pytest
 import yaml
 from reproduced import table_of_runs
 
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.report import tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.surgical.tables import markdown
 
 WITH_LINKED = [name for name in NAMES if "linked" in read_document(find(name)).scales]
 
@@ -142,6 +143,7 @@ def test_both_axes_of_the_figures_are_tabulated(tmp_path):
 
 
 def test_standard_deviations_over_classes_are_those_of_a_population():
+    markdown = tables_of(CONFIGS / "surgical").markdown
     rows = [{"method": "S", "column": "c", "class": str(i), "auroc": v} for i, v in enumerate((0.6, 0.7, 0.8))]
     table = pd.DataFrame(rows)
     assert f"0.700 ± {np.std([0.6, 0.7, 0.8]):.3f}" in markdown("T", table, "S", ddof=0)

@@ -45,16 +45,13 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """A document with everything that it needs next to it."""
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     (tmp_path / "published.json").write_text(json.dumps(PAPER))
-    (tmp_path / "ranks_of_doe.py").write_text(KIND)
-    (tmp_path / "stops.py").write_text("raise SystemExit(3)")
-    (tmp_path / "fails.py").write_text("1 / 0")
+    (tmp_path / "tables.py").write_text(KIND)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
     part = {"config": "small.yaml", "title": "Phantom", "cases": {"{method}": {"labels": {"method": ["a", "b"]}}}}
     return {
         "shows": "how to reproduce a table of Doe",
         "tables": ["Table 1"],
-        "report": {"kind": "ranks_of_doe.Count", "unit": "runs"},
+        "report": {"kind": "Count", "unit": "runs"},
         "values": {"method": {"a": {"seed": 0}, "b": {"federation.aggregators": ["Scaffold"]}}},
         "scales": {"laptop": {"data": "PhantomCXR", "time": "seconds", "parts": {"doe-table1": part}}},
     } | {"seeds": [0]}
@@ -101,15 +98,14 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
         ({"report": SEEDS | {"within": 0.01}}, (ConfigError, "report", "'window'")),
         ({"report": SEEDS | {"against": {"method": "c"}}}, (ConfigError, "against.method", "(a, b)")),
         ({"report": SEEDS | {"against": {"methd": "a"}}}, (ConfigError, "report.against.methd")),
-        ({"report": {"kind": "ranks_of_doe.Counts"}}, (ConfigError, "report", "ranks_of_doe.Counts")),
-        ({"report": {"kind": "stops.Count"}}, (ConfigError, "report", "SystemExit: 3")),
-        ({"report": {"kind": "fails.Count"}}, (ConfigError, "report", "ZeroDivisionError")),
-        ({"report": {"kind": "a..b"}}, (ConfigError, "report", "a..b")),
-        ({"report": {"kind": "ranks_of_doe.dataclass"}}, (ConfigError, "report")),
-        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, classes", "'rows'")),
-        ({"report": {"kind": "ranks_of_doe.Count"}}, (ConfigError, "report", "no unit")),
-        ({"report": {"kind": "ranks_of_doe.Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
-        ({"report": {"kind": "ranks_of_doe.Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
+        ({"report": {"kind": "Counts"}}, (ConfigError, "report", "seeds, ", "Count,", "'Counts'")),
+        ({"report": {}}, (ConfigError, "report", "found 'None'")),
+        ({"report": {"kind": ["Count"]}}, (ConfigError, "report", "Count,")),
+        ({"report": {"kind": "dataclass"}}, (ConfigError, "report")),
+        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, frequencies", "'rows'")),
+        ({"report": {"kind": "Count"}}, (ConfigError, "report", "no unit")),
+        ({"report": {"kind": "Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
+        ({"report": {"kind": "Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
         ({"tables": ["Table 2"]}, (ConfigError, "tables", "Table 1", "'Table 2'")),
         ({"paper": "doe"}, (ConfigError, "paper", "no such key")),
         ({"tables": "Table 1"}, (ConfigError, "tables", "found 'Table 1'")),
@@ -150,6 +146,15 @@ def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tupl
 def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: dict):
     document["scales"]["laptop"]["parts"]["doe-table1"] |= change
     with refused(*mistake):
+        Reproduction(written(document))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("1 / 0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit: 3"), ("def", "SyntaxError")]
+)
+def test_tables_that_cannot_be_imported_are_named(text: str, said: str, document: dict):
+    Path("tables.py").write_text(text)
+    with refused(ConfigError, "report", "tables.py", said):
         Reproduction(written(document))
 
 

@@ -11,18 +11,21 @@ from reproduced import table_of_runs
 from scipy import stats
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system.shipped import CONFIGS
 from fedlit.data.labels import harmonised_names
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.report import tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.surgical.classes import draw_classes
-from fedlit.reports.reproductions.surgical.tables import Column, SurgicalMethod, markdown, values
+
+TABLES = tables_of(CONFIGS / "surgical")
+Column, SurgicalMethod, markdown, values = TABLES.Column, TABLES.SurgicalMethod, TABLES.markdown, TABLES.values
 
 SITES = {"A": ("x", "y"), "B": ("x", "z")}
 
 
-def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> SurgicalMethod:
+def method(title: str, shift: float, personal: bool = False, cases=("one",)) -> object:
     measured = {
         f"test/{s}/auroc/{c}": 0.5 + 0.1 * j + 0.05 * i + shift
         for i, s in enumerate(("A", "B", "federation"))
@@ -118,7 +121,7 @@ def test_rows_and_columns_name_cases_and_sites_that_there_are(scale):
 
 def test_the_picture_has_a_row_a_method():
     table = values([method("m", 0.0), method("n", 0.1)], [Column("own", ("A", "B"), True)], ("x", "y", "z"), SITES)
-    ax = draw_classes(table, by_sharing(SITES)).axes[0]
+    ax = TABLES.draw_classes(table, by_sharing(SITES)).axes[0]
     assert [t.get_text() for t in ax.get_yticklabels()] == ["m", "n"]
 
 

@@ -7,13 +7,13 @@ import pytest
 from at_sites import TOYS, Ended, Sites, assert_same
 from refusals import Printed
 
-from fedlit.sites import joining
+from fedlit.sites import experiment
 
 
 @pytest.fixture
 def sites(monkeypatch) -> Sites:
     made = Sites()
-    monkeypatch.setattr(joining, "Processes", made.transport)
+    monkeypatch.setattr(experiment, "Processes", made.transport)
     return made
 
 

@@ -15,7 +15,7 @@ from refusals import refused
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.sites import follower
 from fedlit.sites.follower import Follower
-from fedlit.sites.hosting import Ending
+from fedlit.sites.server import Ending
 from fedlit.sites.submission import Lead, Submission, write_job
 
 SITES = ("north", "south")

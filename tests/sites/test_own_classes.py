@@ -9,7 +9,7 @@ import yaml
 from at_sites import Ended, classifier
 
 from fedlit.data import PhantomCXR
-from fedlit.sites import joining
+from fedlit.sites import experiment
 
 DATA = {"hospitals": 2, "images": 120, "image_size": 16, "batch_size": 8, "label_scheme": "split"}
 OPTIONS = (
@@ -36,7 +36,7 @@ def naming(sites, monkeypatch, classes: dict[str, list[str]]) -> None:
             file.write_text(yaml.safe_dump(values))
         return sites.transport(files)
 
-    monkeypatch.setattr(joining, "Processes", transport)
+    monkeypatch.setattr(experiment, "Processes", transport)
 
 
 def labelled(number: int) -> list[str]:

@@ -15,7 +15,7 @@ from certificates import Authority, packed
 
 import fedlit
 from fedlit.federation.session import Session
-from fedlit.sites import prepared, process, roster, site, states
+from fedlit.sites import preparation, process, roster, site, storage
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import Hello, SiteInfo
 
@@ -177,14 +177,14 @@ def test_another_version_is_refused_at_the_site_too(fit, monkeypatch):
 
 def test_another_layout_is_told_with_what_differs(fit, monkeypatch):
     """The code of a model is another one at a site: same tensors, other roles."""
-    read = site.recipe.read
+    read = site.read_plan
 
     def other(*given):
         made = read(*given)
         made.module.body[0].weight.requires_grad = False
         return made
 
-    monkeypatch.setattr(site.recipe, "read", other)
+    monkeypatch.setattr(site, "read_plan", other)
     fit("--federation.rounds 1", 2, code=1).refused("number of weights 483", "447")
 
 
@@ -193,7 +193,7 @@ def test_a_full_disk_at_a_site_is_told(fit, monkeypatch, tmp_path):
         path.write_bytes(b"half")
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
-    monkeypatch.setattr(states, "write_tensors", full)
+    monkeypatch.setattr(storage, "write_tensors", full)
     fit("--federation.rounds 1", 2, code=1).refused("site 'site-1', client 'site-0' (train)", "No space left on device")
     assert not [p for p in tmp_path.rglob("*.pt") if "sites" in p.parts]
 
@@ -219,14 +219,14 @@ def test_a_site_that_cannot_start_says_why(fit, sites, monkeypatch, changes, nam
 
 @pytest.mark.slow
 def test_images_that_vanish_while_it_trains_are_told(fit, monkeypatch):
-    train = prepared.Worker.train
+    train = preparation.Worker.train
 
     def gone(worker, clients, down, rnd, *others):
         if rnd.index == 1:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), "images.npy")
         return train(worker, clients, down, rnd, *others)
 
-    monkeypatch.setattr(prepared.Worker, "train", gone)
+    monkeypatch.setattr(preparation.Worker, "train", gone)
     err = fit(OPTIONS, 2, code=1).err
     assert "round 2: site 'site-1', client 'site-0' (train): its data cannot be read: No such file" in err
     assert "(images.npy); check data in the site's own file" in err

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fedlit.sites.own_data import read_settings
 from fedlit.sites.policy import Policy
-from fedlit.sites.settings import read_settings
 
 DATA = "{class_path: PhantomCXR, init_args: {hospitals: 2, images: 80, image_size: 16}}"
 ROLES = {

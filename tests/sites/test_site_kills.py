@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
 
-from fedlit.sites import joining
+from fedlit.sites import experiment
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import SiteCrashed
+from fedlit.sites.process import SiteCrashed
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
 
@@ -121,7 +121,7 @@ def writes(tmp_path_factory) -> dict[str, int]:
     """How many writes there are in a run without kills."""
     with pytest.MonkeyPatch.context() as patch:
         sites, killing = Sites(), Killing()
-        patch.setattr(joining, "Processes", sites.transport)
+        patch.setattr(experiment, "Processes", sites.transport)
         sites.between = killing.between
         with killing.watched(patch):
             finished(f"{TOYS} {OPTIONS} --run_dir {tmp_path_factory.mktemp('counted')} --sites loopback:2")
@@ -150,7 +150,7 @@ def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tm
     # Each side is killed before every write of its own; both, before every second one.
     for before in range(1, writes[who] + 1, 2 if case == "both" else 1):
         sites = Sites()
-        monkeypatch.setattr(joining, "Processes", sites.transport)
+        monkeypatch.setattr(experiment, "Processes", sites.transport)
         path, killing = tmp_path / str(before), Killing(who, before)
         ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving)
         assert killing.dead or before > writes[who] - 5  # a folder that the first run of a process makes

@@ -24,7 +24,7 @@ from fedlit.models import ImageClassifier
 from fedlit.sites import engine
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, REPLY
-from fedlit.sites.models import download
+from fedlit.sites.storage import download_model
 
 CONFIG = {
     "data": {
@@ -281,23 +281,23 @@ def test_which_model_is_meant(fedlit_cli, fit, tmp_path):
         fit(f"--federation.rounds 1 --federation.aggregators='[FedBN]' --seed {seed}", 2)
     old, new = dict.fromkeys(f.name[:32] for f in sorted(there.glob("models/*"), key=lambda f: f.stat().st_mtime_ns))
     with refusals.refused(ConfigError, new, "site-"):
-        download(there, None, None, None)
+        download_model(there, None, None, None)
     with refusals.refused(ConfigError, "'x'", "site-0, site-2"):
-        download(there, old[:8], "x", None)
+        download_model(there, old[:8], "x", None)
     with refusals.refused(ConfigError, "'zz'", new, old):
-        download(there, "zz", None, None)
+        download_model(there, "zz", None, None)
     with refusals.refused(ConfigError, new, old, "type more characters"):
-        download(there, "", None, None)
+        download_model(there, "", None, None)
     with refusals.refused(ConfigError, "--output"):
-        download(there, None, "site-0", tmp_path)
+        download_model(there, None, "site-0", tmp_path)
     for run in (old, new):
-        file, told = download(there, run[:8], "site-2", tmp_path / "x.safetensors")
+        file, told = download_model(there, run[:8], "site-2", tmp_path / "x.safetensors")
         assert file.read_bytes() == (there / "models" / f"{run}-site-2.safetensors").read_bytes()
         assert (told["run"], told["client"]) == (run, "site-2")
     (there / "models" / "mine.safetensors").write_bytes(b"x")  # not a model of a run
     resumed = there / "models" / f"{old}-site-0.safetensors"
     os.utime(resumed, (resumed.stat().st_mtime + 60,) * 2)
-    assert download(there, None, "site-0", tmp_path / "x.safetensors")[1]["run"] == old
+    assert download_model(there, None, "site-0", tmp_path / "x.safetensors")[1]["run"] == old
     (there / "models" / f"{new}-site-2.safetensors").write_bytes(b"x")
     fedlit_cli(f"site model {there} {new[:8]} --client site-2").refused(
         "expected a model written by `fedlit export`, found none"

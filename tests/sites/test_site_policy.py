@@ -12,12 +12,12 @@ from refusals import refused
 
 import fedlit
 from fedlit.core.errors import ConfigError
+from fedlit.sites.configuration import ServerSettings
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, End
+from fedlit.sites.own_data import read_settings
 from fedlit.sites.policy import Floors, Leaves, Limits, Policy
 from fedlit.sites.process import answering
-from fedlit.sites.settings import read_settings
-from fedlit.sites.submitted import ServerSettings
 
 OWN = {"allow": ["toys.ToyNet"], "floors": None}
 """The class of the toys, whose clients are smaller than any floor."""

@@ -12,7 +12,7 @@ from refusals import refused
 
 from fedlit.core.messages import ClientState
 from fedlit.sites.ledger import DAY, Ledger, LedgerEntry
-from fedlit.sites.states import MissingState, SiteStates
+from fedlit.sites.storage import MissingState, SiteStates
 
 PAGES = Path(__file__).parents[2] / "fedlit" / "sites"
 OLD, NEW = "a" * 32, "b" * 32

@@ -7,7 +7,7 @@ from refusals import refused
 from toys import ToyData
 
 from fedlit.core.errors import ConfigError
-from fedlit.sites.data import RemoteData
+from fedlit.sites.experiment import RemoteData
 from fedlit.sites.messages import ClientInfo, SiteInfo
 from fedlit.sites.own_data import OwnData
 

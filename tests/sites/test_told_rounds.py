@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 from at_sites import Answer, dying, failing, is_train
 
-from fedlit.sites import hosting
+from fedlit.sites import server
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.hosting import Evictions, Hosted
-from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.own_data import OwnData
+from fedlit.sites.process import SitesInProcess
+from fedlit.sites.server import Evictions, Hosted
 from fedlit.sites.transport import NoReply
 
 
@@ -111,7 +111,7 @@ def test_connections_that_push_each_other_out_are_counted_by_site(log):
 
 
 def test_a_log_that_is_huge_or_hostile_is_read_in_a_moment(log, monkeypatch):
-    monkeypatch.setattr(hosting, "READ", 10_000)
+    monkeypatch.setattr(server, "READ", 10_000)
     seen = Evictions(log)
     with log.open("ab") as opened:
         opened.truncate(2**40)  # a file without content that says that it is a terabyte
@@ -128,7 +128,7 @@ def test_a_log_that_is_huge_or_hostile_is_read_in_a_moment(log, monkeypatch):
 
 def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(hosting, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=lambda: now[0]))
     transport = SitesInProcess({"north": None})
     hosted = Hosted(tmp_path / "x.json", "one", transport, server=tmp_path / "local" / "x.yaml")
 
@@ -139,7 +139,7 @@ def test_a_copy_of_a_site_that_is_started_is_reported_to_the_lead(log, tmp_path,
         return hosted.progress({"since": seen})["lines"]
 
     assert lines(0, 0) == lines(1, 1) == lines(1, 1) == []  # as many as a link that breaks brings
-    assert lines(hosting.RECENT, 1) == []
+    assert lines(server.RECENT, 1) == []
     (line,) = [*lines(50, 1), *lines(50, 1)]
     assert line.startswith("warning: site 'north': another process connects under its name")
     assert lines(1, 1) == []

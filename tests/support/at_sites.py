@@ -17,9 +17,8 @@ from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.loopback import SiteCrashed, SitesInProcess
 from fedlit.sites.messages import REPLY
-from fedlit.sites.process import answering
+from fedlit.sites.process import SiteCrashed, SitesInProcess, answering
 
 TOYS = (
     "fit --data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "

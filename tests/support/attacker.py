@@ -17,14 +17,12 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.local_model import configured
 from fedlit.data.phantom import FINDINGS
-from fedlit.sites import recipe
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.folders import MemberFolder
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
+from fedlit.sites.plan import RunPlan, read_plan, table_of
 from fedlit.sites.process import SiteProcess
-from fedlit.sites.recipe import RunPlan
-from fedlit.sites.table import table_of
 
 HOSPITAL = {
     "class_path": "PhantomCXR",
@@ -145,7 +143,7 @@ class Attacker:
 
     def tensors(self) -> dict[str, Tensor]:
         """Make the model as a server does, and take its layout's fingerprint."""
-        made = recipe.read(self.config | {"schedule": None}, table_of(), self.largest)
+        made = read_plan(self.config | {"schedule": None}, table_of(), self.largest)
         self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.aggregators))
         self.fingerprint = self.model.layout.fingerprint
         return module_tensors(made.module.state_dict())

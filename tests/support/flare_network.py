@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import yaml
 from runs import free_port
 
-from fedlit.sites import rules
+from fedlit.sites.folders import server_rules, site_rules
 
 SERVER, LEAD = "localhost", "lead@example.org"
 
@@ -73,8 +73,8 @@ class Network:
     ) -> "Network":
         """Make the folders, with the rules that fedlit asks for, and with the lead's list of sites."""
         network = cls(provision(folder, sites, free_port(), people), tuple(sites))
-        written = {SERVER: rules.server_rules(network.workspace(SERVER) / "store")}
-        for name, files in (written | {site: rules.site_rules() for site in sites}).items():
+        written = {SERVER: server_rules(network.workspace(SERVER) / "store")}
+        for name, files in (written | {site: site_rules() for site in sites}).items():
             for file, content in files.items():
                 (network.workspace(name) / "local" / file).write_text(json.dumps(content, indent=2) + "\n")
         if network.lead.exists():

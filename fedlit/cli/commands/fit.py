@@ -14,15 +14,16 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.ranges import Count
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.grid import METRIC, plan_seeds
+from fedlit.experiment.grid import plan_seeds
 from fedlit.experiment.options import composed, experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
+from fedlit.experiment.plan import METRIC
 from fedlit.experiment.run import fit
 from fedlit.experiment.sweep import draws_of, log_groups, next_steps, run_all
-from fedlit.sites.joining import LOOPBACK, joined
+from fedlit.sites.configuration import to_json
+from fedlit.sites.experiment import LOOPBACK, joined
+from fedlit.sites.plan import lacking, line_to_add
 from fedlit.sites.submission import Lead, Submission
-from fedlit.sites.submitted import to_json
-from fedlit.sites.table import lacking, line_to_add
 from fedlit.tracking.run import Result
 
 

@@ -11,9 +11,9 @@ from rich.filesize import decimal
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import minute, wide_console
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.grid import VALIDATION
 from fedlit.experiment.parser import Parser, complain
 from fedlit.experiment.past_runs import RunState, list_runs, removable, remove_run
+from fedlit.experiment.rule import VALIDATION
 from fedlit.reports.table import Table
 
 LIST = "List runs with their state, size and validation metric, or rank them."

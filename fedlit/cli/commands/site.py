@@ -12,10 +12,10 @@ from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.experiment.parser import Parser, complain
+from fedlit.sites.connection import kit_of
 from fedlit.sites.folders import ROLES, MemberFolder
 from fedlit.sites.ledger import LINES, read_ledger
 from fedlit.sites.messages import printable
-from fedlit.sites.reaching import kit_of
 
 PATH = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.yaml, or a site's folder of states."
 
@@ -67,9 +67,9 @@ def _ledger(args: Namespace) -> None:
 def _model(args: Namespace) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     state = _state(args.path)
-    from fedlit.sites.models import download  # with PyTorch, which takes seconds
+    from fedlit.sites.storage import download_model  # with PyTorch, which takes seconds
 
-    file, notes = download(state, args.run, args.client, args.output)
+    file, notes = download_model(state, args.run, args.client, args.output)
     whose = f", own model of client {notes['client']!r}" if "client" in notes else ""
     console.print(printable(f"model after round {notes['round']} of run {notes['run']}{whose}: {file}"))
     pairs = zip(notes["classes"], notes["learned"], strict=True)
@@ -112,8 +112,8 @@ def _checks(path: Path, config: Path | None) -> Iterator[str]:
         raise ConfigError(f"--config: expected a file, found none at {config}")
 
     from fedlit.sites.checking import check  # with PyTorch, which takes seconds
+    from fedlit.sites.own_data import read_settings
     from fedlit.sites.policy import PolicyError
-    from fedlit.sites.settings import read_settings
 
     settings = read_settings(file)
     if kit:

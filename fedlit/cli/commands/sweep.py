@@ -43,7 +43,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         sweep = load_sweep(args.config)
         sweep = replace(sweep, set={**sweep.set, **args.set}, run_dir=args.run_dir or sweep.run_dir)
         if args.dry_run:
-            for run in plan(sweep):
+            for run in [*(plan(sweep.bodies) if sweep.bodies else ()), *plan(sweep)]:
                 console.print(f"{run.directory}  {run.standing()}")
             return 0
         table = run_sweep(sweep, args.jobs, console)

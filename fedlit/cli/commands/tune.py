@@ -14,7 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.helptexts import TUNE
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser, complain
-from fedlit.experiment.tuning import load_tuning, run_tuning
+from fedlit.experiment.tuning import first_points_of, load_tuning, run_tuning, runs_of
 from fedlit.tracking.mlflow import noted_opening
 
 
@@ -34,7 +34,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         tuning = load_tuning(args.config)
         tuning = replace(tuning, set={**tuning.set, **args.set}, run_dir=args.run_dir or tuning.run_dir)
         if args.dry_run:
-            for runs in tuning.runs("try", tuning.first_points, experiment_parser()).values():
+            for runs in runs_of(tuning, "try", first_points_of(tuning), experiment_parser()).values():
                 for run in runs:
                     console.print(f"{run.directory}  {run.standing()}")
             if tuning.sampler == "tpe":

@@ -1,7 +1,7 @@
 """Values out of JSON, checked by pydantic against declared types; classes come from a table, never by import.
 
 Everything that crosses a boundary is built here: the fields of every message, and the model, algorithms and schedule of
-a configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.table`); no string is ever
+a configuration. A class is an entry of the receiver's own table (:mod:`fedlit.sites.plan`); no string is ever
 imported.
 """
 

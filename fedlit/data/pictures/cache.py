@@ -219,7 +219,11 @@ def entries(folder: Path) -> list[CacheEntry]:
             together.setdefault(path.name.removesuffix(".partial"), []).append(path)
         elif path.is_file() and path.suffix in (".npy", ".rows", ".damaged", ".partial", ".used", ".png"):
             together.setdefault(path.stem, []).append(path)
-    return sorted((_entry(name, paths) for name, paths in together.items()), key=lambda entry: -entry.size)
+    found = []
+    for name, paths in together.items():
+        with suppress(FileNotFoundError):  # another process has just finished or removed it
+            found.append(_entry(name, paths))
+    return sorted(found, key=lambda entry: -entry.size)
 
 
 def _entry(name: str, paths: Sequence[Path]) -> CacheEntry:
@@ -232,7 +236,9 @@ def _entry(name: str, paths: Sequence[Path]) -> CacheEntry:
     runs = dict.fromkeys(use["run"] for use in reversed(uses))
     # Blocks instead of lengths, because an unfinished store has holes.
     size = sum(getattr(each, "st_blocks", -(-each.st_size // 512)) * 512 for each in stats)
-    last = max([each.st_mtime for each in stats] + [datetime.fromisoformat(use["when"]).timestamp() for use in uses])
+    last = max(
+        [each.st_mtime for each in stats] + [datetime.fromisoformat(use["when"]).timestamp() for use in uses], default=0
+    )
     state = "unfinished" if any(path.suffix == ".partial" for path in paths) else "finished"
     if not name.startswith("pairs-") and any(path.is_file() for path in paths):  # arrays were files
         state = "earlier"

@@ -1,4 +1,4 @@
-"""Stores of decoded images: in the cache, some rows or several of them, and as one tensor on the device that trains."""
+"""Stores of decoded images: in the cache, views of them, and as one tensor on the device that trains."""
 
 import hashlib
 import json
@@ -125,7 +125,7 @@ class Thumbs:
     """Thumbnails in a temporary file, all black at first, and their hashes."""
 
     def __init__(self, count: int) -> None:
-        self._hashes = np.zeros((count, len(PARTS)), dtype=np.uint64)
+        self.shape, self._hashes = (count, 1, THUMB, THUMB), np.zeros((count, len(PARTS)), dtype=np.uint64)
         file = tempfile.TemporaryFile()  # noqa: SIM115  # it must live as long as the map
         self.pictures = np.memmap(file, np.uint8, "w+", shape=(max(count, 1), 1, THUMB, THUMB))
 
@@ -148,58 +148,29 @@ class Thumbs:
         return self._hashes
 
 
-class PartOfStore:
-    """Some rows of a store, or of thumbnails without files, in any order, with repetitions if wanted."""
-
-    def __init__(self, store: ImageStore | Thumbs, rows: np.ndarray):
-        self.store, self.rows = store, np.asarray(rows, dtype=np.int64)
-
-    @property
-    def path(self) -> Path:
-        """A name for these images, next to the store."""
-        digest = hashlib.sha256(self.rows.tobytes()).hexdigest()[:12]
-        return self.store.path.with_name(f"{self.store.path.name}-part-{digest}")
-
-    @property
-    def paths(self) -> list[Path]:
-        """Folders of the images in the cache."""
-        return self.store.paths
-
-    def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each image, [n, 4] uint64."""
-        return self.store.hashes()[self.rows]
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all images, [n, channels, height, width]."""
-        return (len(self), *self.store.shape[1:])
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
-        """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
-        return self.store[self.rows[np.asarray(indices)]]
-
-
-class JoinedStore:
-    """Concatenation of several image stores.
+class StoreView:
+    """Rows of one or several stores, in any order, with repetitions if wanted.
 
     Args:
-        stores: The image stores; all images have the same shape.
+        stores: The stores, or thumbnails, all of the same shape. Their rows are counted one store after the other.
+        rows: The rows, [n]; by default all.
 
     Raises:
         ValueError: The shapes differ.
     """
 
-    def __init__(self, stores: Sequence):
+    def __init__(self, stores: "Sequence[ImageStore | Thumbs | StoreView]", rows: np.ndarray | None = None):
         shapes = {store.shape[1:] for store in stores}
         if len(shapes) != 1:
             raise DataError(f"expected one shape of images, found {sorted(shapes)}")
-        self.stores = list(stores)
-        self.starts = np.cumsum([0, *(len(store) for store in stores)])
-        names = "\n".join(store.path.name for store in stores)
-        self.path = stores[0].path.parent / f"joined-{hashlib.sha256(names.encode()).hexdigest()[:24]}"
+        self.stores, self.starts = list(stores), np.cumsum([0, *map(len, stores)])
+        self.rows = np.arange(self.starts[-1]) if rows is None else np.asarray(rows, dtype=np.int64)
+
+    @property
+    def path(self) -> Path:
+        """A name for these images, next to the first store."""
+        digest = hashlib.sha256("\n".join(store.path.name for store in self.stores).encode() + self.rows.tobytes())
+        return self.stores[0].path.with_name(f"view-{digest.hexdigest()[:24]}")
 
     @property
     def paths(self) -> list[Path]:
@@ -208,28 +179,31 @@ class JoinedStore:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of all images, [N, channels, height, width]."""
+        """The shape of all images, [n, channels, height, width]."""
         return (len(self), *self.stores[0].shape[1:])
 
     def hashes(self) -> np.ndarray:
-        """Return the perceptual hashes of each image, [N, 4] uint64."""
-        return np.concatenate([store.hashes() for store in self.stores])
+        """Return the perceptual hashes of each image, [n, 4] uint64."""
+        return np.concatenate([store.hashes() for store in self.stores])[self.rows]
 
     def __len__(self) -> int:
-        return int(self.starts[-1])
+        return len(self.rows)
 
     def __getitem__(self, indices: "int | Sequence[int] | np.ndarray | Tensor") -> "Tensor":
         """Return a copy of the images: uint8 [C, H, W] for one index, [B, C, H, W] for several."""
         import torch
 
-        rows = np.asarray(indices)
-        positions = np.atleast_1d(rows)
-        store_of = np.searchsorted(self.starts, positions, side="right") - 1
-        out = torch.empty(len(positions), *self.shape[1:], dtype=torch.uint8)
+        rows = self.rows[np.asarray(indices, dtype=np.int64)]
+        if len(self.stores) == 1:
+            return self.stores[0][rows]
+        if not rows.ndim:
+            return self[np.atleast_1d(indices)][0]
+        store_of = np.searchsorted(self.starts, rows, side="right") - 1
+        out = torch.empty(len(rows), *self.shape[1:], dtype=torch.uint8)
         for store in np.unique(store_of).tolist():
             here = np.flatnonzero(store_of == store)
-            out[torch.from_numpy(here)] = self.stores[store][positions[here] - self.starts[store]]
-        return out if rows.ndim else out[0]
+            out[torch.from_numpy(here)] = self.stores[store][rows[here] - self.starts[store]]
+        return out
 
 
 class ResidentStore:

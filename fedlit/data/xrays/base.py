@@ -29,7 +29,7 @@ from fedlit.data.partition import ByPatient, Partition
 from fedlit.data.pictures.decoding import Damaged, decode_images
 from fedlit.data.pictures.duplicates import Duplicates
 from fedlit.data.pictures.pixels import DEPTH, Resize, open_picture
-from fedlit.data.pictures.store import ImageStore, PartOfStore
+from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.spelling import located
 from fedlit.data.tables import LabelTable
@@ -165,7 +165,7 @@ class ChestXrays(FederatedDataModule):
         self.notes = reading.notes
         return self.described(reading, store)
 
-    def described(self, reading: Reading, store: ImageStore | PartOfStore | Sequence[str]) -> Records:
+    def described(self, reading: Reading, store: ImageStore | StoreView | Sequence[str]) -> Records:
         """Return the records of a reading after applying the policies; ``store`` may be a list of files."""
         labels = decided(reading.labels, np.isnan(reading.labels), self.blank)
         self._decided = labels = decided(labels, reading.labels == UNCERTAIN, self.uncertain)
@@ -241,7 +241,7 @@ class ChestXrays(FederatedDataModule):
             )
         return self._without(reading, dict.fromkeys(np.flatnonzero(~here).tolist(), "missing"), "are missing")
 
-    def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | PartOfStore]:
+    def _decoded(self, reading: Reading) -> tuple[Reading, ImageStore | StoreView]:
         """Return the reading with only the images that can be decoded, and the decoded images."""
         options = {"cache_dir": self.cache_dir, "depth": self.depth, "damaged": self.damaged, "resize": self.resize}
         store = decode_images(reading.files, self.image_size, self.channels, **options)
@@ -254,7 +254,7 @@ class ChestXrays(FederatedDataModule):
         if not damaged:
             return reading, store
         kept = np.setdiff1d(np.arange(len(reading.names)), list(damaged))
-        return self._without(reading, damaged, "are damaged"), PartOfStore(store, kept)
+        return self._without(reading, damaged, "are damaged"), StoreView([store], kept)
 
     def warn_of_dark(self, store: ImageStore | np.ndarray, files: Sequence[str]) -> None:
         """Warn if a sample of a store is so dark that its pixels seem to have fewer bits than ``depth``."""

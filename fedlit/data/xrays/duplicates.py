@@ -7,14 +7,14 @@ import numpy as np
 
 from fedlit.data.patients import keys
 from fedlit.data.pictures.duplicates import Pair, draw_pairs, near_pairs, shared
-from fedlit.data.pictures.store import PartOfStore
+from fedlit.data.pictures.store import StoreView
 from fedlit.data.xrays.checked import LEAK, Check, Problem
 
 
 def within(result: Check, drawn: Path | None) -> None:
     """Add near-duplicates of different patients that are not equal."""
     decoded, patients = _decoded(result), keys(result.reading.patients)
-    store = PartOfStore(result.thumbs, decoded)
+    store = StoreView([result.thumbs], decoded)
     pairs = [
         pair for pair in near_pairs(store, store, (patients[decoded], patients[decoded]))
         if result.pictures[decoded[pair.one]].digest != result.pictures[decoded[pair.other]].digest
@@ -32,7 +32,7 @@ def within(result: Check, drawn: Path | None) -> None:
 def between(one: Check, other: Check, drawn: Path | None) -> list[Problem]:
     """Return the near-duplicates in two folders that are not equal."""
     rows = _decoded(one), _decoded(other)
-    stores = PartOfStore(one.thumbs, rows[0]), PartOfStore(other.thumbs, rows[1])
+    stores = StoreView([one.thumbs], rows[0]), StoreView([other.thumbs], rows[1])
     equal = {picture.digest for picture in other.pictures if picture is not None}
     pairs = [pair for pair in near_pairs(*stores) if one.pictures[rows[0][pair.one]].digest not in equal]
     files = tuple([each.reading.files[row] for row in of] for each, of in zip((one, other), rows, strict=True))

@@ -68,7 +68,9 @@ def _adaptive(method: Method) -> Notes:
     optimizers = [word for key, word in method.settings.items() if key.endswith("optimizer") and word in ADAPTIVE]
     if not optimizers:
         return []
-    with_variates = {cls.__name__ for cls in shipped("aggregators") if "control variates" in governed(cls())}
-    aggregators = [word for key, word in method.settings.items() if "aggregators" in key and word in with_variates]
+    named = [word for key, word in method.settings.items() if "aggregators" in key]
+    # Only those of the run are made: optimizers of the server import torch._dynamo, which takes seconds.
+    made = {cls.__name__: cls() for cls in shipped("aggregators") if cls.__name__ in named}
+    aggregators = [word for word in named if word in made and "control variates" in governed(made[word])]
     warning = control_variates_warning(aggregators, optimizers[0])
     return [f"{method.name}: {warning}."] if warning else []

@@ -92,6 +92,7 @@ def report_folder(folder: Path, charts: Iterable[Chart]) -> Path:
         ) from error
     for chart in charts:
         (folder / f"{chart.name}.svg").write_text(chart.document, encoding="utf-8")
+        chart.figure.set_layout_engine("none")  # keeps the places, whose computation takes longer than drawing
         save(chart.figure, folder / f"{chart.name}.pdf")
     return folder / "report.html"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from fedlit.core.system.processes import cores
-from fedlit.experiment.grid import Sweep
+from fedlit.experiment.plan import Plan
 from fedlit.reports.reproductions.costs import Cost, Estimate
 from fedlit.reports.reproductions.document import Scale, SweepPart
 from fedlit.reports.reproductions.published import grid
@@ -16,7 +16,7 @@ GB = 1e9
 
 
 def announced(
-    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Sweep], folders: Sequence[Path], estimate: Estimate
+    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Plan], folders: Sequence[Path], estimate: Estimate
 ) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 

@@ -20,8 +20,10 @@ from fedlit.core.parts import Parts
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
 from fedlit.data import FederatedDataModule, PhantomCXR
-from fedlit.experiment.grid import PlannedRun, Sweep, plan
+from fedlit.experiment.grid import plan
 from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.plan import Plan
+from fedlit.experiment.planned_run import PlannedRun
 from fedlit.federation.federation import Federation
 
 SCHEDULE, EVERY = "federation.schedule.init_args.", "federation.eval_every"
@@ -66,7 +68,7 @@ class Estimate:
         self._planned: dict[str, PlannedRun] = {}
         self._known: dict[str, tuple[Cost, list[Federation], Mapping[str, Any]]] = {}
 
-    def costs(self, sweep: Sweep, constants: Collection[str] = ()) -> list[tuple[Cost, bool]]:
+    def costs(self, sweep: Plan, constants: Collection[str] = ()) -> list[tuple[Cost, bool]]:
         """Return the cost of each run of a sweep, and whether the run is finished.
 
         Cases are planned once if they differ only in the schedule, or in keys that do not change a step: how often the

@@ -1,7 +1,12 @@
-"""The report of a reproduction, and readers of the metrics of its runs."""
+"""The report of a reproduction, its kinds in the folders of papers, and readers of the metrics of runs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
+from typing import Protocol
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,6 +23,35 @@ class Report:
     text: str  # Tables of our results, as Markdown.
     tables: dict[str, pd.DataFrame]  # Tables by file name, without its ending.
     figures: dict[str, Figure] = field(default_factory=dict)  # Figures by file name, without its ending.
+
+
+class Reporter(Protocol):
+    """Kind of report: a dataclass whose fields a document fills."""
+
+    def make(self, runs: pd.DataFrame, scale: object) -> Report:
+        """Make the report of the runs."""
+
+
+@cache
+def tables_of(folder: Path) -> ModuleType:
+    """Import ``tables.py`` of a folder, given by its absolute path; without that file the module is empty."""
+    file = folder / "tables.py"
+    spec = spec_from_file_location(f"fedlit tables of {folder}", file)
+    module = module_from_spec(spec)
+    if file.is_file():
+        spec.loader.exec_module(module)
+    return module
+
+
+def own_kinds(folders: Sequence[Path]) -> Mapping[str, type[Reporter]]:
+    """Return the kinds of report that ``tables.py`` of some folders define, those of the first folder first."""
+    modules = [tables_of(folder.resolve()) for folder in reversed(folders)]
+    return {
+        name: each
+        for module in modules
+        for name, each in vars(module).items()
+        if callable(getattr(each, "make", None)) and each.__module__ == module.__name__
+    }
 
 
 def measured(run: Path) -> dict[str, float]:

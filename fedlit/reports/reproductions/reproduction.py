@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import pandas as pd
 from rich.console import Console
@@ -12,43 +11,30 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.spreadsheets import write_csv
-from fedlit.experiment.grid import LOG, PlannedRun, Sweep, plan
+from fedlit.experiment.grid import plan
 from fedlit.experiment.options import experiment_parser
+from fedlit.experiment.plan import Plan
+from fedlit.experiment.planned_run import LOG, PlannedRun
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
-from fedlit.reports.reproductions.fdam.counts import CountsReport
-from fedlit.reports.reproductions.fdam.ratios import RatiosReport
-from fedlit.reports.reproductions.flamby.benchmark import BenchmarkReport
+from fedlit.reports.reproductions.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.published import Paper, read_paper
-from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.report import Report, Reporter, own_kinds
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.sources import found_below
-from fedlit.reports.reproductions.surgical.classes import ClassesReport
-from fedlit.reports.reproductions.surgical.heterogeneity import EmbeddingReport, FrequenciesReport
-from fedlit.reports.reproductions.surgical.settings import SettingsReport
 from fedlit.tracking.mlflow import noted_opening
 
-
-class Reporter(Protocol):
-    """Kind of report: a dataclass whose fields a document fills."""
-
-    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the runs."""
-
-
 REPORTS: dict[str, type[Reporter]] = {
-    "seeds": SeedsReport, "classes": ClassesReport, "settings": SettingsReport, "ratios": RatiosReport,
-    "benchmark": BenchmarkReport, "counts": CountsReport, "frequencies": FrequenciesReport,
-    "embedding": EmbeddingReport,
+    "seeds": SeedsReport, "frequencies": FrequenciesReport, "embedding": EmbeddingReport,
 }  # fmt: skip
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
-Your own document may also name a dataclass with the method ``make`` by its path, such as ``my_project.tables.Ranks``.
+A paper's own kinds are the dataclasses with a method ``make`` in ``tables.py`` of its folder.
 """
 
 
@@ -147,7 +133,7 @@ class Reproduction:
         text = f"{report.text}\n{rates.choice_text(tried, self.chosen.rates)}\n"
         return Report(text, report.tables | {"grid": tried}, report.figures)
 
-    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Sweep:
+    def sweep(self, part: SweepPart, starts: Mapping[int, Path] | None = None) -> Plan:
         """Return the sweep of a part; ``starts`` has for each seed the run from whose weights its runs start."""
         settings = part.settings | {f"data.{key}": str(folder) for key, folder in self._folders(part).items()}
         weights = {seed: str(start.absolute()) for seed, start in (starts or {}).items()}
@@ -155,7 +141,7 @@ class Reproduction:
         if self.weights is not None and self._fetches(part):
             settings |= {"model.pretrained": False, "model.weights": str(self.weights.absolute())}
         of_user = self._keys_of_user(part)
-        return Sweep(
+        return Plan(
             part.experiment,
             [str(self.document.file(part.config))],
             settings | of_user,
@@ -163,7 +149,7 @@ class Reproduction:
             seeds=list(part.seeds or self.seeds),
             metric=part.metric,
             run_dir=str(self._apart(self.run_dir)),
-            starts=weights,
+            weights=weights,
         )
 
     def _folders(self, part: SweepPart) -> dict[str, Path]:
@@ -214,13 +200,27 @@ class Reproduction:
     def _reporter(self) -> Reporter:
         """Make the report of the kind, and with the fields, that the document names; paths are those of its files."""
         keys, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
-        kind = keys.pop("kind", None)
-        reporter = REPORTS.get(kind) or _reporter_of(str(kind), place)
+        kind = str(keys.pop("kind", None))
+        reporter = REPORTS.get(kind) or self._own_reporter(kind, place)
         every = {"root": self.root, "weights": self.weights}
         others = {each.name: every[each.name] for each in fields(reporter) if each.name in every}
         files = [each.name for each in fields(reporter) if each.type is Path and isinstance(keys.get(each.name), str)]
         others |= {name: self.document.file(keys[name]) for name in files}
         return place.checked(reporter, keys, **others)
+
+    def _own_reporter(self, kind: str, place: Place) -> type[Reporter]:
+        """Return a kind of report from ``tables.py`` of the document's folder, or of those of its bases."""
+        try:
+            own = own_kinds(self.document.homes)
+        except (Exception, SystemExit) as error:  # the user's own file may fail in any way
+            why = f"{type(error).__name__}: {error}"
+            raise place.error(f"kind: tables.py of its folder cannot be imported: {why}; correct it") from error
+        if not is_dataclass(own.get(kind)):
+            kinds = ", ".join([*REPORTS, *own])
+            raise place.error(
+                f"expected a kind of {kinds}, or a dataclass with a method make in tables.py, found {kind!r}"
+            )
+        return own[kind]
 
     def _check_tables(self) -> None:
         tables = self._paper().tables if self.document.tables else {}
@@ -323,15 +323,3 @@ class Reproduction:
             raise ConfigError(f"--root: the data of the scale {self.scale} are built in; leave it out{advice}")
         if self.root is not None and not self.root.is_dir():
             raise ConfigError(f"--root {self.root}: no such folder; expected {wanted}")
-
-
-def _reporter_of(path: str, place: Place) -> type[Reporter]:
-    """Import the kind of report of a user's own document."""
-    try:
-        reporter = resolve_name(path) if "." in path else None
-    except (Exception, SystemExit) as error:  # the user's own module may fail in any way
-        raise place.error(f"kind: {path} cannot be imported: {type(error).__name__}: {error}") from error
-    if not (isinstance(reporter, type) and is_dataclass(reporter) and callable(getattr(reporter, "make", None))):
-        kinds = ", ".join(REPORTS)
-        raise place.error(f"expected a kind of {kinds}, or the path of a dataclass with a method make, found {path!r}")
-    return reporter

@@ -160,7 +160,8 @@ FILES = [
     ("paths and no header", file("t.csv", b"x/1.dcm,p0,0\nx/2.dcm,p1,1\n"), DataError, "t.csv", "header", "x/1.dcm"),
     *((f"{what}, named {name}", file(name, content), DataError, name, what) for name in ("ours.xls", "ours.xlsx")
         for what, content in (("web page", b"<html><table></table></html>"), ("text", b"a,b\n1,2\n"))),
-    ("XML as a spreadsheet", file("x.xls", b"\xef\xbb\xbf\n <?xml version='1.0'?>"), DataError, "x.xls", "web page"),
+    *((f"XML, named {name}", file(name, b"\xef\xbb\xbf\n <?xml version='1.0'?>"), DataError, name, "web page")
+        for name in ("ours.xls", "ours.xlsx")),
     ("an unknown encoding", file("t.csv", b"a,b\n1,\xfc\n", encoding="chinese-2"), DataError, "data.encoding",
         "'chinese-2'"),
     ("an encoding that does not fit", file("t.csv", b"a,b\n1,\xfc\n", encoding="ascii"), DataError, "line 2", "ascii"),

@@ -18,12 +18,11 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system.typed import Mistyped, Table, built
 from fedlit.experiment.phases import Phase
 from fedlit.schedules import Schedule
-from fedlit.sites import recipe
-from fedlit.sites.hosting import Hosted
-from fedlit.sites.loopback import SitesInProcess
+from fedlit.sites.configuration import ServerSettings, experiment_of
 from fedlit.sites.messages import FAILED, REPLY, Member, Prepare, new_run
-from fedlit.sites.submitted import ServerSettings, experiment_of
-from fedlit.sites.table import shipped_classes, table_of
+from fedlit.sites.plan import read_plan, shipped_classes, table_of
+from fedlit.sites.process import SitesInProcess
+from fedlit.sites.server import Hosted
 
 ROUTES = [
     "fedlit.tracking.run.os.system",
@@ -345,7 +344,7 @@ def test_a_model_is_counted_before_it_takes_memory(monkeypatch):
     made = []
     monkeypatch.setattr(torch, "empty", lambda *a, real=torch.empty, **k: made.append(k.get("device")) or real(*a, **k))
     with refused(ConfigError, "limits.parameters allows"):
-        recipe.read(a_plan(), table_of(), 1000)
+        read_plan(a_plan(), table_of(), 1000)
     assert all(str(device) == "meta" or device is None for device in made)
 
 

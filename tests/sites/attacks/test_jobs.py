@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlit.sites.rules import server_rules, site_rules
+from fedlit.sites.folders import server_rules, site_rules
 from fedlit.sites.submission import SERVER_APP, SITE, Submission, write_job
 
 pytest.importorskip("nvflare")

@@ -14,8 +14,8 @@ from fedlit.metrics.tally import Tally
 from fedlit.sites import roster
 from fedlit.sites.answers import read_scores
 from fedlit.sites.envelope import Envelope, InvalidMessageError
-from fedlit.sites.loopback import SitesInProcess
 from fedlit.sites.messages import FAILED, REPLY, ClientInfo, Evaluated, Failure
+from fedlit.sites.process import SitesInProcess
 from fedlit.sites.transport import NoReply
 
 OPTIONS = "--federation.rounds 4 --federation.aggregators='[Scaffold, SurgicalHeads]' --data.labelled 2"

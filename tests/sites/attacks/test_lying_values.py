@@ -11,7 +11,7 @@ from at_sites import Ended, lying, said
 from fedlit.core.ranges import Range
 from fedlit.sites import messages
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.ranges import AnyFloat
+from fedlit.sites.messages import AnyFloat
 
 ANSWERS = (
     messages.SiteInfo, messages.Prepared, messages.Started, messages.Sent, messages.Evaluated, messages.Failure,

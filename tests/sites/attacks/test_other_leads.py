@@ -9,11 +9,11 @@ from attacker import submitted
 from refusals import refused
 
 from fedlit.core.errors import CheckpointError, ConfigError
+from fedlit.sites.configuration import ServerSettings, experiment_of
+from fedlit.sites.folders import server_rules
 from fedlit.sites.messages import REPLY, Final, Task, new_run
 from fedlit.sites.process import SiteProcess
 from fedlit.sites.roster import Roster
-from fedlit.sites.rules import server_rules
-from fedlit.sites.submitted import ServerSettings, experiment_of
 
 SCAFFOLD = [{"class_path": "Scaffold"}]
 

@@ -3,7 +3,8 @@ outside."""
 
 import hashlib
 import json
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -12,8 +13,10 @@ import torch
 from attacker import MODEL, Attacker, a_plan
 
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
+from fedlit.sites.failures import OutOfTime
 from fedlit.sites.messages import FAILED, REPLY, End, Look, Member, Prepare, Start, Train, new_run
 from fedlit.sites.policy import Policy
+from fedlit.sites.process import _limited_time
 
 NOTHING = hashlib.sha256().hexdigest()
 """Of no arrays at all."""
@@ -250,3 +253,16 @@ def test_an_older_copy_of_a_ledger_is_told_by_its_head(attack, tmp_path):
         assert again.hello(lines=4).content["ledger"] == ""
         again.hello()
         assert again.hello(lines=4).content["ledger"] not in ("", heads[3])
+
+
+def test_code_that_wraps_any_error_does_not_hide_that_time_is_up():
+    """As the compiler of PyTorch does, which `compile: true` of a plan calls."""
+
+    def compiling() -> None:
+        with _limited_time(0.05):
+            with suppress(Exception):
+                time.sleep(5)
+            time.sleep(5)
+
+    with pytest.raises(OutOfTime, match=r"longer than limits\.seconds: 0\.05"):
+        compiling()

@@ -9,13 +9,12 @@ from attacker import HOSPITAL, Attacker, write_site
 from refusals import refused
 
 from fedlit.sites.checking import _client
-from fedlit.sites.data import RemoteData
 from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.experiment import RemoteData
 from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
-from fedlit.sites.own_data import OwnData
+from fedlit.sites.own_data import OwnData, read_settings
 from fedlit.sites.policy import Leaves, Policy
 from fedlit.sites.process import answering
-from fedlit.sites.settings import read_settings
 
 
 def at_two_scanners(share: float, images: int = 300) -> dict:

@@ -22,8 +22,7 @@ from fedlit.experiment.naming import OF_RUNS, check_name
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
-from fedlit.sites import recipe
-from fedlit.sites.table import lacking, line_to_add, table_of
+from fedlit.sites.plan import check_size, lacking, line_to_add, table_of, with_classes
 from fedlit.tracking.addresses import absolute, store_address
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.mlflow import MLflowTracker
@@ -174,8 +173,8 @@ def _made(
     described = submitted.data
     data = FederatedDataModule(None, batch_size=described.batch_size, eval_batch_size=described.eval_batch_size)
     data.classes = described.classes
-    model = recipe.with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
-    recipe.check_size(model, table, own.parameters)
+    model = with_classes(_with_weights(wanted.model, own), submitted.data.classes, table)
+    check_size(model, table, own.parameters)
     fabric = make_fabric(own.accelerator, precision=wanted.precision)
     launch(fabric)
     seed_process(wanted.seed, "initial weights")

@@ -3,17 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pandas as pd
 import torch
 from torch import Tensor
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system.shipped import CONFIGS
 from fedlit.metrics.auroc import class_auroc
 from fedlit.predictions.table import FOLDER, read
-from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid, read_paper
 from fedlit.reports.reproductions.report import Report
 
@@ -35,7 +33,7 @@ SCORES: dict[str, Callable[[Tensor, Tensor], float]] = {"accuracy": accuracy, "b
 
 
 @dataclass(frozen=True)
-class BenchmarkReport:
+class Benchmark:
     """A table of methods by test sets, ours above the published row of the same method."""
 
     table: str  # Published table: method, seed, and one column per test set, hospitals first.
@@ -45,7 +43,7 @@ class BenchmarkReport:
 
     how_to_read: ClassVar[str] = "The same data and split: values can be compared, as above."
 
-    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
+    def make(self, runs: pd.DataFrame, scale: Any) -> Report:
         """Make the report of the runs.
 
         Raises:
@@ -66,7 +64,7 @@ class BenchmarkReport:
         return Report("\n".join(text), {"values": values, "published": published, "auroc": aurocs})
 
     def _published(self) -> pd.DataFrame:
-        table = read_paper(CONFIGS / "flamby").tables[self.table]
+        table = read_paper(Path(__file__).parent).tables[self.table]
         frame = pd.DataFrame(table.rows, columns=list(table.columns))
         frame = frame.astype({column: float for column in frame if column not in ("method", "seed")})
         frame[MEAN] = frame.iloc[:, 2:-1].mean(axis=1)

@@ -11,8 +11,8 @@ from certificates import DAY, Authority, issued, listening, now, packed
 from connect_proxy import proxying
 
 from fedlit.core.errors import ConfigError
-from fedlit.sites import reaching
-from fedlit.sites.reaching import Unreachable, kit_of
+from fedlit.sites import connection
+from fedlit.sites.connection import Unreachable, kit_of
 
 HOUR = DAY / 24
 
@@ -24,8 +24,8 @@ def authority() -> Authority:
 
 @pytest.fixture(autouse=True)
 def with_nvflare(monkeypatch):
-    monkeypatch.setattr(reaching, "find_spec", lambda name: name)
-    for name in (*reaching.PROXIES, *reaching.DIRECT):
+    monkeypatch.setattr(connection, "find_spec", lambda name: name)
+    for name in (*connection.PROXIES, *connection.DIRECT):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -186,7 +186,7 @@ def test_files_that_cannot_be_read_are_told(tmp_path, authority):
 
 
 def test_without_nvflare_there_is_a_clear_answer(network, monkeypatch):
-    monkeypatch.setattr(reaching, "find_spec", lambda name: None)
+    monkeypatch.setattr(connection, "find_spec", lambda name: None)
     assert "NVFlare is not installed here" in network()
     assert "pip install 'fedlit[sites]'" in network()
 

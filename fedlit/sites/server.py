@@ -22,9 +22,9 @@ from fedlit.experiment.parser import is_mistake
 from fedlit.experiment.resumption import named_run
 from fedlit.experiment.run import fit
 from fedlit.federation.interrupts import ask_to_end
-from fedlit.sites.joining import with_sites
+from fedlit.sites.configuration import ServerSettings, experiment_of
+from fedlit.sites.experiment import with_sites
 from fedlit.sites.roster import Roster
-from fedlit.sites.submitted import ServerSettings, experiment_of
 from fedlit.sites.transport import Transport, TransportClosedError
 from fedlit.tracking.addresses import showable
 from fedlit.tracking.lock import is_held
@@ -107,7 +107,7 @@ class Evictions:
 class Hosted:
     """A lead's run in the process of the server's job. It may be made before the sites are connected."""
 
-    config: Path  # File of the configuration, see :mod:`fedlit.sites.submitted`.
+    config: Path  # File of the configuration, see :mod:`fedlit.sites.configuration`.
     name: str  # Name of a new run.
     transport: Transport  # The transport to the sites.
     fresh: Sequence[str] = ()  # Sites whose clients start afresh if their state is missing.

@@ -24,9 +24,9 @@ from fedlit.sites.failures import IncompatibleError
 from fedlit.sites.messages import Member, Prepare, Task
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.payloads import module_state
+from fedlit.sites.plan import Recipe, RunPlan
 from fedlit.sites.policy import PolicyError
-from fedlit.sites.recipe import Recipe, RunPlan
-from fedlit.sites.states import SiteStates
+from fedlit.sites.storage import SiteStates
 
 FROZEN = 8
 """Files of features of frozen bodies that stay in the cache of a site, one per body: the last used ones."""

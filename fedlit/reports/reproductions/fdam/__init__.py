@@ -1,1 +1,0 @@
-"""FDAM: Yuan et al., "Federated Deep AUC Maximization", ICML 2021."""

@@ -1,1 +1,0 @@
-"""Surgical aggregation: Kulkarni et al., arXiv:2301.06683."""
