@@ -274,12 +274,6 @@ def test_the_mean_over_classes_is_undefined_where_a_class_is() -> None:
     assert numbers.differences_table().set_index("class").loc["Mass", "stars"] == "-"
 
 
-@pytest.mark.parametrize("options", [{"level": 1.0}, {"level": 0.0}, {"draws": 10}])
-def test_levels_and_draws_that_make_no_sense_are_refused(options: dict[str, float]) -> None:
-    with refused(ConfigError, "compare"):
-        compared({("FedAvg", 0): predictions(1.0)}, **options)
-
-
 def test_one_patient_cannot_be_resampled() -> None:
     with refused(ConfigError, "the runs share test images of a single patient, expected at"):
         compared({("FedAvg", 0): predictions(1.0, images=20, per_patient=20)})
