@@ -287,6 +287,10 @@ MUTANTS = (
            "stream.choices(range(tries), k=tries)", "experiment/test_tuning.py"),
     Mutant("a default takes no part of its range", "experiment/samplers.py",
            "parts[0], parts[first] = parts[first], parts[0]", "pass", "experiment/test_tuning.py"),
+    Mutant("classes with few patients choose the settings", "experiment/rule.py", ">= FEWEST)", ">= 0)",
+           "experiment/test_rule.py"),
+    Mutant("a start of another layout is planned", "experiment/grid.py",
+           "if body.get(name) != start.body.get(name)", "if False", "experiment/test_sweep_plan.py"),
     Mutant("a failed try runs after every suggestion", "experiment/tuning.py", "tried = [run.name for run in flat]",
            "tried = []", "experiment/test_tuning.py"),
 )  # fmt: skip
