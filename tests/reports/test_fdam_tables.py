@@ -126,7 +126,7 @@ def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkey
     printed(Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out"))
     body, runs = sweeps
     assert body.seeds == [0, 1]
-    assert runs.starts == {seed: str(tmp_path / f"fdam-table4-laptop-body--{seed}") for seed in (0, 1)}
+    assert runs.weights == {seed: str(tmp_path / f"fdam-table4-laptop-body--{seed}") for seed in (0, 1)}
     assert runs.metric == "test/held-out/auroc_macro"
     ours, published = (tmp_path / "out" / "fdam-table4" / "report.md").read_text().split("## Published")
     assert ours.count("| K = ") == 5

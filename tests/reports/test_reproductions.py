@@ -296,4 +296,4 @@ def test_bodies_have_the_draw_of_their_seed_unless_one_draw_is_kept():
     assert seeds == {"own": [0, 4], "one": [0]}
     starts = {0: Path("a"), 4: Path("b")}
     sweep = Reproduction("fdam-table3", seeds=[0, 4]).sweep(replace(part, seeds=None), starts)
-    assert {seed: Path(start).name for seed, start in sweep.starts.items()} == {0: "a", 4: "b"}
+    assert {seed: Path(start).name for seed, start in sweep.weights.items()} == {0: "a", 4: "b"}
