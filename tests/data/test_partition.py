@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from random_records import divided, random_records, seeds, values_per
+from random_records import NoPixels, divided, random_records, seeds, values_per
 from refusals import refused
 
 from fedlit.core.errors import DataError
@@ -240,7 +240,7 @@ def make_categories(seed: int, positive: int, negative: int) -> Records:
     index = rng.permutation(np.repeat(np.arange(len(categories)), rng.integers(3, 9, len(categories))))
     names = np.array([f"{row:06d}" for row in range(len(index))])
     return Records(
-        store=None,
+        store=NoPixels(len(names)),
         names=names,
         labels=(index < positive).astype(np.float32)[:, None],
         classes=("positive",),
