@@ -199,8 +199,17 @@ class Plan:
             return None
         file = Path(self.file or "").parent / self.starts
         if not file.is_file():
-            raise ConfigError(f"starts: expected the YAML of a plan, found no file {file}; write its path")
-        return replace(load_plan(file, "sweep"), run_dir=self.run_dir)
+            raise ConfigError(f"starts: expected the YAML of a sweep, found no file {file}; write its path")
+        if self.file is not None and file.samefile(self.file):
+            raise ConfigError(
+                "starts: expected the YAML of another sweep, found this file; name the one that trains first"
+            )
+        bodies = replace(load_plan(file, "sweep"), run_dir=self.run_dir)
+        if bodies.experiment == self.experiment:
+            raise ConfigError(
+                f"experiment: expected another name than that of {file}, found {self.experiment}; rename it"
+            )
+        return bodies
 
 
 def load_plan(path: str | Path, command: Literal["sweep", "tune"]) -> Plan:

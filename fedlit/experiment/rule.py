@@ -66,7 +66,9 @@ class Rule:
     def place(self) -> str:
         """The evaluations that count, in words."""
         return (
-            "at the round of each run's best model" if self.at == "best" else f"in each run's last {LAST} evaluations"
+            "at the round of each run's best model"
+            if self.at == "best"
+            else f"in each run's last {LAST} evaluations (in all if there are fewer)"
         )
 
     def scores(self, runs: Sequence[Path]) -> np.ndarray:

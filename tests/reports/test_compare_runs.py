@@ -47,6 +47,14 @@ def test_runs_that_differ_in_their_seed_alone_are_one_method(tmp_path: Path) -> 
     assert differences(methods).to_dict("list") == {"FedAvg": ["FedAvg"], "Scaffold": ["Scaffold"]}
 
 
+def test_starts_of_the_same_body_are_one_method_if_each_seed_has_its_own(tmp_path: Path) -> None:
+    for seed, start in ((0, "body/seed=0"), (1, "body/seed=1"), (2, "other/seed=2")):
+        write_run(tmp_path / "x" / str(seed), None, config(seed=seed, weights=f"runs/{start}"))
+    assert [m.seeds for m in grouped(loaded(tmp_path / "x"))] == [(0, 1), (2,)]
+    write_run(tmp_path / "x" / "again", None, config(seed=0, weights="runs/body/seed=1"))
+    assert sorted(m.seeds for m in grouped(loaded(tmp_path / "x"))) == [(0,), (0, 1), (2,)]
+
+
 def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
     settings = [
         config(("FedAvg", "FedBN")),

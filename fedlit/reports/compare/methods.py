@@ -1,7 +1,8 @@
 """Methods, which are runs that differ only in their seed: their names and the settings that differ."""
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -11,6 +12,8 @@ from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
+START, SEED_OF_START = "model.init_args.weights", re.compile(r"seed=-?\d+$")
+"""Setting with the run from whose weights a run starts, which a plan chooses by the seed; and that seed."""
 OF_THE_RUN = "that of the run"
 """Text for a seed of the data that follows the seed of the run."""
 WORD_LENGTH = 28
@@ -43,8 +46,8 @@ class Method:
 def grouped(runs: Sequence[PastRun]) -> list[Method]:
     """Group runs by method, in the order in which methods appear."""
     groups: dict[tuple, list[PastRun]] = {}
-    for run in runs:
-        groups.setdefault(tuple(sorted((k, str(v)) for k, v in run.settings.items())), []).append(run)
+    for run in _of_any_start(runs):
+        groups.setdefault(_settings(run), []).append(run)
     members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
     several_draws = [len({run.draw for run in group}) > 1 for group in members]
     words = [
@@ -55,6 +58,25 @@ def grouped(runs: Sequence[PastRun]) -> list[Method]:
     ]
     names = _names([_name(group, settings) for group, settings in zip(members, words, strict=True)], words)
     return [Method(n, tuple(group), settings) for n, group, settings in zip(names, members, words, strict=True)]
+
+
+def _settings(run: PastRun) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, str(value)) for key, value in run.settings.items()))
+
+
+def _of_any_start(runs: Sequence[PastRun]) -> list[PastRun]:
+    """Return the runs, with one name for starts that differ only in their seed, if each seed has one run."""
+    renamed = []
+    for run in runs:
+        start = SEED_OF_START.sub("seed of the run", str(run.settings.get(START, "")))
+        renamed.append(replace(run, settings=run.settings | {START: start}) if start else run)
+    seeds: dict[tuple, list[int | None]] = {}
+    for run in renamed:
+        seeds.setdefault((_settings(run), run.draw), []).append(run.seed)
+    return [
+        new if len({*(of := seeds[_settings(new), new.draw])}) == len(of) else old
+        for old, new in zip(runs, renamed, strict=True)
+    ]
 
 
 def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:
