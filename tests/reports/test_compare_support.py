@@ -150,8 +150,7 @@ def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: 
     assert re.fullmatch(r" +Scaffold +[01]\.\d{3} +- +- +\+0\.\d{3} +- +- +-", lines[start + 2])
     assert "*" not in re.sub(r"\*\.05 \*\*\.01 \*\*\*\.001", "", out)
     page = (tmp_path / "out" / "report.html").read_text()
-    assert '<td class="count">3 (1)</td><td class="count">297 (149)</td>' in page
-    assert 'data-support="3+ (1) / 297\u2212 (149)"' in page
+    assert "<td>3 (1)</td><td>297 (149)</td>" in page
     assert "positives and negatives are images (patients)" in page
     assert "fewer than 10 positive or negative" in page
     assert re.findall(r"<td[^>]*>\*+</td>", page) == []
