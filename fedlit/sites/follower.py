@@ -80,6 +80,8 @@ class Link:
         """
         try:
             if self._session is None:
+                kit = kit_of(self.lead.folder)
+                list(kit.checks() if kit else ())  # an attempt of NVFlare leaves threads that keep the process alive
                 with _quiet():
                     self._session = new_secure_session(self.lead.user, str(self.lead.folder), timeout=CONNECTING)
                 if self._lost:
@@ -90,18 +92,14 @@ class Link:
         except REFUSED as error:
             self.close()
             raise ConfigError(f"--sites {self.lead.folder}: the server refuses {self.lead.user}: {error}") from error
-        except UNANSWERED as error:
+        except (*UNANSWERED, Unreachable) as error:
             self.close()
             if DISABLED in f"{error} {error.__context__}":
                 raise ConfigError(
                     f"--sites {self.lead.folder}: the server refuses the certificate of {self.lead.user}, which "
                     "its administrator has disabled; ask the administrator"
                 ) from error
-            if (kit := kit_of(self.lead.folder)) is not None:
-                kit.certificate().check_dates()
             if not self._lost:
-                with suppress(Unreachable):
-                    list(kit.checks() if kit else ())
                 self.say(f"the server does not answer ({str(error) or type(error).__name__}); waiting for it")
             self._lost = True
             return None
@@ -154,6 +152,7 @@ class Follower:
         self._say: Callable[[str], None] = lambda line: say(printable(line))
         self._link = Link(lead, self._say)
         self._asked_to_stop = False
+        self._asked_to_run = False
         self._job: Job | None = None
 
     def run(self) -> Ending:
@@ -207,6 +206,8 @@ class Follower:
     def _left(self) -> str:
         """Return a message about what happens to the run if this command ends before it."""
         job = self._job
+        if job is None and not self._asked_to_run and self._submission.resumes is None:
+            return "no job was submitted"
         if job is None:
             return (
                 "this command has not seen a job of its run, but one may be running. To check: the same command with "
@@ -239,6 +240,7 @@ class Follower:
         token = uuid4().hex
         with tempfile.TemporaryDirectory(prefix="fedlit-job-") as folder:
             path = write_job(Path(folder) / "fedlit", self._lead.sites, self._submission)
+            self._asked_to_run = True
             while True:
                 try:
                     job = self._link.ask(lambda session: session.submit_job(str(path), submit_token=token))

@@ -185,16 +185,23 @@ def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(followed, t
     assert said == []
 
 
-def test_a_server_that_is_down_is_waited_for_whatever_the_certificate(followed, tmp_path):
-    other = Authority()
-    with listening(
-        tmp_path / "server", other, None
-    ) as port:  # speaks no TLS, as something else in its place for a while
+def test_a_server_that_is_down_is_waited_for_and_named(followed, tmp_path, monkeypatch):
+    """NVFlare is not asked before: each failed attempt of its own leaves threads that keep the process alive."""
+    other, asked = Authority(), []
+
+    class Heard(list):
+        def append(self, line: str) -> None:
+            super().append(line)
+            asked.append(server.asked.copy())
+            (tmp_path / "startup" / "fed_client.json").unlink(missing_ok=True)  # the next attempt is the fake server's
+
+    server = Server([FINISHED])
+    with listening(tmp_path / "server", other, None) as port:  # speaks no TLS, as something else in its place
         packed(tmp_path, other, other.pair("lead"), port)
-        server = Server([FINISHED])
-        server.lost = 1
-        _, said = followed(server)
-    assert said[0].startswith("the server does not answer")
+        _, said = followed(server, said=Heard())
+    assert said[0].startswith(f"the server does not answer (the program that answers at localhost:{port}")
+    assert said[0].endswith("; waiting for it")
+    assert asked[0] == []
 
 
 def test_a_job_that_takes_long_to_begin_is_waited_for(followed):
@@ -302,6 +309,14 @@ def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(followe
 def test_who_leaves_before_there_is_a_job_is_told_so(followed):
     server, heard = Server(), []
     server.get_system_info = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        followed(server, said=heard)
+    assert heard == ["no job was submitted"]
+
+
+def test_who_leaves_while_a_job_is_submitted_is_told_that_one_may_run(followed):
+    server, heard = Server(), []
+    server.submit_job = lambda path, submit_token: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         followed(server, said=heard)
     assert heard == [
