@@ -82,7 +82,7 @@ class Place:
         self.path.mkdir(parents=True, exist_ok=True)
         self.commands += 1
         log = self.path / f"log-{self.commands}.txt"
-        process = context().Process(target=_main, args=(shlex.split(words), str(log), env or {}))
+        process = context().Process(target=_main, args=(shlex.split(words), str(log), {**os.environ, **(env or {})}))
         process.start()
         return Command(process, log)
 
@@ -210,6 +210,7 @@ def leave_figures_blank(put: Callable[[object, str, object], None] = setattr) ->
 def _main(argv: list[str], log: str, env: dict[str, str]) -> None:
     _begin(log, TESTS)
     leave_figures_blank()
+    os.environ.clear()  # that of the fork server, which may have started in another test
     os.environ |= env
     from fedlit.cli.main import main
 
