@@ -266,7 +266,7 @@ def _delivered(content: Shareable) -> tuple[bytes, dict[str, np.ndarray], tuple[
     """Return the header, the arrays, and the names of the filters that have acted on a message."""
     try:
         dxo = from_shareable(content)
-        header, filters = dxo.get_meta_prop(HEADER), dxo.get_filter_history() or []
+        header, filters = dxo.get_meta_prop(HEADER), list(dxo.get_filter_history() or ())[:8]  # a site may write more
     except (ValueError, TypeError, AttributeError):
         dxo = header = None
     if not isinstance(header, str) or not all(isinstance(array, np.ndarray) for array in dxo.data.values()):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from nvflare.apis.controller_spec import TaskCompletionStatus
-from nvflare.apis.dxo import DXO, DataKind, from_shareable
+from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
 from nvflare.apis.dxo_filter import DXOFilter
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -15,8 +15,8 @@ from nvflare.apis.shareable import make_reply
 from nvflare.apis.signal import Signal
 from nvflare.app_common.filters.exclude_vars import ExcludeVars
 
-from fedlit.sites.envelope import Envelope
-from fedlit.sites.flare import FlareTransport, Rounds, Site, packed, received, unpacked
+from fedlit.sites.envelope import Envelope, InvalidMessageError
+from fedlit.sites.flare import HEADER, FlareTransport, Rounds, Site, packed, received, unpacked
 from fedlit.sites.messages import FAILED, Done
 from fedlit.sites.submission import TASK
 from fedlit.sites.transport import NoReply, TransportClosedError
@@ -238,3 +238,11 @@ def test_a_site_whose_process_dies_says_so_and_starts_it_with_the_next_message()
         assert answer.verb == FAILED
         assert answer.content["reason"] == "its process died and is being restarted"
         assert site._process.started == number
+
+
+@pytest.mark.parametrize("history", [7, True])
+def test_a_history_of_filters_that_is_no_list_is_refused(history: object):
+    """A site writes it: an error of another class would end the run without the site's name."""
+    content = DXO("WEIGHTS", {"a": np.zeros(1)}, {HEADER: "{}", MetaKey.FILTER_HISTORY: history}).to_shareable()
+    with pytest.raises(InvalidMessageError, match="NVFlare has delivered other data"):
+        received(content)
