@@ -17,7 +17,7 @@ from fedlit.experiment.choices import shipped
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted(
     str(path.relative_to(ROOT))
-    for pattern in ("*.md", "configs/**/*.md", "fedlit/*/*.md", "tests/benchmarks/*.md")
+    for pattern in ("*.md", "docs/*.md", "configs/**/*.md", "fedlit/*/*.md", "tests/benchmarks/*.md")
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"
 )
@@ -139,6 +139,14 @@ def test_every_document_can_be_reached_from_readme():
         targets = [str(((ROOT / document).parent / link).resolve().relative_to(ROOT)) for link in links]
         waiting += [target for target in targets if target not in reached]
     assert reached == {*DOCUMENTS, "CHANGELOG.md"}
+
+
+def test_the_site_has_every_document():
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    notebooks = [f"docs/{file.name}.md" for file in ROOT.glob("docs/*.ipynb")]
+    pages = [*DOCUMENTS, "CHANGELOG.md", *notebooks]
+    assert len(notebooks) >= 1
+    assert [page for page in pages if f": {page}\n" not in navigation] == []
 
 
 @pytest.mark.parametrize(
