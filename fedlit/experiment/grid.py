@@ -30,7 +30,7 @@ WEIGHTS = "model.init_args.weights"
 
 
 @dataclass(frozen=True)
-class _Point:
+class Combination:
     """A case with one combination of the grid's values: runs that differ only in their seed."""
 
     group: str
@@ -40,14 +40,17 @@ class _Point:
 
     @property
     def words(self) -> list[str]:
+        """Options of the command line."""
         return [f"--{key}={as_option(value)}" for key, value in self.settings.items()]
 
     @property
     def shown(self) -> dict[str, str | float | bool | None]:
+        """Values of the grid by key, lists and classes as text."""
         return {k: word if isinstance(value, (list, dict)) else value for k, (value, word) in self.chosen.items()}
 
     @property
     def tags(self) -> dict[str, str]:
+        """Tags of the case and of the values."""
         tags = {"fedlit.method": self.case} if self.case else {}
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
@@ -72,7 +75,7 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
     runs: list[PlannedRun] = []
     names: dict[str, str] = {}
     made: dict[object, Any] = {}
-    for point in _with_clients(_points(planned), planned, shared, parser):
+    for point in _with_clients(combinations_of(planned), planned, shared, parser):
         sources = SweepSources(("fit", *shared), planned.file, point.case)
         with _explained(f"run {point.group or planned.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
@@ -159,7 +162,8 @@ def _of_seeds(
         )  # fmt: skip
 
 
-def _points(planned: Plan) -> Iterator[_Point]:
+def combinations_of(planned: Plan) -> Iterator[Combination]:
+    """Yield each case with each combination of the grid's values."""
     short = shortest(list(planned.grid))
     words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in planned.grid.items()}
     every = (dict(zip(planned.grid, values, strict=True)) for values in itertools.product(*planned.grid.values()))
@@ -170,10 +174,14 @@ def _points(planned: Plan) -> Iterator[_Point]:
         chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
         settings = options_of(planned.set) | options_of(cases[case])
-        yield _Point(group, case, chosen, settings | options_of(point))
+        settings |= options_of(point)
+        kept = {key: value for key, value in settings.items() if key not in planned.given}
+        yield Combination(group, case, chosen, {**kept, **planned.given})
 
 
-def _with_clients(points: Iterable[_Point], planned: Plan, shared: Sequence[str], parser: Parser) -> Iterator[_Point]:
+def _with_clients(
+    points: Iterable[Combination], planned: Plan, shared: Sequence[str], parser: Parser
+) -> Iterator[Combination]:
     """Replace the point of individual models by one for each client of its data."""
     for point in points:
         if point.case != INDIVIDUAL or not planned.baselines:

@@ -32,7 +32,7 @@ BASELINES = {INDIVIDUAL: {}, POOLED: {"data.pooled": True}}
 SECTIONS = ("set", "cases", "grid", "ranges")
 """Keys of a plan whose values stay as in the file, because they contain keys of `fedlit fit`."""
 
-INTERNAL = {"file", "weights", "points", "tags"}
+INTERNAL = {"file", "weights", "points", "tags", "given", "given_bodies", "seeds_bodies"}
 """Fields of a plan that are not keys of its file."""
 
 
@@ -72,6 +72,9 @@ class Plan:
         weights: Weights from which the runs of a seed start, by seed.
         points: Combinations of the grid's values that are run; None for all.
         tags: Tags of all runs, besides those of their case and values.
+        given: Keys of the command line, which override those of every section.
+        given_bodies: Those of the runs that train first.
+        seeds_bodies: Seeds of the runs that train first; [] for those of their file.
 
     Raises:
         ConfigError: A list is empty, a range, a seed or a number of tries does not fit, a name cannot be that of a
@@ -97,6 +100,9 @@ class Plan:
     weights: dict[int, str] = field(default_factory=dict)
     points: Sequence[Mapping[str, Any]] | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
+    given_bodies: Mapping[str, Any] = field(default_factory=dict)
+    seeds_bodies: Sequence[int] = ()
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
@@ -115,7 +121,7 @@ class Plan:
             check_name("cases", name)
             if self.baselines and name.partition("-")[0] in BASELINES:
                 raise ConfigError(f"cases: {name!r} is the name of one of the baselines; choose another name")
-        for section in (self.set, *self.cases.values(), self.grid):
+        for section in (self.set, *self.cases.values(), self.grid, self.given):
             for key in options_of(section):
                 if key in RESERVED_KEYS:
                     advice = "use seeds" if key == "seed" else "leave it out"
@@ -204,7 +210,11 @@ class Plan:
             raise ConfigError(
                 "starts: expected the YAML of another sweep, found this file; name the one that trains first"
             )
-        bodies = replace(load_plan(file, "sweep"), run_dir=self.run_dir)
+        bodies = load_plan(file, "sweep")
+        bodies = replace(
+            bodies, run_dir=self.run_dir, seeds=[*self.seeds_bodies] or bodies.seeds, seeds_bodies=self.seeds_bodies,
+            given=self.given_bodies, given_bodies=self.given_bodies,
+        )  # fmt: skip
         if bodies.experiment == self.experiment:
             raise ConfigError(
                 f"experiment: expected another name than that of {file}, found {self.experiment}; rename it"
@@ -212,7 +222,7 @@ class Plan:
         return bodies
 
 
-def load_plan(path: str | Path, command: Literal["sweep", "tune"]) -> Plan:
+def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) -> Plan:
     """Read the YAML of a plan for a command; a key without a value counts as left out.
 
     Raises:

@@ -1,7 +1,7 @@
 """The text of ``fedlit reproduce --dry_run true``: runs, files and estimated times of a reproduction."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -9,21 +9,22 @@ import torch
 from fedlit.core.system.processes import cores
 from fedlit.experiment.plan import Plan
 from fedlit.reports.reproductions.costs import Cost, Estimate
-from fedlit.reports.reproductions.document import Scale, SweepPart
+from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
 
 GB = 1e9
 
 
-def announced(
-    scale: Scale, parts: Sequence[SweepPart], sweeps: Mapping[str, Plan], folders: Sequence[Path], estimate: Estimate
-) -> str:
+def announced(scale: Scale, plans: Sequence[Plan], folders: Sequence[Path], estimate: Estimate) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
-    Parts include bodies, and sweeps whose rates are not chosen yet; sweeps are by experiment. Folders need not exist.
+    Plans include bodies, and sweeps whose rates are not chosen yet. Folders need not exist.
     """
     constants = scale.rates.constants if scale.rates else ()
-    costs = {part.experiment: estimate.costs(sweeps[part.experiment], constants) for part in parts}
+    costs = {
+        each.experiment: estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each, constants)
+        for each in plans
+    }
     rows = [[experiment, *_row(runs, estimate)] for experiment, runs in costs.items()]
     runs = [run for of_part in costs.values() for run in of_part]
     every, waiting = [cost for cost, _ in runs], [cost for cost, finished in runs if not finished]

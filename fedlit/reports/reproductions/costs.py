@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import torch
 
 from fedlit.core.fabric import FederationFabric, make_fabric
@@ -20,10 +21,11 @@ from fedlit.core.parts import Parts
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
 from fedlit.data import FederatedDataModule, PhantomCXR
-from fedlit.experiment.grid import plan
+from fedlit.experiment.grid import combinations_of, plan
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.plan import Plan
 from fedlit.experiment.planned_run import PlannedRun
+from fedlit.experiment.tuning import first_points_of, number_of_tries, runs_of
 from fedlit.federation.federation import Federation
 
 SCHEDULE, EVERY = "federation.schedule.init_args.", "federation.eval_every"
@@ -75,18 +77,33 @@ class Estimate:
         model is evaluated, and ``constants``, such as the rate. If some runs exist, all runs are planned.
         """
         existing = plan(sweep, self.parser) if sweep.directory.exists() else []
-        finished = {(run.case, run.seed) for run in existing if run.standing() == "finished"}
+        finished = {(run.group, run.seed) for run in existing if run.standing() == "finished"}
         counted = []
-        for name, keys in (sweep.cases or {"": {}}).items():
+        for combination in combinations_of(sweep):
+            keys = combination.settings
             schedule = {key.removeprefix(SCHEDULE): value for key, value in keys.items() if key.startswith(SCHEDULE)}
             without_effect = {*constants, EVERY, *(SCHEDULE + key for key in schedule)}
             other = {key: value for key, value in keys.items() if key not in without_effect}
-            same = repr((sweep.config, sweep.set, other, sorted(schedule)))
+            same = repr((sweep.config, other, sorted(schedule)))
             if same not in self._planned:
-                case = {name: keys} if sweep.cases else {}
-                (self._planned[same],) = plan(replace(sweep, cases=case, seeds=sweep.seeds[:1]), self.parser)
+                one = replace(
+                    sweep, set=dict(keys), cases={}, grid={}, baselines=[], starts=None, seeds=sweep.seeds[:1]
+                )
+                (self._planned[same],) = plan(one, self.parser)
             cost = self.cost(self._planned[same], schedule)
-            counted += [(cost, (name, seed) in finished) for seed in sweep.seeds]
+            counted += [(cost, (combination.group, seed) in finished) for seed in sweep.seeds]
+        return counted
+
+    def costs_of_tuning(self, tuning: Plan) -> list[tuple[Cost, bool]]:
+        """Return the cost of each run of a tuning, as of the first try of its method, and whether it is finished."""
+        one = replace(tuning, seeds=tuning.seeds[:1])
+        first = {case: points[:1] for case, points in first_points_of(tuning).items()}
+        table = pd.read_csv(tuning.table) if tuning.table.exists() else pd.DataFrame({"case": [], "status": []})
+        counted = []
+        for case, (run,) in runs_of(one, "final", first, self.parser).items():
+            cost, number = self.cost(run), number_of_tries(tuning) * len(tuning.rule.seeds) + len(tuning.seeds)
+            finished = int(((table["case"] == case) & (table["status"] == "finished")).sum())
+            counted += [(cost, each < finished) for each in range(number)]
         return counted
 
     def cost(self, run: PlannedRun, schedule: Mapping[str, Any] | None = None) -> Cost:
@@ -181,7 +198,7 @@ def _clients(data: Mapping[str, Any], federation: Federation, images: Mapping[st
     if isinstance(partition, int):
         return {f"client-{i}": total // partition for i in range(partition)}
     named = federation.clients or list(data.get("sources") or {})
-    names = named or (_hospitals(data["hospitals"]) if "hospitals" in data else list(images)) or _hospitals(1)
+    names = named or list(images) or _hospitals(data.get("hospitals", 1))
     return {name: images.get(name, 0) for name in names}
 
 

@@ -118,7 +118,11 @@ class Scale:
     data: str  # Data behind our results, as text.
     time: str  # Time that it takes, and on which machine, as text.
     parts: dict[str, SweepPart]  # Sweeps by name.
-    report: dict[str, Any]  # Kind of the report, and the fields of that kind.
+    # Kind of the report, and the fields of that kind; with plans ``make``, the name of a function of ``tables.py`` (by
+    # default ``make``), and its arguments.
+    report: dict[str, Any] = field(default_factory=dict)
+    # YAML files of sweeps and tunings, in the folder of the document. Their runs are those of the scale.
+    plans: list[str] = field(default_factory=list)
     root: str | None = None  # Folder that ``--root`` must name, as text; None if the data are built in.
     settings: dict[str, Any] = field(default_factory=dict)  # Keys of the runs of all parts, but not of their bodies.
     # For each label, the keys that each of its values brings, or the one key that takes the value. The table of runs
@@ -261,7 +265,7 @@ def _scale(place: Place, keys: dict[str, Any]) -> Scale:
             where.below(value).mapping(of_label[value])
     parts = {
         name: _part(place.below("parts", name), name, part, scale)
-        for name, part in place.below("parts").mapping(keys.get("parts")).items()
+        for name, part in place.below("parts").mapping(keys.get("parts", {})).items()
     }
     return replace(scale, parts=parts)
 

@@ -15,6 +15,9 @@ from matplotlib.figure import Figure
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
 
+OTHER_DATA = "These are the paper's data and runs: compare the order of rows and the gaps between them, not values."
+"""Advice on reading published results, unless a report has its own."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -23,6 +26,7 @@ class Report:
     text: str  # Tables of our results, as Markdown.
     tables: dict[str, pd.DataFrame]  # Tables by file name, without its ending.
     figures: dict[str, Figure] = field(default_factory=dict)  # Figures by file name, without its ending.
+    how_to_read: str = OTHER_DATA  # Advice on reading the published results, which are printed below ours.
 
 
 class Reporter(Protocol):

@@ -1,7 +1,8 @@
 """A reproduction: starts the runs of its document, and writes their tables and figures."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,8 +14,8 @@ from fedlit.core.system import documents
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.grid import plan
 from fedlit.experiment.options import experiment_parser
-from fedlit.experiment.plan import Plan
-from fedlit.experiment.planned_run import LOG, PlannedRun
+from fedlit.experiment.plan import Plan, load_plan
+from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions import rates
@@ -22,9 +23,11 @@ from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
 from fedlit.reports.reproductions.heterogeneity import EmbeddingReport, FrequenciesReport
+from fedlit.reports.reproductions.making import arguments, make, maker
 from fedlit.reports.reproductions.places import Place
+from fedlit.reports.reproductions.plans import fetches, run_plan, runs_of_plan, unfinished, with_bodies
 from fedlit.reports.reproductions.published import Paper, read_paper
-from fedlit.reports.reproductions.report import Report, Reporter, own_kinds
+from fedlit.reports.reproductions.report import OTHER_DATA, Report, Reporter, own_kinds
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.reports.reproductions.sources import found_below
 from fedlit.tracking.mlflow import noted_opening
@@ -37,9 +40,8 @@ REPORTS: dict[str, type[Reporter]] = {
 A paper's own kinds are the dataclasses with a method ``make`` in ``tables.py`` of its folder.
 """
 
-
-OTHER_DATA = "These are the paper's data and runs: compare the order of rows and the gaps between them, not values."
-"""Advice on reading published results, unless the kind of report has its own ``how_to_read``."""
+DATA_SEED = {"data.seed", "data.init_args.seed"}
+"""Keys with which all seeds share one draw of the data."""
 
 
 @dataclass
@@ -89,21 +91,30 @@ class Reproduction:
     dry_run: bool = False
     seconds_per_step: float | None = None
     document: Document = field(init=False, repr=False)
+    seeds_given: list[int] | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.document = read_document(find(self.name))
         if self.scale not in self.document.scales:
             scales = " or ".join(self.document.scales)
             raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
+        self.seeds_given = self.seeds
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
-        if isinstance(reporter := self._reporter(), SeedsReport):
+        if self.chosen.plans:
+            self._maker()
+        elif isinstance(reporter := self._reporter(), SeedsReport):
             reporter.check_cases(self.chosen, self.document.place.below("scales", self.scale, "report"))
         self._check_tables()
         if self.seconds_per_step is not None and not self.seconds_per_step > 0:
             raise ConfigError(f"--seconds_per_step: expected seconds above 0, found {self.seconds_per_step:g}")
         if self.weights is not None and not self.weights.exists():
             raise ConfigError(f"--weights {self.weights}: no such file")
-        fetched = any(self._fetches(part) for part in self._all_parts()) or self.chosen.report.get("backbone")
+        plans = [each for planned in self.plans.values() for each in with_bodies(planned)]
+        fetched = (
+            any(self._fetches(part) for part in self._all_parts())
+            or self.chosen.report.get("backbone")
+            or any("model.weights" in each.given for each in plans)
+        )
         if self.weights is not None and not fetched:
             raise ConfigError(
                 f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it "
@@ -115,6 +126,34 @@ class Reproduction:
         """The chosen scale of the document."""
         return self.document.scales[self.scale]
 
+    @cached_property
+    def plans(self) -> dict[str, Plan]:
+        """The plans of the scale, by the names of their files without ending.
+
+        Raises:
+            ConfigError: A file does not exist or has a mistake, or two have the same name.
+        """
+        plans: dict[str, Plan] = {}
+        for name in self.chosen.plans:
+            planned = load_plan(self.document.file(name), "reproduce")
+            if plans.setdefault(Path(name).stem, planned) is not planned:
+                raise self.document.place.below("scales", self.scale, "plans").error(
+                    f"expected files of different names, found two of {Path(name).stem}; rename one"
+                )
+        return {name: self._of_command(planned) for name, planned in plans.items()}
+
+    def _of_command(self, planned: Plan) -> Plan:
+        """Return a plan with what the command sets: its folder, keys and seeds, and those of its bodies."""
+        *bodies, _ = every = with_bodies(planned)
+        local = {"model.pretrained": False, "model.weights": str(self.weights.absolute())} if self.weights else {}
+        given = self._given(self.set) | (local if fetches(planned) else {})
+        of_bodies = self._given(self.set_body) | (local if any(map(fetches, bodies)) else {})
+        planned = replace(planned, run_dir=str(self._apart(self.run_dir)), given=given, given_bodies=of_bodies)
+        if self.seeds_given is not None:
+            kept = any(map(self._kept, every))
+            planned = replace(planned, seeds=self.seeds_given, seeds_bodies=() if kept else self.seeds_given)
+        return planned
+
     def parts(self) -> list[SweepPart]:
         """Return the first sweeps: all parts, or the runs from which rates are chosen."""
         return rates.tried_parts(self.chosen) if self.chosen.rates else list(self.chosen.parts.values())
@@ -125,6 +164,9 @@ class Reproduction:
 
     def report(self, runs: pd.DataFrame) -> Report:
         """Make tables and figures of runs: part, title, case, the case's labels, seed, best_round, directory."""
+        if self.plans:
+            function, arguments = self._maker()
+            return make(function, runs, arguments)
         if not self.chosen.rates:
             return self._reporter().make(runs, self.chosen)
         of_parts = runs["part"].isin([part.experiment for part in self.chosen.parts.values()])
@@ -160,15 +202,18 @@ class Reproduction:
         """Return the runs of every part by experiment, with complete configurations; nothing is trained."""
         parts = [each for part in self.parts() for each in (self._body(part), part) if each is not None]
         parser = experiment_parser()
-        return {part.experiment: plan(self.sweep(part), parser) for part in parts}
+        runs = {part.experiment: plan(self.sweep(part), parser) for part in parts}
+        for planned in self.plans.values():
+            runs |= runs_of_plan(planned, parser)
+        return runs
 
     def announcement(self) -> str:
         """Return the planned runs and their cost as text; this needs no data and no network, and writes nothing."""
         parts = list({part.experiment: part for part in self._all_parts()}.values())
-        sweeps = {part.experiment: self.sweep(part) for part in parts}
+        plans = [*map(self.sweep, parts), *(each for planned in self.plans.values() for each in with_bodies(planned))]
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
         folders = list(dict.fromkeys(folder for part in parts for folder in self._folders(part).values()))
-        text = announced(self.chosen, parts, sweeps, folders, estimate)
+        text = announced(self.chosen, plans, folders, estimate)
         title = f"# {self.document.name} at {self.scale} scale: {self.document.shows}"
         return "\n".join([title, "", *self._set_by_hand(), text])
 
@@ -180,7 +225,8 @@ class Reproduction:
         self._check_root()
         runs = pd.concat([pd.DataFrame(), *(self._runs(part, console) for part in self.parts())], ignore_index=True)
         more = [self._runs(part, console) for part in self.following(runs)]
-        runs = pd.concat([runs, *more], ignore_index=True)
+        planned = [run_plan(name, each, self.jobs, console) for name, each in self.plans.items()]
+        runs = pd.concat([runs, *more, *planned], ignore_index=True)
         report = self.report(runs)
         folder = self._apart(self.output / self.document.name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -193,9 +239,17 @@ class Reproduction:
         (folder / "report.md").write_text(text, encoding="utf-8")
         console.print(text)
         console.print(f"report, tables and figures: {folder}")
-        openings = [noted_opening(each) for each in (runs.groupby("part")["directory"].first() if len(runs) else ())]
+        by = "plan" if self.plans else "part"
+        openings = [noted_opening(each) for each in (runs.groupby(by)["directory"].first() if len(runs) else ())]
         for line in dict.fromkeys(line for opening in openings for line in opening.splitlines()):
             console.print(line)
+
+    def _maker(self) -> tuple[Callable[..., Report], dict[str, Any]]:
+        """Return the function of ``tables.py`` that makes the report, and its arguments besides the runs."""
+        written, place = dict(self.chosen.report), self.document.place.below("scales", self.scale, "report")
+        function = maker(self.document.homes, str(written.pop("make", "make")), place)
+        others = {"root": self.root, "weights": self.weights}
+        return function, arguments(function, written, others, self.document.file, place)
 
     def _reporter(self) -> Reporter:
         """Make the report of the kind, and with the fields, that the document names; paths are those of its files."""
@@ -242,11 +296,7 @@ class Reproduction:
             table = table[table["status"] != "failed"]
         missing = table[table["status"] != "finished"]
         if len(missing):
-            failed = missing.loc[missing["status"] == "failed", "directory"].tolist()
-            why = f"the end of {Path(failed[0]) / LOG} says why; finished runs are kept" if failed else "run again"
-            raise ConfigError(
-                f"{len(missing)} runs of {sweep.directory} are not finished: {', '.join(missing['name'])}; {why}"
-            )
+            raise ConfigError(unfinished(sweep.directory, missing))
         return pd.DataFrame(
             {"part": part.experiment, "title": part.title, "case": run.case}
             | (part.cases[run.case].labels if part.cases else {})
@@ -255,24 +305,35 @@ class Reproduction:
         )
 
     def _page(self, report: Report) -> str:
-        kept = all(self._one_draw(part) for part in self._all_parts())
-        drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
-        seeds = ", ".join(map(str, self.seeds))
         lines = [
             f"# {self.document.name}: {self.document.shows}",
             "",
             f"## Ours, at {self.scale} scale",
             "",
-            f"From {self.chosen.data}." + (f" Seeds: {seeds}, {drawn}." if self.chosen.parts else ""),
+            f"From {self.chosen.data}.{self._drawn()}",
             "",
             *self._set_by_hand(),
             report.text,
         ]
         if self.document.tables:
             paper = self._paper()
-            lines += ["## Published", "", f"{paper.source}. {getattr(self._reporter(), 'how_to_read', OTHER_DATA)}", ""]
+            reading = report.how_to_read if self.plans else getattr(self._reporter(), "how_to_read", OTHER_DATA)
+            lines += ["## Published", "", f"{paper.source}. {reading}", ""]
             lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)
+
+    def _drawn(self) -> str:
+        """Return a sentence on the seeds, and whether each has its own draw of the data."""
+        if not (self.chosen.parts or self.plans):
+            return ""
+        kept = all(self._one_draw(part) for part in self._all_parts()) and all(map(self._kept, self.plans.values()))
+        drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
+        seeds = sorted({seed for each in self.plans.values() for seed in each.seeds}) if self.plans else self.seeds
+        return f" Seeds: {', '.join(map(str, seeds))}, {drawn}."
+
+    def _kept(self, planned: Plan) -> bool:
+        """Return whether the seeds of a plan share one draw of the data."""
+        return bool(DATA_SEED & {*self.set, *planned.set})
 
     def _all_parts(self) -> list[SweepPart]:
         """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""
@@ -285,15 +346,18 @@ class Reproduction:
         return part.body if kept else replace(part.body, seeds=list(part.seeds or self.seeds))
 
     def _one_draw(self, part: SweepPart) -> bool:
-        return bool({"data.seed", "data.init_args.seed"} & {*self.set, *part.settings})
+        return bool(DATA_SEED & {*self.set, *part.settings})
+
+    def _given(self, keys: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the keys of the command: those of its device and workers, and others."""
+        devices = {f"fabric.{name}": getattr(self, name) for name in ("accelerator", "devices", "precision")}
+        devices |= {"federation.workers": self.workers}
+        return {key: value for key, value in devices.items() if value is not None} | dict(keys)
 
     def _keys_of_user(self, part: SweepPart) -> dict[str, Any]:
         """Return the keys that the user set for the runs of a part."""
         bodies = {each.body.experiment for each in self.chosen.parts.values() if each.body is not None}
-        devices = {f"fabric.{name}": getattr(self, name) for name in ("accelerator", "devices", "precision")}
-        devices |= {"federation.workers": self.workers}
-        keys = self.set_body if part.experiment in bodies else self.set
-        return {key: value for key, value in devices.items() if value is not None} | keys
+        return self._given(self.set_body if part.experiment in bodies else self.set)
 
     def _fetches(self, part: SweepPart) -> bool:
         """Return whether runs of a part start from pretrained weights of timm's hub and not from a body."""

@@ -1,0 +1,144 @@
+"""``fedlit reproduce`` of a document whose scale names plans: what is planned and run, and what ``tables.py`` gets."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+from refusals import refused
+from reproduced import measured_run, printed
+
+from fedlit.core.errors import ConfigError
+from fedlit.reports.reproductions import plans, reproduction
+from fedlit.reports.reproductions.reproduction import Reproduction
+
+CONFIG = {
+    "data": {"class_path": "PhantomCXR", "init_args": {"images": 90, "image_size": 16, "hospitals": 2}},
+    "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}},
+    "federation": {"rounds": 1, "workers": 1},
+    "logger": False,
+}
+CASES = {"fedavg": {}, "scaffold": {"federation.aggregators": ["Scaffold"]}}
+RATES = {"model.optimizer.lr": [0.1, 0.01]}
+TABLES = """
+from pathlib import Path
+
+from fedlit.reports.reproductions.report import Report
+
+def make(runs, digits: int, config: Path = None, root=None):
+    return Report(f"{len(runs)} runs, {digits} digits, {config}", {"counted": runs})
+
+def broken(runs):
+    return Report(f"{runs['metod']}", {})
+
+def nothing(runs):
+    print("no report")
+"""
+
+
+@pytest.fixture
+def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
+    """A document with a sweep that starts from a body, and a tuning; its folder is the current one."""
+    monkeypatch.chdir(tmp_path)
+    Path("tables.py").write_text(TABLES)
+    plan = {"config": ["small.yaml"], "seeds": [0, 1]}
+    for name, written in {
+        "small": CONFIG,
+        "body": {"experiment": "body", "config": ["small.yaml"], "set": {"model.optimizer.lr": 0.01}},
+        "windows": plan | {"experiment": "windows", "starts": "body.yaml", "cases": CASES, "grid": RATES},
+        "tries": plan | {"experiment": "tries", "cases": CASES, "ranges": RATES, "sampler": "grid"},
+    }.items():
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(written, sort_keys=False))
+    laptop = {"data": "PhantomCXR", "time": "seconds", "plans": ["windows.yaml", "tries.yaml"]}
+    return {"shows": "windows and rates", "scales": {"laptop": laptop | {"report": {"digits": 3}}}}
+
+
+def written(document: dict, **laptop: object) -> str:
+    document["scales"]["laptop"] |= laptop
+    Path("mine.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
+    return "mine.yaml"
+
+
+def finish(runs: list, metric: str) -> None:
+    """Write the table of runs and their directories, as the planner does."""
+    rows = [
+        {"name": run.name, **({"stage": run.stage} if run.stage else {}), "case": run.case, **run.point}
+        | {"seed": run.seed, "data_seed": run.seed, "status": "finished", metric: 0.5, "best_round": 1}
+        | {"directory": str(measured_run(run.directory, {metric: 0.5}))}
+        for run in runs
+    ]
+    name = "tune.csv" if runs[0].stage else "sweep.csv"
+    pd.DataFrame(rows).to_csv(runs[0].directory.parent / name, index=False)
+
+
+def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets(document: dict):
+    made = Reproduction(
+        written(document), seeds=[7], set={"data.images": 120}, set_body={"data.images": 100}, workers=2
+    )
+    found = {experiment: [yaml.safe_load(run.config) for run in runs] for experiment, runs in made.plan().items()}
+    assert {name: len(runs) for name, runs in found.items()} == {"body": 1, "windows": 4, "tries": 4}
+    images = {name: {run["data"]["init_args"]["images"] for run in runs} for name, runs in found.items()}
+    assert images == {"body": {100}, "windows": {120}, "tries": {120}}
+    assert {run["federation"]["workers"] for runs in found.values() for run in runs} == {2}
+    assert {name: {run["seed"] for run in runs} for name, runs in found.items()} == {
+        "body": {7}, "windows": {7}, "tries": {100},
+    }  # fmt: skip
+
+
+def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fedlit_cli):
+    out = fedlit_cli(f"reproduce {written(document)} --dry_run true --seconds_per_step 0.1").succeeded()
+    for row in ("| body | 1 | 0 | 2 | 3 |", "| windows | 8 | 0 | 2 | 24 |", "| tries | 8 | 0 | 2 | 24 |"):
+        assert row in out
+    assert not Path("runs").exists()
+
+
+def test_the_report_is_made_of_one_table_of_the_runs_of_all_plans(document: dict, monkeypatch: pytest.MonkeyPatch):
+    made = Reproduction(written(document, report={"digits": 2, "config": "small.yaml"}))
+    planned = made.plan()
+    monkeypatch.setattr(plans, "run_sweep", lambda *_: finish(planned["windows"], "val/auroc_macro"))
+    monkeypatch.setattr(plans, "run_tuning", lambda *_: finish(planned["tries"], "val/auroc_macro"))
+    monkeypatch.setattr(reproduction, "noted_opening", lambda _: "")
+    text = printed(made)
+    assert f"12 runs, 2 digits, {Path('small.yaml')}" in text
+    runs = pd.read_csv("reproductions/mine/counted.csv", keep_default_na=False)
+    assert [*runs][:4] == ["plan", "stage", "name", "case"]
+    assert runs.groupby(["plan", "stage"]).size().to_dict() == {("windows", ""): 8, ("tries", "try"): 4}
+    assert "status" not in runs
+
+
+@pytest.mark.parametrize(
+    ("laptop", "mistake"),
+    [
+        ({"plans": ["none.yaml"]}, ("none.yaml",)),
+        ({"plans": ["small.yaml"]}, ("small.yaml, line",)),
+        ({"plans": ["windows.yaml", "./windows.yaml"]}, ("plans", "two of windows")),
+        ({"plans": "windows.yaml"}, ("plans", "found 'windows.yaml'")),
+        ({"report": {}}, ("report", "digits")),
+        ({"report": {"digits": "three"}}, ("report.digits", "'three'")),
+        ({"report": {"digit": 3}}, ("report.digit", "did you mean digits?")),
+        ({"report": {"digits": 3, "root": "."}}, ("report.root",)),
+        ({"report": {"digits": 3, "config": "none.yaml"}}, ("none.yaml",)),
+        ({"report": {"make": "maker"}}, ("tables.py", "maker", "did you mean make?")),
+    ],
+)
+def test_mistakes_are_refused_before_anything_trains(laptop: dict, mistake: tuple, document: dict):
+    with refused(ConfigError, *mistake):
+        Reproduction(written(document, **laptop))
+
+
+@pytest.mark.parametrize(
+    ("function", "mistake"),
+    [("broken", ("tables.py, line 10", "KeyError", "metod")), ("nothing", ("tables.py", "nothing", "None"))],
+)
+def test_what_fails_inside_of_tables_is_one_line_with_its_place(function: str, mistake: tuple, document: dict):
+    made = Reproduction(written(document, report={"make": function}))
+    with refused(ConfigError, *mistake) as error:
+        made.report(pd.DataFrame({"seed": [0]}))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("text", "line"), [("def make(", 1), ("import os\n1 / 0\n", 2)])
+def test_tables_that_cannot_be_imported_are_named_with_their_line(text: str, line: int, document: dict):
+    Path("tables.py").write_text(text)
+    with refused(ConfigError, f"tables.py, line {line}"):
+        Reproduction(written(document))
