@@ -15,7 +15,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, DataError
 from fedlit.core.ranges import Count, Decay, Within
 from fedlit.core.system.fetching import may_fetch
-from fedlit.models.layers import group_normalised, small_stem
+from fedlit.models.layers import group_normalised, small_stem, standardised
 from fedlit.models.pretrained import with_pretrained_weights
 from fedlit.models.steps import Classifier
 
@@ -47,6 +47,9 @@ class ImageClassifier(Classifier):
             statistics that clients of different classes would have to share.
         stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
             stride 1 and no pooling, at 16 times the cost.
+        features: ``standardised`` divides the body's features by a deviation after subtracting a mean, so that one
+            learning rate fits the heads of any body; by default they stay as they are. A body that trains computes both
+            from its batches; a frozen one has those of the run from which it is loaded (``weights``).
         hidden: Width of a hidden layer (ReLU) between body and head; 0 for none.
         projection: Width of the output of a projection head before ``head`` (two layers with a ReLU between them, as in
             MOON); 0 for none.
@@ -56,7 +59,8 @@ class ImageClassifier(Classifier):
         optimizer: Optimizer of every client's local steps.
 
     Raises:
-        ConfigError: The backbone, its pretrained weights or the file do not exist, or the file is of another backbone.
+        ConfigError: The backbone, its pretrained weights or the file do not exist, or the file is of another backbone;
+            or the features of a frozen body should be standardised, and its weights have no mean and deviation.
     """
 
     any_memory_format = True
@@ -71,6 +75,7 @@ class ImageClassifier(Classifier):
         weights: Path | None = None,
         norm: Literal["batch", "group"] = "batch",
         stem: Literal["imagenet", "small"] = "imagenet",
+        features: Literal["standardised"] | None = None,
         hidden: Width = 0,
         projection: Width = 0,
         trainable: Literal["all", "head"] = "all",
@@ -79,13 +84,19 @@ class ImageClassifier(Classifier):
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__(classes)
-        self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem)
+        if features and trainable == "head" and (pretrained or (weights is not None and Path(weights).is_file())):
+            raise ConfigError(
+                "model.features: expected the weights of a run that trained with features: standardised, found "
+                f"{'pretrained weights' if pretrained else weights}, which have no mean and deviation of the features; "
+                "train such a run and set model.weights to its directory, or leave features out"
+            )
+        self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem, standard=bool(features))
         counted = next(self.body.parameters()).is_meta  # a site counts the weights of a model before it makes it
         self._drawn = None if pretrained or weights or counted else _sum_of(self.body)
         self.backbone, self.in_chans = backbone, in_chans
-        features = getattr(self.body, "head_hidden_size", self.body.num_features)  # some bodies widen at their end
-        self.hidden = nn.Sequential(nn.Linear(features, hidden), nn.ReLU()) if hidden else nn.Identity()
-        width = hidden or features
+        width = _width(self.body)
+        self.hidden = nn.Sequential(nn.Linear(width, hidden), nn.ReLU()) if hidden else nn.Identity()
+        width = hidden or width
         layers = (nn.Linear(width, width), nn.ReLU(), nn.Linear(width, projection)) if projection else ()
         self.projection = nn.Sequential(*layers)
         self.drop = nn.Dropout(drop_rate)
@@ -147,13 +158,21 @@ class ImageClassifier(Classifier):
             ) from error
 
 
-def _backbone(name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str) -> nn.Module:
+def _width(body: nn.Module) -> int:
+    return getattr(body, "head_hidden_size", body.num_features)  # some bodies widen at their end
+
+
+def _backbone(
+    name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str, standard: bool
+) -> nn.Module:
     run = weights is not None and Path(weights).is_dir()
     body = _timm_model(name, in_chans, pretrained, None if run else weights)
     if stem == "small":
         body = small_stem(body, name)
     if norm == "group":
         body = group_normalised(body)
+    if standard:
+        body = standardised(body, name, _width(body))
     if run:
         _load_run(body, Path(weights), name)
     return body
@@ -165,13 +184,16 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
     except CheckpointError as error:
         raise CheckpointError(f"model.weights: {error}") from error
     trained = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
-    wanted = {k: v for k, v in body.state_dict().items() if v.is_floating_point()}
-    wrong = [k for k, v in wanted.items() if k not in trained or trained[k].shape != v.shape]
+    there, here = (
+        {k: tuple(v.shape) for k, v in tensors.items() if v.is_floating_point()}
+        for tensors in (trained, body.state_dict())
+    )
+    wrong = [k for k in {**here, **there} if here.get(k) != there.get(k)]
     if wrong:
-        there = tuple(trained[wrong[0]].shape) if wrong[0] in trained else "absent"
+        first = f"body.{wrong[0]} is {there.get(wrong[0], 'absent')} there, {here.get(wrong[0], 'absent')} here"
         raise ConfigError(
-            f"model.weights: the body of the model in {run} is not a {name} with this norm and stem: body.{wrong[0]} "
-            f"is {there} there, {tuple(wanted[wrong[0]].shape)} here ({len(wrong)} of {len(wanted)} tensors differ)"
+            f"model.weights: the body of the model in {run} is not a {name} with this norm, stem and features: {first} "
+            f"({len(wrong)} of {len(here)} tensors differ)"
         )
     body.load_state_dict(trained, strict=False)
 

@@ -50,6 +50,24 @@ def small_stem(body: nn.Module, backbone: str) -> nn.Module:
     return body
 
 
+def standardised(body: nn.Module, backbone: str, features: int) -> nn.Module:
+    """Put a BatchNorm without scale and shift after the last layer, so that each of the features has about unit scale.
+
+    While the body trains, it normalises by the batch and averages mean and deviation; in a frozen body these are fixed.
+    He et al., CVPR 2022, arXiv:2111.06377, appendix A.1, train linear classifiers on frozen features in this way.
+
+    Raises:
+        ConfigError: The backbone has no single place for a classifier.
+    """
+    last = getattr(body, "pretrained_cfg", {}).get("classifier")
+    if not isinstance(last, str) or not isinstance(body.get_submodule(last), nn.Identity):
+        raise ConfigError(
+            f"model.features: expected a backbone that ends in one classifier, found {backbone}; leave features out"
+        )
+    _replace(body, last, nn.BatchNorm1d(features, affine=False))
+    return body
+
+
 def _replace(body: nn.Module, name: str, layer: nn.Module) -> None:
     parent, _, leaf = name.rpartition(".")
     setattr(body.get_submodule(parent), leaf, layer)

@@ -86,6 +86,21 @@ def test_each_part_has_its_own_rows_labels_and_names(data):
     assert data.clients["client-01"].train.store is not None  # the data themselves stay as they were
 
 
+def test_standardised_features_are_those_of_the_frozen_network(data):
+    module = model(features="standardised")
+    layer = module.body.classifier
+    layer.running_mean.normal_()
+    layer.running_var.uniform_(0.5, 2)
+    clients, _ = with_fixed_features(module, data, fabric())
+    found = clients["client-01"].train.batch(torch.arange(4))[0]
+    wanted = as_seen_by(module.body, data.clients["client-01"].train)[:4]
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+    layer.running_mean += 1
+    others, _ = with_fixed_features(module, data, fabric())
+    moved = found - others["client-01"].train.batch(torch.arange(4))[0]
+    torch.testing.assert_close(moved, (layer.running_var + layer.eps).rsqrt().expand_as(moved), rtol=1e-4, atol=1e-5)
+
+
 class TestCache:
     def test_a_second_use_reads_it(self, data, tmp_path):
         with_fixed_features(model(), data, fabric())

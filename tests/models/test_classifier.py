@@ -20,6 +20,7 @@ from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.models import ImageClassifier
+from fedlit.models.layers import standardised as standardise
 from fedlit.objectives import BCE, AUCSaddle
 
 
@@ -121,10 +122,14 @@ class TestTrainableHead:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    """A run's checkpoint, whose best model is not the last."""
-    folder, fabric = tmp_path_factory.mktemp("run"), make_fabric("cpu")
+    return saved_run(tmp_path_factory.mktemp("run"))
+
+
+def saved_run(folder: Path, **options) -> Path:
+    """Write a run's checkpoint, whose best model is not the last."""
+    fabric = make_fabric("cpu")
     torch.manual_seed(1)
-    model = ImageClassifier(CLASSES, backbone="resnet10t")
+    model = ImageClassifier(CLASSES, backbone="resnet10t", **options)
     session = assemble(federated([], workers=1), model, ToyData(2), fabric)
     server, _, _ = session.restore(None)
     saver = checkpoint.Checkpoints(folder / "checkpoints", fabric)
@@ -168,3 +173,46 @@ class TestLabels:
         model.eval()
         assert torch.equal(model.training_step((images, numbers), 0), model.training_step((images, columns), 0))
         assert torch.equal(model.training_step((images, columns.long()), 0), model.training_step((images, columns), 0))
+
+
+class TestStandardisedFeatures:
+    @pytest.fixture(scope="class")
+    def standardised(self, tmp_path_factory) -> Path:
+        return saved_run(tmp_path_factory.mktemp("run"), features="standardised")
+
+    @pytest.mark.parametrize("backbone", ["small_cnn", "resnet20_cifar", "mobilenetv3_small_050", "densenet121"])
+    def test_a_body_that_trains_averages_mean_and_deviation(self, backbone):
+        torch.manual_seed(0)
+        model = ImageClassifier(CLASSES, backbone, features="standardised").train()
+        images = torch.rand(16, 1, 32, 32)
+        for _ in range(100):
+            trained = model.body(images)
+        torch.testing.assert_close(trained.mean(0), torch.zeros(trained.shape[1]), atol=1e-4, rtol=0)
+        # Features without any spread stay 0.
+        spread = trained.std(0, correction=0)
+        assert ((spread - 1).abs() < 0.2).float().mean() > 0.5
+        assert (spread < 1 + 1e-4).all()
+        names = {e.name for e in Layout.of(model).buffers}
+        assert {f"body.{model.body.pretrained_cfg['classifier']}.running_{what}" for what in ("mean", "var")} <= names
+
+    def test_a_frozen_body_keeps_those_of_its_run(self, standardised):
+        model = ImageClassifier(CLASSES, "resnet10t", weights=standardised, features="standardised", trainable="head")
+        best = checkpoint.tensors(standardised / "checkpoints/round-000001")
+        mean, variance = (best[f"body.fc.running_{what}"] for what in ("mean", "var"))
+        images = torch.rand(4, 1, 32, 32)
+        found = model.train().body(images)
+        model.body.fc = torch.nn.Identity()
+        torch.testing.assert_close(found, (model.body(images) - mean) / (variance + 1e-5).sqrt(), atol=1e-6, rtol=1e-6)
+
+    def test_weights_without_them_are_refused(self, run, standardised, tmp_path):
+        frozen = {"features": "standardised", "trainable": "head"}
+        torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "published.pth")
+        for options in ({"pretrained": True}, {"weights": tmp_path / "published.pth"}):
+            with refused(ConfigError, "model.features", "which have no mean and deviation"):
+                ImageClassifier(CLASSES, "resnet10t", **options, **frozen)
+        with refused(ConfigError, "features: body.fc.running_mean is absent there"):
+            ImageClassifier(CLASSES, "resnet10t", weights=run, **frozen)
+        with refused(ConfigError, "features: body.fc.running_mean is (512,) there, absent here"):
+            ImageClassifier(CLASSES, "resnet10t", weights=standardised)
+        with refused(ConfigError, "model.features", "vit_base_patch16_clip_224", "leave features out"):
+            standardise(torch.nn.Linear(2, 2), "vit_base_patch16_clip_224", 2)

@@ -75,6 +75,7 @@ def default_hospitals(
     heterogeneity: float = 1.0,
     label_scheme: Literal["full", "split"] = "full",
     shared_classes: int = 4,
+    prevalence: float | None = None,
 ) -> list[Hospital]:
     """Return hospitals that differ in size, prevalences and image style.
 
@@ -89,6 +90,7 @@ def default_hospitals(
         label_scheme: With ``full`` all hospitals label everything. With ``split`` all label the shared classes, and
             each other class is labelled by one hospital, or by several if there are more hospitals than such classes.
         shared_classes: Number of classes that all hospitals label with ``split``.
+        prevalence: Share of positive images of every finding at every hospital; by default they differ.
 
     Raises:
         DataError: A value is out of its range.
@@ -104,7 +106,7 @@ def default_hospitals(
     hospitals = []
     for index, (shift, size) in enumerate(zip(shifts, sizes, strict=True)):
         look = shift[1:6]
-        prevalence = {
+        shares = {
             finding: round(normal.cdf(normal.inv_cdf(PREVALENCE[finding]) + 0.5 * move), 4)
             for finding, move in zip(FINDINGS, shift[6:].tolist(), strict=True)
         }
@@ -112,7 +114,7 @@ def default_hospitals(
             Hospital(
                 name=f"hospital-{index + 1:02d}",
                 images=size,
-                prevalence=prevalence,
+                prevalence=shares if prevalence is None else dict.fromkeys(FINDINGS, prevalence),
                 contrast=round(float(1.25 ** look[0]), 4),
                 exposure=round(float(np.clip(0.35 * look[1], -1, 1)), 4),
                 noise=round(float(0.03 * 2 ** look[2]), 4),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError
-from fedlit.core.ranges import NonNegativeInt, Within
+from fedlit.core.ranges import NonNegativeInt, Probability, Within
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes
 from fedlit.data.partition import ByOrganisation, Partition
@@ -37,6 +37,8 @@ class PhantomCXR(FederatedDataModule):
         label_scheme: Classes that the built-in hospitals label: ``full`` for all, ``split`` for ``shared_classes`` that
             all hospitals label, and others that one hospital labels. Test sets keep all labels.
         shared_classes: Number of classes that all hospitals label if ``label_scheme`` is ``split``, from 0 to 10.
+        prevalence: Share of positive images of every finding at every built-in hospital, for data of one imbalance; by
+            default findings and hospitals have their own shares, from 4 to 58% with ``heterogeneity: 2``.
         classes: The findings to use, in this order; by default all ten. A binary method needs exactly one.
         partition: The rule that gives each record to a client; by default each hospital is a client.
         image_size: Height and width of the images in pixels, at least 8.
@@ -51,6 +53,7 @@ class PhantomCXR(FederatedDataModule):
         heterogeneity: Annotated[float, Within("[0, 2]")] = 1.0,
         label_scheme: Literal["full", "split"] = "full",
         shared_classes: Annotated[int, Within("[0, 10]")] = 4,
+        prevalence: Probability | None = None,
         classes: list[str] | None = None,
         partition: Partition | None = None,
         image_size: int = 64,
@@ -59,7 +62,7 @@ class PhantomCXR(FederatedDataModule):
     ):
         super().__init__(partition or ByOrganisation(), image_size=image_size, seed=seed, **kwargs)
         if isinstance(hospitals, int):
-            hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes)
+            hospitals = default_hospitals(hospitals, images, heterogeneity, label_scheme, shared_classes, prevalence)
         names = [hospital.name for hospital in hospitals]
         if not names or len(set(names)) < len(names):
             raise DataError(f"data.hospitals: expected one or more different names, found {names}")

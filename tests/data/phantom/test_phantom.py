@@ -220,6 +220,14 @@ def test_default_hospitals_differ_in_look_and_prevalence_as_much_as_asked():
     assert np.ptp([h.prevalence["Edema"] for h in apart]) > 0.05
 
 
+def test_one_prevalence_for_all_leaves_size_and_look():
+    for one, other in zip(default_hospitals(3, 300, 2.0), default_hospitals(3, 300, 2.0, prevalence=0.02), strict=True):
+        assert set(other.prevalence.values()) == {0.02}
+        assert replace(one, prevalence=other.prevalence) == other
+    data = PhantomCXR(hospitals=3, images=300, prevalence=0.5)
+    assert all(abs(sample_cohort(h, 0).labels.mean() - 0.5) < 0.1 for h in data.hospitals)
+
+
 def test_default_hospitals_are_the_same_in_every_family():
     few, many = default_hospitals(2, 200), default_hospitals(20, 2000)
     for one, other in zip(few, many, strict=False):
@@ -262,6 +270,7 @@ def test_wrong_hospital_is_refused(wrong, mistake):
         ({"hospitals": []}, (DataError,)),
         ({"hospitals": [Hospital("a"), Hospital("a")]}, (DataError,)),
         ({"heterogeneity": -1.0}, (DataError, "found -1")),
+        ({"prevalence": 1.5}, (DataError, "found 1.5")),
         ({"shared_classes": 11}, (DataError, "found 11")),
         ({"seed": -1}, (DataError, "found -1")),
         ({"classes": ["Effusionn"]}, (DataError, "'Effusionn'")),
