@@ -58,7 +58,7 @@ TUNE = """The YAML of a tuning:
     model.optimizer.lr: {low: 0.0001, high: 0.1, scale: log}
     data.batch_size: [16, 32]
   tries: 8                        # the same number for every method
-  rule: {metric: val/auroc_macro, seeds: [100]}
+  rule: {metric: val/auroc_macro, seeds: [100]}   # or {metric: val/auroc_macro, by: seed}
   seeds: [0, 1, 2]                # of the final runs, not in rule.seeds
 
 A range is a list, {values: LIST, default: VALUE}, or low and high with a scale (linear or log), a default, and integer:
@@ -71,7 +71,9 @@ The rule chooses the settings with the best mean over its seeds. val/auroc_macro
 positive and 25 negative patients in the validation data of every seed (images, if patients are unknown); the report
 names the others. It counts at the round of each run's best model or, with `at: last`, as the mean of the last three
 evaluations. Test metrics are refused. A rule for another metric has a mode, max or min. The chosen settings of each
-method then run with the final seeds.
+method then run with the final seeds. With `by: seed`, every try runs with these seeds instead, and each of them chooses
+its settings by its own validation data. No further runs follow, and a comparison of the methods contains the luck of
+the choice.
 
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. RUN_DIR/EXPERIMENT/tune.csv has one row per run. `starts` is as in a sweep. The report has the ranges, the

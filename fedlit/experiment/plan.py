@@ -134,16 +134,23 @@ class Plan:
             object.__setattr__(self, "sampler", "tpe")
         if unfit := [name for name in ("grid", "baselines") if getattr(self, name)]:
             raise ConfigError(f"{unfit[0]}: expected none in a plan with ranges; write it into a sweep of its own")
-        for key, values in (("cases", self.cases), ("rule.seeds", self.rule.seeds)):
+        tried = [] if self.rule.by == "seed" else self.seeds_of_tries
+        for key, values in (("cases", self.cases), ("rule.seeds", self.seeds_of_tries)):
             if not values:
                 raise ConfigError(f"{key}: expected at least one, found none; add one")
-        for key, values in (("seeds", self.seeds), ("rule.seeds", self.rule.seeds)):
+        for key, values in (("seeds", self.seeds), ("rule.seeds", tried)):
             if len({*values}) < len(values):
                 raise ConfigError(f"{key}: expected different seeds, found {values}; remove the repeated one")
-        if both := sorted({*self.seeds} & {*self.rule.seeds}):
+        if both := sorted({*self.seeds} & {*tried}):
             raise ConfigError(
                 f"seeds: expected final seeds that differ from rule.seeds, found {both[0]} in both; the final runs "
-                "must not repeat what the choice has seen, so choose another seed"
+                "must not repeat what the choice has seen, so choose another seed, or let each seed choose with "
+                "rule: {by: seed}"
+            )
+        if self.rule.by == "seed" and self.sampler == "tpe":
+            raise ConfigError(
+                "sampler: expected random or grid with rule.by: seed, found tpe, whose suggestions for one seed would "
+                "follow from the results of the others; change one of them"
             )
         if self.sampler != "grid" and (self.tries is None or self.tries < 1):
             raise ConfigError(f"tries: expected a number of at least 1, found {self.tries}; or set sampler: grid")
@@ -154,6 +161,13 @@ class Plan:
                 f"ranges: expected grids of the same size, found {found}; every method gets the same number of tries, "
                 "so set sampler: random and tries"
             )
+
+    @property
+    def seeds_of_tries(self) -> list[int]:
+        """Seeds with which each setting is tried."""
+        if self.rule.by == "seed":
+            return self.seeds
+        return [100] if self.rule.seeds is None else self.rule.seeds
 
     @property
     def is_tuning(self) -> bool:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -38,15 +38,19 @@ class Rule:
     Args:
         metric: A metric of the validation data. ``val/auroc_macro`` is the mean over the classes with at least 25
             positive and 25 negative patients (images, if patients are unknown) in the validation data of every seed.
-        seeds: Seeds of the tries, over which the metric is averaged.
+        seeds: Seeds of the tries, over which the metric is averaged; by default 100; none with ``by: seed``.
         mode: ``max`` or ``min``; ``auto`` maximises an AUROC and minimises a loss.
         at: ``best``, the round of each run's best model, or ``last``, the mean of its last three evaluations.
+        by: ``method`` chooses one setting of each method, which then runs with the final seeds. With ``seed``, every
+            try runs with the seeds of the plan, and each of them chooses its own setting by its own validation data;
+            these tries are the final runs, so the differences between seeds contain the luck of the choice.
     """
 
     metric: str = VALIDATION
-    seeds: list[int] = field(default_factory=lambda: [100])
+    seeds: list[int] | None = None
     mode: Literal["auto", "max", "min"] = "auto"
     at: Literal["best", "last"] = "best"
+    by: Literal["method", "seed"] = "method"
 
     def __post_init__(self) -> None:
         if self.metric.startswith(TEST):
@@ -56,6 +60,11 @@ class Rule:
             )
         if self.mode == "auto" and better(self.metric) is None:
             raise ConfigError(f"rule.mode: expected max or min for {self.metric}, found auto; set it")
+        if self.by == "seed" and self.seeds is not None:
+            raise ConfigError(
+                f"rule.seeds: expected none with by: seed, as every try runs with the seeds of the plan, found "
+                f"{self.seeds}; remove it"
+            )
 
     @property
     def sign(self) -> int:
@@ -71,15 +80,20 @@ class Rule:
             else f"in each run's last {LAST} evaluations (in all if there are fewer)"
         )
 
-    def scores(self, runs: Sequence[Path]) -> np.ndarray:
-        """Return the score of each try of a method, averaged over its seeds; NaN if a seed has failed.
+    def scores(self, runs: Sequence[Path], seeds: int) -> np.ndarray:
+        """Return the scores of a method's tries, `[tries, 1]`, or `[tries, seeds]` if each seed chooses.
 
-        ``runs`` are run directories in the order of the tries and then of the seeds.
+        The score of a failed run is NaN, and so is a mean over seeds of which one has failed.
+
+        Args:
+            runs: Run directories in the order of the tries and then of the seeds.
+            seeds: Number of seeds of each try.
         """
         classes = self.evidence(runs).classes
         keys = {self.metric} if classes is None else {f"{OF_CLASS}{slug(name)}" for name in classes}
         values = [self._value(run, keys) for run in runs]
-        return np.array(values).reshape(-1, len(self.seeds)).mean(axis=1)
+        scores = np.array(values).reshape(-1, seeds)
+        return scores if self.by == "seed" else scores.mean(axis=1, keepdims=True)
 
     def _value(self, directory: Path, keys: Collection[str]) -> float:
         if (result := Result.read(directory)) is None:

@@ -156,7 +156,7 @@ def log_groups(groups: Mapping[str, Sequence[PlannedRun]], others: Mapping[str, 
     members: dict[Tracker, list[RunGroup]] = defaultdict(list)
     for name, runs in groups.items():
         finished = {run.seed: run.directory for run in runs if Result.read(run.directory)}
-        directories = [run.directory for run in (*runs, *others.get(name, ()))]
+        directories = list(dict.fromkeys(run.directory for run in (*runs, *others.get(name, ()))))
         members[runs[0].tracker].append(RunGroup(name, directories, finished))
     for tracker, of_tracker in members.items():
         tracker.log_groups(of_tracker)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from fedlit.experiment.ranges import Choice, Range, combinations
 from fedlit.experiment.samplers import Point, first_points, next_point
 from fedlit.experiment.sweep import log_groups, run_all, run_starts
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import BUDGET, STAGE
+from fedlit.tracking.names import BUDGET, CHOSEN, STAGE
 
 
 def first_points_of(tuning: Plan) -> dict[str, list[Point]]:
@@ -56,8 +57,12 @@ def runs_of(
     tuning: Plan, stage: Literal["try", "final"], points: Mapping[str, Sequence[Point]], parser: Parser
 ) -> dict[str, list[PlannedRun]]:
     """Return the runs of a stage by case, in the order of the points and then of the seeds."""
-    number, seeds = number_of_tries(tuning), tuning.rule.seeds
-    budget = f"{number} tries" + (f" with {len(seeds)} seeds each" if len(seeds) > 1 else "")
+    seeds = tuning.seeds_of_tries
+    budget = f"{number_of_tries(tuning)} tries"
+    if tuning.rule.by == "seed":
+        budget += " by each seed"
+    elif len(seeds) > 1:
+        budget += f" with {len(seeds)} seeds each"
     runs = {}
     for case, ranges in tuning.ranges_of.items():
         # Names of values of a list depend on all of them, those of numbers do not.
@@ -72,20 +77,24 @@ def runs_of(
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Settings of a method that were chosen."""
+
+    place: int  # Index of the settings.
+    seeds: tuple[int, ...]  # Final seeds that run with them.
+    score: float  # The rule's metric in the tries that chose them.
+
+
+@dataclass(frozen=True)
 class Tuned:
     """A method whose tries have run."""
 
     case: str  # Name of the method.
     points: list[Point]  # The settings that were tried, in order.
-    scores: list[float]  # The rule's metric of each try, averaged over its seeds; NaN for a failed one.
-    runs: list[PlannedRun]  # Runs of the tries.
-    best: int  # Index of the chosen settings.
+    scores: list[list[float]]  # The rule's metric of each try as in `Rule.scores`; NaN for a failed one.
+    runs: list[PlannedRun]  # Runs of the tries, in the order of the settings and then of the seeds.
+    chosen: list[Chosen]  # One, unless each seed chooses.
     note: str = ""  # Sentences on the classes with too few patients for the choice, or "".
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        """The chosen settings."""
-        return self.points[self.best]
 
 
 def load_tuning(path: str | Path) -> Plan:
@@ -116,7 +125,8 @@ def run_tuning(tuning: Plan, jobs: int, console: Console) -> tuple[list[Tuned], 
     points = first_points_of(tuning)
     tries = runs_of(tuning, "try", points, parser)
     # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
-    runs_of(tuning, "final", {case: each[:1] for case, each in points.items()}, parser)
+    if tuning.rule.by == "method":
+        runs_of(tuning, "final", {case: each[:1] for case, each in points.items()}, parser)
     run_starts(tuning, jobs, console)
     console.print("tries:")
     tried: list[str] = []
@@ -132,38 +142,62 @@ def run_tuning(tuning: Plan, jobs: int, console: Console) -> tuple[list[Tuned], 
         tries = {case: [*tries[case], *more[case]] for case in points}
     tuned = [choose(case, tuning, points[case], runs) for case, runs in tries.items()]
     for each in tuned:
-        console.print(f"{each.case}: {as_text(each.chosen)} (score {each.scores[each.best]:.4f})")
+        for chosen in each.chosen:
+            whose = f" ({as_list(chosen.seeds)})" if tuning.rule.by == "seed" else ""
+            console.print(f"{each.case}{whose}: {as_text(each.points[chosen.place])} (score {chosen.score:.4f})")
     for note in noted(tuned):
         console.print(note, style="yellow")
     console.print("final runs:")
-    finals = runs_of(tuning, "final", {each.case: [each.chosen] for each in tuned}, parser)
+    finals = _finals(tuning, tuned, parser)
     flat = [run for runs in finals.values() for run in runs]
+    if tuning.rule.by == "seed":
+        of_tries = of_tries[~of_tries["name"].isin([run.name for run in flat])]
     table = run_all(flat, tuning.table, METRIC, jobs, console, above=of_tries)
     log_groups(finals, tries)
     return tuned, table
 
 
 def _suggested(tuning: Plan, case: str, points: Sequence[Point], runs: Sequence[PlannedRun]) -> Point:
-    scores = tuning.rule.sign * tuning.rule.scores([run.directory for run in runs])
-    return next_point(tuning.ranges_of[case], points, scores.tolist(), tuning.search_seed)
+    scores = tuning.rule.scores([run.directory for run in runs], len(tuning.seeds_of_tries))
+    return next_point(tuning.ranges_of[case], points, (tuning.rule.sign * scores[:, 0]).tolist(), tuning.search_seed)
+
+
+def _finals(tuning: Plan, tuned: Sequence[Tuned], parser: Parser) -> dict[str, list[PlannedRun]]:
+    """Return the final runs by case: those of the chosen settings, or the tries that the seeds have chosen."""
+    if tuning.rule.by == "method":
+        return runs_of(tuning, "final", {each.case: [each.points[each.chosen[0].place]] for each in tuned}, parser)
+    finals = {}
+    for each in tuned:
+        places = {seed: chosen.place for chosen in each.chosen for seed in chosen.seeds}
+        by_seed = [each.runs[number :: len(tuning.seeds)] for number in range(len(tuning.seeds))]
+        chosen_runs = [runs[places[seed]] for seed, runs in zip(tuning.seeds, by_seed, strict=True)]
+        finals[each.case] = [replace(run, stage=CHOSEN) for run in chosen_runs]
+    return finals
 
 
 def choose(case: str, tuning: Plan, points: Sequence[Point], runs: Sequence[PlannedRun]) -> Tuned:
-    """Return a method with its best settings; the first ones in a tie.
+    """Return a method with its best settings, or those of each seed if seeds choose; the first ones in a tie.
 
     Raises:
-        ConfigError: No try has a value of the rule's metric.
+        ConfigError: No try has a value of the rule's metric, or none with one of the seeds that choose.
     """
     rule, directories = tuning.rule, [run.directory for run in runs]
-    scores = rule.scores(directories)
-    if np.isnan(scores).all():
+    scores = rule.scores(directories, len(tuning.seeds_of_tries))
+    if (empty := np.isnan(scores).all(axis=0)).any():
+        whose = f" with seed {tuning.seeds[empty.argmax()]}" if rule.by == "seed" else ""
         logged = {key for run in runs for _, key, _ in MetricsFile(run.directory / "metrics.csv").rows()}
         raise ConfigError(
-            f"rule.metric: no try of {case} has finished with a value of {rule.metric}{near(rule.metric, logged)}; the "
-            f"output of its runs is in {runs[0].directory.parent}"
+            f"rule.metric: no try of {case}{whose} has finished with a value of {rule.metric}"
+            f"{near(rule.metric, logged)}; the output of its runs is in {runs[0].directory.parent}"
         )
-    best, note = int(np.nanargmax(rule.sign * scores)), rule.evidence(directories).note
-    return Tuned(case, list(points), scores.tolist(), list(runs), best, note)
+    best = np.nanargmax(rule.sign * scores, axis=0).tolist()
+    seeds = [(seed,) for seed in tuning.seeds] if rule.by == "seed" else [tuple(tuning.seeds)]
+    chosen = []
+    for place in dict.fromkeys(best):
+        chose = [number for number, each in enumerate(best) if each == place]
+        of_seeds = tuple(seed for number in chose for seed in seeds[number])
+        chosen.append(Chosen(place, of_seeds, fmean(scores[place, chose].tolist())))
+    return Tuned(case, list(points), scores.tolist(), list(runs), chosen, rule.evidence(directories).note)
 
 
 def noted(tuned: Sequence[Tuned]) -> list[str]:
@@ -172,6 +206,11 @@ def noted(tuned: Sequence[Tuned]) -> list[str]:
     for each in tuned:
         methods[each.note].append(each.case)
     return [f"{', '.join(cases)}: {note}" if len(methods) > 1 else note for note, cases in methods.items() if note]
+
+
+def as_list(seeds: Sequence[int]) -> str:
+    """Return seeds as words: ``seed 3``, or ``seeds 0, 2``."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def as_text(point: Mapping[str, Any]) -> str:

@@ -13,8 +13,9 @@ from fedlit.core.system.spreadsheets import write_csv
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.plan import Plan
 from fedlit.experiment.ranges import at_edge
+from fedlit.experiment.samplers import Point
 from fedlit.experiment.sweep import draws_of
-from fedlit.experiment.tuning import Tuned, as_text, noted, number_of_tries
+from fedlit.experiment.tuning import Tuned, as_list, as_text, noted, number_of_tries
 from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
@@ -35,6 +36,14 @@ SEARCHES = {
 EDGE = (
     "A value at the edge of its range is the lowest or highest that was tried: a wider range may be better, so compare "
     "this method with others only after widening it."
+)
+BY_METHOD = (
+    "Every final seed has these settings, so intervals and p of `fedlit compare` are about these settings, not about "
+    "the methods: they leave out the luck of the choice. With `by: seed` in the rule, they contain it."
+)
+BY_SEED = (
+    "Each final seed chooses its own settings by its own validation data. Differences that are paired by seed "
+    "therefore contain the luck of the choice: intervals and p of `fedlit compare` are about the methods."
 )
 
 
@@ -82,9 +91,9 @@ def best_so_far(scores: Sequence[float], sign: int) -> list[float]:
     return (sign * np.fmax.accumulate(sign * np.asarray(scores))).tolist()
 
 
-def edges(tuned: Tuned) -> dict[str, str]:
+def edges(chosen: Point, tried: Sequence[Point]) -> dict[str, str]:
     """Return ``lowest`` or ``highest`` for each chosen value that is an end of what was tried, by key."""
-    ends = {key: at_edge(value, [point[key] for point in tuned.points]) for key, value in tuned.chosen.items()}
+    ends = {key: at_edge(value, [point[key] for point in tried]) for key, value in chosen.items()}
     return {key: end for key, end in ends.items() if end is not None}
 
 
@@ -93,9 +102,12 @@ def write_tuning_report(tuning: Plan, tuned: Sequence[Tuned], finals: pd.DataFra
     folder.mkdir(parents=True, exist_ok=True)
     costs = {each.case: cost_of(each, tuning.rule.metric) for each in tuned}
     curve = best_so_far if tuning.sampler == "tpe" else best_by_tries
-    curves = {each.case: curve(each.scores, tuning.rule.sign) for each in tuned}
+    curves = {
+        each.case: np.mean([curve(s, tuning.rule.sign) for s in zip(*each.scores, strict=True)], axis=0)
+        for each in tuned
+    }
     tables = {
-        "tries": pd.DataFrame([row for each in tuned for row in _tries(each)]),
+        "tries": pd.DataFrame([row for each in tuned for row in _tries(tuning, each)]),
         "best_by_tries": pd.DataFrame(
             [{"case": case, "tries": n, "best": v} for case, values in curves.items() for n, v in enumerate(values, 1)]
         ),
@@ -109,11 +121,14 @@ def write_tuning_report(tuning: Plan, tuned: Sequence[Tuned], finals: pd.DataFra
     return text
 
 
-def _tries(tuned: Tuned) -> list[dict[str, Any]]:
-    rows = []
-    for place, (point, score) in enumerate(zip(tuned.points, tuned.scores, strict=True)):
+def _tries(tuning: Plan, tuned: Tuned) -> list[dict[str, Any]]:
+    rows, chose = [], {(each.place, seed) for each in tuned.chosen for seed in each.seeds}
+    for place, (point, scores) in enumerate(zip(tuned.points, tuned.scores, strict=True)):
         shown = {key: as_option(value) if isinstance(value, (list, dict)) else value for key, value in point.items()}
-        rows.append({"case": tuned.case, "try": place + 1, **shown, "score": score, "chosen": place == tuned.best})
+        of_try = {"case": tuned.case, "try": place + 1, **shown}
+        for seed, score in zip(tuning.seeds, scores, strict=False):  # one score if the method has one choice
+            of_seed = {"seed": seed} if tuning.rule.by == "seed" else {}
+            rows.append(of_try | of_seed | {"score": score, "chosen": (place, seed) in chose})
     return rows
 
 
@@ -127,20 +142,22 @@ def _page(
     rule = tuning.rule
     tries = number_of_tries(tuning)
     search = SEARCHES[tuning.sampler].format(seed=tuning.search_seed, tries=tries)
-    best = "largest" if rule.sign > 0 else "smallest"
     ranges = [[case, key, str(each)] for case, of_case in tuning.ranges_of.items() for key, each in of_case.items()]
+    seeds = rule.by == "seed"
+    chosen = [row for each in tuned for row in _chosen(each, seeds)]
     lines = [
         f"# {tuning.experiment}: {len(tuned)} methods, {tries} tries each",
         "",
-        f"Tries are from {search}. The {best} score wins: {rule.metric} {rule.place}, as the mean over "
-        f"{_listed(rule.seeds)}. The final runs have {_listed(tuning.seeds)}, {draws_of(finals)}.",
+        f"Tries are from {search}. {_rule(tuning, finals)}",
+        "",
+        BY_SEED if rule.by == "seed" else BY_METHOD,
         "",
         *[line for note in noted(tuned) for line in (note, "")],
         "## Chosen settings",
         "",
-        *grid(["method", "chosen", "score", "edge of a range"], [_chosen(each) for each in tuned]),
+        *grid(["method", *["seeds"] * seeds, "chosen", "score", "edge of a range"], chosen),
         "",
-        *([EDGE, ""] if any(map(edges, tuned)) else []),
+        *([EDGE, ""] if any(row[-1] != "no" for row in chosen) else []),
         "## Final runs",
         "",
         *grid(["method", "test/federation/auroc_macro, mean", "SD", "runs"], _finals(tuned, finals)),
@@ -168,13 +185,24 @@ def _page(
     return lines + ([FAILED, ""] if any(cost.failed for cost in costs.values()) else [])
 
 
-def _listed(seeds: Sequence[int]) -> str:
-    return f"{'seeds' if len(seeds) > 1 else 'seed'} {', '.join(map(str, seeds))}"
+def _rule(tuning: Plan, finals: pd.DataFrame) -> str:
+    rule = tuning.rule
+    wins = f"The {'largest' if rule.sign > 0 else 'smallest'} score wins: {rule.metric} {rule.place}"
+    if rule.by == "seed":
+        return f"{wins}, for each of {as_list(tuning.seeds)}, {draws_of(finals)}."
+    final = f"The final runs have {as_list(tuning.seeds)}, {draws_of(finals)}."
+    return f"{wins}, as the mean over {as_list(tuning.seeds_of_tries)}. {final}"
 
 
-def _chosen(tuned: Tuned) -> list[str]:
-    ends = ", ".join(f"{key}: {end} tried" for key, end in edges(tuned).items())
-    return [tuned.case, as_text(tuned.chosen), f"{tuned.scores[tuned.best]:.4f}", ends or "no"]
+def _chosen(tuned: Tuned, seeds: bool) -> list[list[str]]:
+    """Return a row for each chosen setting, with the ``seeds`` that chose it if they do."""
+    rows = []
+    for each in tuned.chosen:
+        point = tuned.points[each.place]
+        ends = ", ".join(f"{key}: {end} tried" for key, end in edges(point, tuned.points).items())
+        whose = [", ".join(map(str, each.seeds))] * seeds
+        rows.append([tuned.case, *whose, as_text(point), f"{each.score:.4f}", ends or "no"])
+    return rows
 
 
 def _finals(tuned: Sequence[Tuned], finals: pd.DataFrame) -> list[list[str]]:

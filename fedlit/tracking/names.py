@@ -35,7 +35,10 @@ PHASE = "fedlit.phase"
 """Tag of a run that is a phase, with the phase's name."""
 
 STAGE, BUDGET = "fedlit.tune", "fedlit.tuned"
-"""Tags of the runs of `fedlit tune`: ``try`` or ``final``, and the number of tries and seeds of their method."""
+"""Tags of the runs of `fedlit tune`: ``try``, ``final`` or `CHOSEN`, and the number of tries and seeds of a method."""
+
+CHOSEN = "chosen"
+"""Stage of a try that its own seed has chosen, which so is a final run."""
 
 COUNT = re.compile(r"(?P<set>.+)/n_(?P<sign>pos|neg)/(?P<class>[^/]+)")
 """Keys of the numbers of positive and negative images per class, which are the same in every round."""

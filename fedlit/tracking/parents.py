@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedlit.tracking.base import MetricsFile, RunGroup
-from fedlit.tracking.names import IS_PARENT, is_count, shown_name
+from fedlit.tracking.names import CHOSEN, IS_PARENT, STAGE, is_count, shown_name
 from fedlit.tracking.store import PARENT_ID, active_run, connect, import_mlflow, noted_run, user
 
 METRICS_PER_REQUEST = 1000
@@ -54,6 +54,10 @@ def _log_parent(client: Any, group: RunGroup, runs: dict[Path, Any]) -> None:
     averaged = {seed: runs[directory] for seed, directory in group.averaged.items() if directory in runs}
     if not averaged:
         return
+    for directory, run in runs.items():
+        stage = run.data.tags.get(STAGE)
+        if (now := CHOSEN if directory in group.averaged.values() else "try") != stage and stage in ("try", CHOSEN):
+            client.set_tag(run.info.run_id, STAGE, now)
     names = set.intersection(*(set(run.data.metrics) for run in averaged.values()))
     values = means([group.averaged[seed] for seed in averaged], names)
     of_seeds = f"mean over seed{'s' * (len(averaged) > 1)} {', '.join(map(str, averaged))}"

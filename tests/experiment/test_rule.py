@@ -39,7 +39,7 @@ def test_classes_with_few_patients_do_not_count_and_are_named(tmp_path: Path, at
     runs = [finished(tmp_path / "a", SCORES, CLASSES)]
     rule = Rule(at=at)
     of_edema, of_mass = {"best": (0.6, 0.8), "last": ((0.6 + 0.7 + 0.9) / 3, (0.8 + 0.5 + 0.6) / 3)}[at]
-    assert rule.scores(runs) == pytest.approx([(of_edema + of_mass) / 2])
+    assert rule.scores(runs, 1)[:, 0] == pytest.approx([(of_edema + of_mass) / 2])
     assert rule.evidence(runs).classes == ("Edema", "Mass/Nodule")
     said = rule.evidence(runs).note
     assert "25 positive or negative patients" in said
@@ -54,12 +54,12 @@ def test_a_class_counts_if_every_seed_has_enough_of_it(tmp_path: Path):
     rule = Rule(seeds=[1, 2])
     assert rule.evidence(runs).classes == ("Mass/Nodule",)
     assert "Edema (30 and 20)" in rule.evidence(runs).note
-    assert rule.scores(runs[:2]) == pytest.approx([0.8])
+    assert rule.scores(runs[:2], 2)[:, 0] == pytest.approx([0.8])
 
 
 def test_without_a_class_that_has_enough_all_count_with_a_warning(tmp_path: Path):
     runs = [finished(tmp_path / "a", SCORES, {"Edema": (9, 90), "Rare": (2, 90)})]
-    assert Rule().scores(runs) == pytest.approx([0.2])
+    assert Rule().scores(runs, 1)[:, 0] == pytest.approx([0.2])
     said = Rule().evidence(runs).note
     assert said.startswith("warning: ")
     assert "Edema (9 and 90), Rare (2 and 90)" in said
@@ -80,12 +80,12 @@ def test_images_count_if_patients_are_unknown(tmp_path: Path):
 @pytest.mark.parametrize("metric", ["val/loss", "val/auroc/Rare", "val/auroc_shared"])
 def test_another_metric_is_taken_as_it_is(tmp_path: Path, metric: str):
     runs = [finished(tmp_path / "a", SCORES | {metric: [1.0, 3.0, 5.0, 7.0]}, CLASSES)]
-    assert Rule(metric).scores(runs) == [3.0]
-    assert Rule(metric, at="last").scores(runs) == [5.0]
+    assert Rule(metric).scores(runs, 1)[:, 0] == [3.0]
+    assert Rule(metric, at="last").scores(runs, 1)[:, 0] == [5.0]
     assert not Rule(metric).evidence(runs).note
 
 
 def test_if_all_classes_have_enough_the_mean_is_the_logged_one(tmp_path: Path):
     runs = [finished(tmp_path / "a", SCORES, {name: (25, 25) for name in ("Edema", "Mass/Nodule", "Rare")})]
-    assert Rule().scores(runs) == [0.2]
+    assert Rule().scores(runs, 1)[:, 0] == [0.2]
     assert not Rule().evidence(runs).note

@@ -20,7 +20,7 @@ from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.ranges import Choice, Span, at_edge, read_range
 from fedlit.experiment.samplers import first_points, next_point
-from fedlit.experiment.tuning import Tuned, choose, first_points_of, load_tuning, run_tuning, runs_of
+from fedlit.experiment.tuning import choose, first_points_of, load_tuning, run_tuning, runs_of
 from fedlit.reports.tuning import best_by_tries, best_so_far, cost_of, edges, write_tuning_report
 from fedlit.tracking.run import Result
 
@@ -228,11 +228,11 @@ class TestChoice:
 
     def test_the_best_mean_wins_and_a_failed_try_cannot(self, tried: tuple):
         _, tuned = tried
-        assert tuned.best == 2
-        assert tuned.scores == pytest.approx([0.65, math.nan, 0.8, 0.8], nan_ok=True)
+        assert [(each.place, each.seeds) for each in tuned.chosen] == [(2, (0, 1))]
+        assert [score for (score,) in tuned.scores] == pytest.approx([0.65, math.nan, 0.8, 0.8], nan_ok=True)
         smallest = loaded(Path(), rule={"metric": "val/auroc_macro", "seeds": [100, 101], "mode": "min"},
                           cases={"fedavg": {}})  # fmt: skip
-        assert choose("fedavg", smallest, tuned.points, tuned.runs).best == 0
+        assert choose("fedavg", smallest, tuned.points, tuned.runs).chosen[0].place == 0
 
     def test_a_metric_that_no_try_has_is_named_with_similar_ones(self, tried: tuple):
         _, tuned = tried
@@ -250,7 +250,8 @@ class TestChoice:
         text = write_tuning_report(tuning, [tuned], finals, folder / "out")
         for part in (
             "0.001 to 1 (log)",
-            f"model.lr {tuned.chosen[LR]}",
+            f"model.lr {tuned.points[2][LR]}",
+            "about these settings, not about the methods",
             "0.8500 | 0.0707 | 2/2",
             "| 8 | 1 | 35 | 21 |",
         ):
@@ -260,11 +261,10 @@ class TestChoice:
         assert list(tries["chosen"]) == [False, False, True, False]
         assert list(pd.read_csv(folder / "out/best_by_tries.csv")["tries"]) == [1, 2, 3, 4]
 
-    def test_a_chosen_value_at_an_end_of_the_tries_is_reported(self, tried: tuple):
-        _, tuned = tried
+    def test_a_chosen_value_at_an_end_of_the_tries_is_reported(self):
         points = [{LR: 0.1}, {LR: 0.2}, {LR: 0.9}, {LR: 0.3}]
-        assert edges(Tuned("a", points, tuned.scores, tuned.runs, 2)) == {LR: "highest"}
-        assert edges(Tuned("a", points, tuned.scores, tuned.runs, 3)) == {}
+        assert edges(points[2], points) == {LR: "highest"}
+        assert edges(points[3], points) == {}
 
 
 class TestSuggestions:
@@ -340,7 +340,7 @@ class TestSuggestions:
         )
         tuned, _ = run_tuning(loaded(folder, sampler="tpe", tries=5), 1, Console(quiet=True))
         assert len(calls) == len(set(calls)) == 14
-        assert [math.isnan(score) for score in tuned[0].scores] == [True, False, False, False, False]
+        assert [math.isnan(score) for (score,) in tuned[0].scores] == [True, False, False, False, False]
         table = pd.read_csv(tuned[0].runs[0].directory.parent / "tune.csv")
         assert list(table["status"]).count("failed") == 1
         assert list(table["stage"]) == ["try"] * 10 + ["final"] * 4

@@ -39,7 +39,11 @@ def execute(args: Namespace, parser: Parser) -> int:
                     console.print(f"{run.directory}  {run.standing()}")
             if tuning.sampler == "tpe":
                 console.print(f"then tries that Optuna suggests, until each method has {tuning.tries}")
-            console.print(f"then the best settings of each of {len(tuning.cases)} methods with seeds {tuning.seeds}")
+            console.print(
+                f"then each seed chooses the settings of each of {len(tuning.cases)} methods among its own runs"
+                if tuning.rule.by == "seed"
+                else f"then the best settings of each of {len(tuning.cases)} methods with seeds {tuning.seeds}"
+            )
             return 0
         tuned, finals = run_tuning(tuning, args.jobs, console)
     except ConfigError as error:  # its message already names the place

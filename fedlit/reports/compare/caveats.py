@@ -7,7 +7,7 @@ from fedlit.experiment.choices import shipped
 from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method, listed
 from fedlit.reports.compare.past_run import Notes
-from fedlit.tracking.names import BUDGET
+from fedlit.tracking.names import BUDGET, STAGE
 
 METHOD = "method"
 
@@ -15,6 +15,12 @@ METHOD = "method"
 def caveats(methods: Sequence[Method], baseline: Method) -> Notes:
     """Return notes on methods that differ from the baseline in several ways or use an unsuitable optimizer."""
     notes = [note for method in methods if method is not baseline for note in _confounded(method, baseline)]
+    chosen = [method.name for method in methods if any(run.tags.get(STAGE) == "final" for run in method.runs)]
+    if chosen:
+        notes.append(
+            f"{listed(chosen)}: `fedlit tune` chose the settings once, so intervals and p are about these settings, "
+            "not about the methods: they leave out the luck of the choice. With `rule: {by: seed}`, they contain it."
+        )
     return notes + [note for method in methods for note in _adaptive(method)]
 
 

@@ -10,10 +10,13 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
+from fedlit.tracking.names import CHOSEN, STAGE
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
 START, SEED_OF_START = "model.init_args.weights", re.compile(r"seed=-?\d+$")
 """Setting with the run from whose weights a run starts, which a plan chooses by the seed; and that seed."""
+OF_EACH_SEED = "chosen by each seed"
+"""Text for a setting that each seed has chosen in a tuning."""
 OF_THE_RUN = "that of the run"
 """Text for a seed of the data that follows the seed of the run."""
 WORD_LENGTH = 28
@@ -46,7 +49,7 @@ class Method:
 def grouped(runs: Sequence[PastRun]) -> list[Method]:
     """Group runs by method, in the order in which methods appear."""
     groups: dict[tuple, list[PastRun]] = {}
-    for run in _of_any_start(runs):
+    for run in _of_any_choice(_of_any_start(runs)):
         groups.setdefault(_settings(run), []).append(run)
     members = [part for group in groups.values() for part in _by_draw(sorted(group, key=lambda run: run.seed or 0))]
     several_draws = [len({run.draw for run in group}) > 1 for group in members]
@@ -77,6 +80,20 @@ def _of_any_start(runs: Sequence[PastRun]) -> list[PastRun]:
         new if len({*(of := seeds[_settings(new), new.draw])}) == len(of) else old
         for old, new in zip(runs, renamed, strict=True)
     ]
+
+
+def _of_any_choice(runs: Sequence[PastRun]) -> list[PastRun]:
+    """Return the runs, with one text for what differs between those of a method that each seed has chosen."""
+    choices: dict[object, list[PastRun]] = {}
+    for run in runs:
+        if run.tags.get(STAGE) == CHOSEN:
+            choices.setdefault((run.directory.parent, run.tags.get("fedlit.method")), []).append(run)
+    renamed = {}
+    for group in choices.values():
+        if len({run.seed for run in group}) == len(group):
+            settings = dict.fromkeys(_differing([dict(_settings(run)) for run in group]), OF_EACH_SEED)
+            renamed |= {run.where: replace(run, settings={**run.settings, **settings}) for run in group}
+    return [renamed.get(run.where, run) for run in runs]
 
 
 def _by_draw(group: list[PastRun]) -> list[list[PastRun]]:

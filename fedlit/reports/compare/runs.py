@@ -1,12 +1,15 @@
 """Loading of runs from run directories and from MLflow."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.external import read_external
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.tracking.names import STAGE
+from fedlit.tracking.names import CHOSEN, STAGE
 from fedlit.tracking.run import Result
 
 
@@ -95,11 +98,27 @@ def load_runs(
 
 def _without_tries(runs: list[PastRun], notes: Notes) -> list[PastRun]:
     """Return the runs without the tries of `fedlit tune` if there are final runs, which the same methods have."""
+    runs = _with_choices(runs)
     tries = [run for run in runs if run.tags.get(STAGE) == "try"]
     if not tries or len(tries) == len(runs):
         return runs
     notes.append(f"{len(tries)} tries of `fedlit tune` are left out; name them without other runs to compare them.")
     return [run for run in runs if run not in tries]
+
+
+def _with_choices(runs: list[PastRun]) -> list[PastRun]:
+    """Return the runs; tries that their seed has chosen, by the table of their tuning, are tagged so."""
+    chosen: dict[Path, set[str]] = {}
+    for folder in {run.directory.parent for run in runs if run.tags.get(STAGE) == "try"}:
+        if (file := folder / "tune.csv").is_file():
+            table = pd.read_csv(file, dtype=str)
+            chosen[folder] = {*table.loc[table["stage"] == CHOSEN, "name"]}
+    return [
+        replace(run, tags={**run.tags, STAGE: CHOSEN})
+        if run.directory.name in chosen.get(run.directory.parent, ())
+        else run
+        for run in runs
+    ]
 
 
 def _distinct(runs: Sequence[PastRun], notes: Notes) -> list[PastRun]:
