@@ -93,7 +93,8 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
         args.experiment, args.run_dir = planned.experiment, planned.run_dir
         args.ckpt_path, args.fast_dev_run = None, False
         tags = {**args.tags, **point.tags, **planned.tags}
-        kept = one_draw(sources, point.settings)
+        # Sections of the plan are in the settings; as a source, `data: CLASS` would be the place of all its keys.
+        kept = one_draw(Sources(("fit", *shared)), point.settings)
         run = PlannedRun(
             group=point.group, case=point.case, point=point.shown, directory=planned.directory, rounds=rounds,
             tracker=tracker, body=body, stage=planned.tags.get(STAGE, ""),

@@ -1,7 +1,7 @@
 """The options of an experiment: the keys of its YAML, the resolved configuration, and the objects made of it."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -125,10 +125,11 @@ def seeds_of(args: Namespace) -> list[int]:
     return [int(number) for number in re.findall(r"-?\d+", str(args.seed))]
 
 
-def one_draw(sources: Sources, settings: Iterable[str] = ()) -> bool:
-    """Return whether ``data.seed`` is set, so that all seeds share one draw of the data."""
-    keys = ("data.seed", "data.init_args.seed")
-    return any(key in settings or sources.where(key) for key in keys)
+def one_draw(sources: Sources, settings: Mapping[str, Any] = {}) -> bool:
+    """Return whether ``data.seed`` is set, in files or settings, so that all seeds share one draw of the data."""
+    keys, data = ("data.seed", "data.init_args.seed"), settings.get("data")
+    nested = isinstance(data, Mapping) and "seed" in (data.get("init_args") or {})
+    return nested or any(key in settings or sources.where(key) for key in keys)
 
 
 def of_seed(data: Any, seed: int) -> Any:

@@ -13,7 +13,7 @@ from sweeps import BASE, recorded
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import plan
-from fedlit.experiment.plan import Plan
+from fedlit.experiment.plan import Plan, load_plan
 from fedlit.experiment.planned_run import PlannedRun
 
 
@@ -120,12 +120,16 @@ def test_the_data_follow_the_seed_unless_one_draw_is_asked_for(folder: Path):
     nested = {"class_path": "Organisations", "init_args": {"image_size": 32, "sources": {
         "a": {"class_path": "PhantomCXR", "init_args": {"seed": 7}}, "b": {"class_path": "PhantomCXR"}}}}  # fmt: skip
     small = {"model": {"class_path": "toys.ToyNet"}}
-    base = {"experiment": "draws", "seeds": [0, 2]}
+    base, phantom = {"experiment": "draws", "seeds": [0, 2]}, {"class_path": "PhantomCXR"}
     runs = plan(Plan(**base, set=small | {"data": {"class_path": "PhantomCXR"}}))
     assert data_seeds(runs) == [0, 2]
     assert runs[1].point == runs[0].point
     for given in ("data.seed", "data.init_args.seed"):
         assert data_seeds(plan(Plan(**base, set=small | {given: 5}))) == [5, 5]
+    for data, seeds in ((phantom, [0, 2]), (phantom | {"init_args": {"seed": 5}}, [5, 5])):
+        sweep = {**base, "set": small | {"data": data}}
+        (folder / "sweep.yaml").write_text(yaml.safe_dump(sweep))
+        assert data_seeds(plan(load_plan(folder / "sweep.yaml", "sweep"))) == seeds
     (folder / "base.yaml").write_text(yaml.safe_dump({"data": {"class_path": "PhantomCXR", "init_args": {"seed": 0}}}))
     assert data_seeds(plan(Plan(**base, set=small, config=["base.yaml"]))) == [0, 0]
     (folder / "nested.yaml").write_text(yaml.safe_dump({"data": nested}))

@@ -101,7 +101,8 @@ class Estimate:
         table = pd.read_csv(tuning.table) if tuning.table.exists() else pd.DataFrame({"case": [], "status": []})
         counted = []
         for case, (run,) in runs_of(one, "final", first, self.parser).items():
-            cost, number = self.cost(run), number_of_tries(tuning) * len(tuning.rule.seeds) + len(tuning.seeds)
+            cost, number = self.cost(run), number_of_tries(tuning) * len(tuning.seeds_of_tries)
+            number += len(tuning.seeds) if tuning.rule.by == "method" else 0  # else, tries are the final runs
             finished = int(((table["case"] == case) & (table["status"] == "finished")).sum())
             counted += [(cost, each < finished) for each in range(number)]
         return counted
