@@ -68,6 +68,13 @@ def test_names_say_what_differs_and_no_more(tmp_path: Path) -> None:
     assert names == ["FedAvg+FedBN, rounds=3", "FedAvg+FedBN, AUCSaddle, rounds=3", "FedAvg+FedBN, rounds=7", "FedProx"]
 
 
+def test_a_class_without_arguments_names_its_method(tmp_path: Path) -> None:
+    settings = config()
+    settings["federation"]["aggregators"] = [{"class_path": "__main__.Own", "init_args": {}}]
+    write_run(tmp_path / "own", None, settings)
+    assert [method.name for method in grouped(loaded(tmp_path / "own"))] == ["Own"]
+
+
 def test_the_name_of_a_sweeps_case_is_the_methods(tmp_path: Path) -> None:
     write_run(tmp_path / "a", None, tagged(config(), method="plain"))
     write_run(tmp_path / "b", None, tagged(config(rounds=5), method="long"))

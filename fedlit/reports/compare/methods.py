@@ -146,6 +146,8 @@ def readable(settings: Mapping[str, object]) -> dict[str, str]:
     """Return settings with short names of classes, by keys as on the command line."""
     words = {}
     for key, value in settings.items():
+        if key.endswith(".init_args"):  # {}: a class without arguments, which its class_path names
+            continue
         text = ABSENT if value is None else str(value)
         if key.endswith("class_path"):
             text = text.rpartition(".")[2]
