@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -31,9 +32,10 @@ def made_up(reference: list[float], method: list[float], column: str = "I = 64")
 
 AGAINST = {"CODASCA": "CODA+"}
 CLAIMS = {
-    "a point": ([0.70, 0.71, 0.72], [0.72, 0.73, 0.74], True),
-    "the other way": ([0.72, 0.73, 0.74], [0.70, 0.71, 0.72], True),
-    "below a point": ([0.700, 0.710, 0.720], [0.709, 0.719, 0.729], False),
+    "clear": ([0.70, 0.71, 0.72], [0.72, 0.733, 0.741], True),
+    "the other way": ([0.72, 0.733, 0.741], [0.70, 0.71, 0.72], True),
+    "small but clear": ([0.700, 0.710, 0.720], [0.704, 0.7145, 0.7241], True),
+    "no spread": ([0.70, 0.71, 0.72], [0.72, 0.73, 0.74], False),
     "one seed against it": ([0.70, 0.71, 0.80], [0.75, 0.76, 0.79], False),
     "its own spread": ([0.70, 0.70, 0.70], [0.701, 0.701, 0.80], False),
     "one sign, interval has zero": ([0.70, 0.70, 0.70], [0.71, 0.72, 0.73], False),
@@ -56,15 +58,31 @@ class TestComparison:
         assert not reference.claimed
 
     @pytest.mark.parametrize(("reference", "method", "claimed"), CLAIMS.values(), ids=CLAIMS)
-    def test_nothing_is_claimed_below_a_point_or_within_the_noise(self, reference, method, claimed):
+    def test_nothing_is_claimed_within_the_noise(self, reference, method, claimed):
         assert compare(made_up(reference, method), AGAINST)["claimed"].tolist() == [False, claimed]
 
+    def test_claims_are_corrected_for_all_cells_of_the_table(self):
+        clear = made_up([0.70, 0.71, 0.72], [0.72, 0.733, 0.741])  # p = 0.0022
+        others = [made_up([0.70, 0.72, 0.71], [0.71, 0.70, 0.72], f"I = {window}") for window in range(30)]
+        for number, claimed in ((10, True), (30, False)):
+            table = compare(pd.concat([clear, *others[:number]]), AGAINST)
+            assert table["claimed"].tolist() == [False, claimed] + [False] * 2 * number
+
+    def test_few_null_tables_have_a_bold_cell(self):
+        rng = np.random.default_rng(0)
+        tables = [
+            pd.concat([made_up(*rng.normal(0.8, 0.02, (2, 5)), f"I = {window}") for window in range(16)])
+            for _ in range(100)
+        ]
+        assert sum(compare(table, AGAINST)["claimed"].any() for table in tables) <= 12
+
     def test_a_row_and_column_each_in_order(self):
-        values = pd.concat([made_up([0.7, 0.7], [0.8, 0.8], f"I = {w}") for w in (8, 512)])
+        values = pd.concat([made_up([0.7, 0.7], [0.8, 0.802], f"I = {w}") for w in (8, 512)])
         text = markdown(compare(values, AGAINST), "Test AUROC", "CODA+")
         assert text.splitlines()[0] == "|  | I = 8 | I = 512 |"
-        assert "| CODASCA | 0.8000 ± 0.0000 (**+0.1000 ± 0.0000**) | 0.8000 ± 0.0000 (**+0.1000 ± 0.0000**) |" in text
+        assert "| CODASCA | 0.8010 ± 0.0014 (**+0.1010 ± 0.0127**) | 0.8010 ± 0.0014 (**+0.1010 ± 0.0127**) |" in text
         assert "over 2 seeds" in text
+        assert "correction for 2 differences" in text
 
     def test_one_seed_has_no_spread_and_an_undefined_value_no_mean(self):
         text = markdown(compare(made_up([0.7], [float("nan")]), AGAINST), "Test AUROC", "CODA+")

@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
-from scipy import stats
 
+from fedlit.metrics.levels import LEVEL
+from fedlit.reports.compare.difference import Difference, corrected, tested_difference
 from fedlit.reports.reproductions.published import grid
-
-POINT = 0.01
-"""No difference below a point of AUC is claimed."""
 
 
 def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
     """Return one line per cell of the table, in the order of the values.
+
+    Differences are claimed by the rule of `fedlit compare` for seeds that each have their own draw of the data.
 
     Args:
         values: The row, column, seed and auroc of every run; a column may be a class, a window or anything else.
@@ -20,22 +21,24 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
 
     Returns:
         A table with row, column, seeds, mean, std, difference, difference_std, within (half of the 95% interval of the
-        difference, Student's over seeds), and claimed: whether the difference is at least a point and its interval
-        excludes zero. Values are NaN if a seed is NaN, if there is only one seed, or if there is no other row.
+        difference, Student's over seeds), p_holm (of the paired t-test over seeds, corrected by Holm for all cells),
+        and claimed: whether it is below 0.05. Values are NaN if a seed is NaN, if there is only one seed, if all
+        differences are equal, or if there is no other row.
     """
     cells = {key: group.set_index("seed")["auroc"] for key, group in values.groupby(["row", "column"], sort=False)}
+    changes = [ours - cells.get((against.get(row), column), np.nan) for (row, column), ours in cells.items()]
     table = []
-    for (row, column), ours in cells.items():
-        other = cells.get((against.get(row), column))
-        difference = ours - other if other is not None else ours * float("nan")
-        mean, std = difference.mean(skipna=False), difference.std(skipna=False)
-        within = std * stats.t.ppf(0.975, len(ours) - 1) / len(ours) ** 0.5
-        claimed = bool(abs(mean) >= POINT and abs(mean) > within)
-        table.append(
-            (row, column, len(ours), ours.mean(skipna=False), ours.std(skipna=False), mean, std, within, claimed)
-        )
-    columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "within", "claimed"]
+    for (row, column), ours, change, tested in zip(cells, cells.values(), changes, _tested(changes), strict=True):
+        mean, std = change.mean(skipna=False), change.std(skipna=False)
+        numbers = (len(ours), ours.mean(skipna=False), ours.std(skipna=False), mean, std)
+        table.append((row, column, *numbers, tested.interval.high - tested.value, tested.p_holm, tested.claimed))
+    columns = ["row", "column", "seeds", "mean", "std", "difference", "difference_std", "within", "p_holm", "claimed"]
     return pd.DataFrame(table, columns=columns)
+
+
+def _tested(changes: list[pd.Series]) -> list[Difference]:
+    """Return the tests of differences by seed, corrected for all of them."""
+    return corrected([tested_difference(each.to_numpy(), np.zeros(len(each)), np.nan, LEVEL, 0.0) for each in changes])
 
 
 def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
@@ -43,13 +46,14 @@ def markdown(table: pd.DataFrame, what: str, versus: str) -> str:
     columns = list(dict.fromkeys(table["column"]))
     cells = {(cell.row, cell.column): _cell(cell) for cell in table.itertuples()}
     rows = [[row, *(cells.get((row, column), "") for column in columns)] for row in dict.fromkeys(table["row"])]
-    seeds = table["seeds"].min()
+    seeds, tests = table["seeds"].min(), table["p_holm"].notna().sum()
     spread = (
         f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "of one seed, which does not show the noise"
     )
     said = (
         f"{what}, {spread}. In brackets is the difference to {versus}, with the same seed, ± half of its 95% interval; "
-        "it is bold if it is at least a point and the interval excludes zero."
+        f"it is bold if p of its test over seeds is below 0.05 after Holm's correction for {tests} differences; the "
+        "intervals are not corrected."
     )
     return "\n".join([*grid(["", *columns], rows), "", said, ""])
 
