@@ -175,7 +175,7 @@ def test_modules_that_are_named_in_strings_exist():
 
 
 def test_a_fork_server_imports_no_mlflow(tmp_path: Path):
-    """Its telemetry would be on in every run of a sweep: it is configured before MLflow is imported."""
+    """Only a tracker of MLflow asks for it, which first configures its telemetry."""
     assert {*jobs.PRELOADED, *processes.PRELOADED} <= {*PRELOADED}  # the tests' fork server has imported what theirs do
     asked = execute("import sys; print(*sorted({'timm', 'mlflow'} & {*sys.modules}))", tmp_path)
     assert (asked.wait(), asked.output) == (0, "timm\n")

@@ -21,9 +21,16 @@ from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 POLL_SECONDS = 0.2
 """Longest delay before a signal is passed on, and between updates of the display."""
 
-PRELOADED = ("fedlit.cli.commands.fit", "fedlit.federation.engines.pool", "fedlit.models", "fedlit.tracking.figures")
-"""Modules that the fork server imports once, so that jobs start immediately. MLflow is not among them, because it sends
-usage data if it is imported before the tracker has set its environment."""
+PRELOADED = (
+    "fedlit.cli.rehearsal",
+    "fedlit.federation.engines.pool",
+    "fedlit.models",
+    "fedlit.predictions.serving",
+    "fedlit.tracking.figures",
+    "pyarrow.csv",
+    "pyarrow.parquet",
+)
+"""Modules that the fork server imports once, so that jobs start immediately."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,7 @@ def run_jobs(
     started: Callable[[CommandLine], None],
     ended: Callable[[CommandLine, int, bool], None],
     tick: Callable[[], None],
+    imports: Iterable[str] = (),
 ) -> int:
     """Run jobs in order, ``at_once`` at a time; return the number of the signal that this process got, or 0.
 
@@ -48,8 +56,10 @@ def run_jobs(
     first signal is passed on to them, and no further job starts. A second signal ends this process and the jobs.
 
     ``started`` is called before a job starts, ``tick`` several times per second, and ``ended`` with a job, its exit
-    code (negative after a signal), and whether this process had got a signal.
+    code (negative after a signal), and whether this process had got a signal. ``imports`` are modules that many of the
+    jobs import, in addition to `PRELOADED`.
     """
+    preloaded = [*PRELOADED, *dict.fromkeys(imports)]
     waiting, running, passed_on = deque(jobs), {}, False
     with Interrupts() as interrupts:
         try:
@@ -57,7 +67,7 @@ def run_jobs(
                 while waiting and len(running) < at_once and not interrupts.signum:
                     job = waiting.popleft()
                     started(job)
-                    running[job] = _start(job, max(1, cores() // at_once))
+                    running[job] = _start(job, max(1, cores() // at_once), preloaded)
                 wait([process.sentinel for process in running.values()], POLL_SECONDS)
                 if interrupts.signum and not passed_on:
                     passed_on = True
@@ -76,11 +86,11 @@ def run_jobs(
         return interrupts.signum
 
 
-def _start(job: CommandLine, share: int) -> BaseProcess:
+def _start(job: CommandLine, share: int, preloaded: list[str]) -> BaseProcess:
     # The fork server has imported everything but has run nothing: a job starts immediately, and inherits neither
     # threads nor locks nor an initialised accelerator. It is not a daemon, because it may have worker processes.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(PRELOADED))
+    context.set_forkserver_preload(preloaded)
     process = context.Process(target=_run, args=(job, share), name=job.name)
     # The terminal also sends signals to the fork server, and to a job that is not yet in its own group: both block
     # them. The resource tracker is started first, because its start unblocks signals in some versions of Python.

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 from filelock import FileLock, Timeout
@@ -113,6 +113,7 @@ def run_all(
         todo = {run.name: run for run in runs if statuses[run.name] == "waiting"}
         finished = list(statuses.values()).count("finished")
         console.print(f"{len(runs)} runs, {finished} finished before: {file.parent}")
+        rows = {run.name: _row(run, metric, statuses[run.name]) for run in runs}
         progress = SweepProgress(len(runs), len(runs) - len(todo), jobs, console)
 
         def started(job: CommandLine) -> None:
@@ -125,7 +126,7 @@ def run_all(
             status: Status = "finished" if code == 0 and Result.read(run.directory) else "failed"
             if status == "failed" and (signalled or code in STOPPED):  # a signal may arrive before a run handles it
                 status = "stopped"
-            statuses[run.name] = status
+            rows[run.name] = _row(run, metric, status)
             if status == "finished":
                 progress.ended(run.name, f"{metric} {run.metric(metric):.4f}")
             elif signalled:
@@ -134,11 +135,12 @@ def run_all(
                 progress.ended(run.name, f"{status} (exit code {code})")
             if status == "failed":
                 console.print(f"last lines of {job.log}:\n{_last_lines(job.log)}", style="red")
-            _write(_table(runs, metric, statuses), file, above)
+            _write(_table(rows), file, above)
 
         with progress.bar:
-            signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick)
-        table = _table(runs, metric, statuses)
+            imports = [name for run in todo.values() for name in run.tracker.imports]
+            signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick, imports)
+        table = _table(rows)
         _write(table, file, above)
         for line in _own_images(table, metric):
             console.print(line, style="yellow")
@@ -172,15 +174,16 @@ def next_steps(table: pd.DataFrame, file: Path) -> str:
     return "\n".join(lines)
 
 
-def _table(runs: Sequence[PlannedRun], metric: str, statuses: Mapping[str, Status]) -> pd.DataFrame:
-    rows = []
-    for run in runs:
-        result = Result.read(run.directory) if statuses[run.name] == "finished" else None
-        row = {"name": run.name} | ({"stage": run.stage} if run.stage else {}) | {"case": run.case, **run.point}
-        row |= {"seed": run.seed, "data_seed": run.data_seed}
-        row |= {"status": statuses[run.name], metric: run.metric(metric) if result else float("nan")}
-        rows.append(row | {"best_round": result.best_round if result else None, "directory": str(run.directory)})
-    return pd.DataFrame(rows).astype({"best_round": "Int64", "data_seed": "Int64"})
+def _row(run: PlannedRun, metric: str, status: Status) -> dict[str, Any]:
+    result = Result.read(run.directory) if status == "finished" else None
+    row = {"name": run.name} | ({"stage": run.stage} if run.stage else {}) | {"case": run.case, **run.point}
+    row |= {"seed": run.seed, "data_seed": run.data_seed}
+    row |= {"status": status, metric: run.metric(metric) if result else float("nan")}
+    return row | {"best_round": result.best_round if result else None, "directory": str(run.directory)}
+
+
+def _table(rows: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    return pd.DataFrame(list(rows.values())).astype({"best_round": "Int64", "data_seed": "Int64"})
 
 
 def draws_of(table: pd.DataFrame) -> str:

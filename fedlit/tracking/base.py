@@ -212,9 +212,11 @@ class Tracker:
 
     Attributes:
         keeps_models: Whether the best model is logged as an artifact, in MLflow's format.
+        imports: Modules that a run imports for the tracker, which a process that starts many runs imports only once.
     """
 
     keeps_models = False
+    imports: tuple[str, ...] = ()
 
     def of_phase(self) -> "Tracker":
         """Return the tracker of a phase, which is a run of its own; by default it logs nothing."""

@@ -47,6 +47,7 @@ class Trackers(Tracker):
     def __init__(self, trackers: Sequence[Tracker]) -> None:
         self.trackers = list(trackers)
         self.keeps_models = any(tracker.keeps_models for tracker in self.trackers)
+        self.imports = tuple(name for tracker in self.trackers for name in tracker.imports)
 
     def of_phase(self) -> Tracker:
         """Return the trackers of a phase."""

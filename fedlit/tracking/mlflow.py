@@ -64,6 +64,8 @@ class MLflowTracker(Tracker):
         log_model: Whether to log the best model as an MLflow model, in addition to its checkpoint.
     """
 
+    imports = ("fedlit.tracking.imported_mlflow",)
+
     def __init__(
         self,
         tracking_uri: str | None = None,

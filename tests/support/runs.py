@@ -20,19 +20,13 @@ from matplotlib.figure import Figure
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.checkpoints.small_states import unstacked
 from fedlit.core.system.signals import ENDING
+from fedlit.experiment import jobs
 from fedlit.tracking import figures
 from fedlit.tracking.base import MetricsFile
 
 TESTS = Path(__file__).parent
 
-PRELOADED = (
-    "fedlit.cli.commands.fit",
-    "fedlit.models",
-    "timm",
-    "fedlit.federation.engines.pool",
-    "fedlit.federation.engines.ranks",
-    "fedlit.tracking.figures",
-)
+PRELOADED = (*jobs.PRELOADED, "timm", "fedlit.federation.engines.ranks")
 """Imports of the fork server of tests, see ``conftest.py``."""
 
 

@@ -185,6 +185,18 @@ def test_mlflow_is_imported_by_nothing_before_a_run_starts(tmp_path):
     assert execute(code, tmp_path).wait() == 0
 
 
+def test_what_many_runs_import_once_sends_no_usage_data_and_starts_no_threads(tmp_path):
+    code = (
+        "import os, sys, threading; os.environ.pop('MLFLOW_DISABLE_TELEMETRY', None)\n"
+        "from fedlit.tracking.loggers import Trackers; from fedlit.tracking.mlflow import MLflowTracker\n"
+        "before = threading.active_count()\n"
+        "for name in Trackers([MLflowTracker()]).imports: __import__(name)\n"
+        "print('sqlalchemy' in sys.modules, os.environ['MLFLOW_DISABLE_TELEMETRY'], threading.active_count() - before)"
+    )
+    asked = execute(code, tmp_path)
+    assert (asked.wait(), asked.output) == (0, "True true 0\n")
+
+
 def test_without_mlflow_the_error_says_what_to_do(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with refused(ConfigError, "install it with `pip install mlflow`, or run without it"):
