@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import execute
 
 from fedlit.testing import check_aggregator
 from fedlit.tracking.base import MetricsFile
 
 PROJECT = Path(__file__).parent / "own_project"
+FEDLIT = "from fedlit.cli.main import main; main()"
 
 
 @pytest.fixture
@@ -66,19 +68,18 @@ def test_the_project_runs_from_its_folder_and_gives_the_numbers_of_its_paper(pro
 def test_a_callback_of_the_project_follows_the_rounds(project: Path):
     named = "my_project.stop_when_settled.StopWhenSettled"
     options = ["--callbacks", f"[{{class_path: {named}, init_args: {{tolerance: 0.1}}}}]", "--federation.rounds", "50"]
-    done = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml", *options)
-    assert done.returncode == 0, done.stderr
+    said = execute(FEDLIT, project, "fit", "--config", "config.yaml", *options).succeeded()
     (directory,) = (project / "runs" / "momentum").iterdir()
     rows = {(step, key): value for step, key, value in MetricsFile(directory / "metrics.csv").rows()}
     path = [0.0, *by_hand(50)]
     moved = [abs(b - a) for a, b in pairwise(path)]
     rounds = 1 + next(i for i, length in enumerate(moved) if length < 0.1)
-    assert f"stopped after {rounds} rounds: the weights moved by" in done.stdout
+    assert f"stopped after {rounds} rounds: the weights moved by" in said
     assert [rows[number, "own/moved"] for number in range(1, rounds + 1)] == pytest.approx(moved[:rounds], rel=1e-6)
     assert (rounds + 1, "own/moved") not in rows
     plain = ["--federation.rounds", str(rounds + 2), "--ckpt_path", "last"]
-    again = run(project, sys.executable, "-m", "fedlit", "fit", "--config", "config.yaml", *plain)
-    assert again.returncode == 0, again.stderr  # callbacks do not train: a run goes on without one, or with another
+    # Callbacks do not train: a run goes on without one, or with another.
+    execute(FEDLIT, project, "fit", "--config", "config.yaml", *plain).succeeded()
     weights = torch.load(directory / "checkpoints" / f"round-{rounds + 2:06d}" / "server.pt", weights_only=True)["w"]
     assert float(weights) == pytest.approx(path[rounds + 2], rel=1e-9)
 

@@ -19,7 +19,8 @@ from attacker import EPOCH, MODEL, Attacker, a_plan, write_site
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
 from fedlit.sites.messages import FAILED, REPLY, VERBS, End, Look, Member, Prepare, Start, Train, new_run
 
-FUZZED = 10_000
+FUZZED = int(os.environ.get("FUZZED", 2000))
+"""Number of messages: CONTRIBUTING.md has the command for ten thousand."""
 HANG = 40
 """Seconds after which a message counts as one that hangs the site."""
 
@@ -126,7 +127,7 @@ def files(folder: Path) -> set[Path]:
 
 
 @pytest.mark.slow
-def test_ten_thousand_mutated_messages_kill_nothing(tmp_path, monkeypatch):
+def test_mutated_messages_kill_nothing(tmp_path, monkeypatch):
     """No crash, no hang, no file outside of the site's folder, no import, and no refusal that is only an error's
     type."""
     for name in ("HOME", "TMPDIR"):
