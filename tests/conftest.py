@@ -24,6 +24,8 @@ from fedlit.tracking import store
 
 torch.set_num_threads(1)
 
+SHARED = ("test_site_security", "test_over_nvflare", "test_mlflow_outages", "test_sweep_mlflow")
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
@@ -37,6 +39,11 @@ def pytest_collection() -> Iterator[None]:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files whose tests share a server: those at the front of a worker's list are not taken by another."""
+    items.sort(key=lambda item: item.path.stem not in SHARED)
 
 
 @pytest.fixture(scope="session", autouse=True)
