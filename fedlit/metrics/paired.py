@@ -63,18 +63,19 @@ def p_text(p: float) -> str:
     return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def holm(p: Sequence[float]) -> np.ndarray:
+def holm(p: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
     """Correct p-values for the number of tests (Holm 1979, "A simple sequentially rejective multiple test procedure").
 
     Args:
         p: ``[C]`` p-values, one per class; NaN means no test and is not counted.
+        weights: ``[C]`` shares of the error that each test may use, above 0; by default equal ones.
 
     Returns:
         ``[C]`` float64 adjusted p-values; NaN if ``p`` is NaN.
     """
-    adjusted = np.array(p, dtype=np.float64)
-    order = np.argsort(adjusted)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN sorts last
-    steps = adjusted[order] * np.arange(len(order), 0, -1)
+    adjusted, shares = np.array(p, dtype=np.float64), np.ones(len(p)) if weights is None else np.asarray(weights)
+    order = np.argsort(adjusted / shares)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN sorts last
+    steps = adjusted[order] / shares[order] * np.cumsum(shares[order][::-1])[::-1]
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted
 

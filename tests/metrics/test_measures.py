@@ -77,3 +77,28 @@ def test_groups_with_several_images_per_patient_have_the_freedom_of_both():
     """Two groups of equal size and variance: twice the degrees of freedom of one."""
     found, error = gap([0.85], [0.80], SEVERAL)
     assert found.p == pytest.approx(2 * stats.t.sf(0.05 / error, 2 * 59), rel=0.05)
+
+
+def test_small_p_of_a_small_group_against_a_large_one_is_as_rare_as_it_says():
+    """Groups of 30 and 100 positives with the same sensitivity of 0.9: p below 0.001 in 0.1%, where plain p has 1%."""
+    rng, z = np.random.default_rng(0), np.linspace(-1, 1, 50) / np.linspace(-1, 1, 50).std(ddof=1)
+    low, tested = 0, 0
+    for _ in range(3000):
+        samples = []
+        for size in (30, 100):
+            share = rng.binomial(size, 0.9) / size
+            error = (share * (1 - share) / size) ** 0.5
+            counts = PatientCounts(size, 300, size, 300)
+            samples.append(Sample(np.array([share]), share + error * rng.permutation(z), counts))
+        found = compare_groups(AT_THRESHOLD["sensitivity"], *samples, 0.95)
+        tested, low = tested + (found.p == found.p), low + (found.p < 0.001)
+    assert tested > 2500
+    assert low <= 6
+
+
+def test_a_rate_of_1_has_an_interval_of_its_gap_but_no_test():
+    rng = np.random.default_rng(0)
+    ours, theirs = (Sample(np.array([v]), v + rng.normal(0, 0.02, 200), MANY) for v in (1.0, 0.8))
+    found = compare_groups(AT_THRESHOLD["sensitivity"], ours, theirs, 0.95)
+    assert found.interval.low == found.interval.low
+    assert np.isnan(found.p)

@@ -22,7 +22,7 @@ class Difference:
     # seeds share one draw of the data, as they are separate trainings then, and a paired test if each seed has its own.
     p_seeds: float
     p: float  # The larger of ``p_seeds`` and the p of a test with both variances; NaN if a method has one seed.
-    # ``p`` after Holm's correction: of a class over all classes and methods, of the mean over classes over methods.
+    # ``p`` after Holm's correction for all claims of the report; means and classes share its error equally.
     p_holm: float = float("nan")
     images_variance: float = float("nan")  # Its variance under test-set noise only.
     # Its variance under seed noise, with degrees of freedom; NaN for one seed. Under both noises if each seed has its
@@ -113,9 +113,9 @@ def tested_difference(
     return Difference(value, around(reach), p_images, p_seeds, p, **noise)
 
 
-def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """Return the differences with their p corrected by Holm, for all of them."""
-    p_holm = holm([each.p for each in differences]).tolist()
+def corrected(differences: Sequence[Difference], weights: Sequence[float] | None = None) -> list[Difference]:
+    """Return the differences with their p corrected by Holm, for all of them, with the weights of :func:`holm`."""
+    p_holm = holm([each.p for each in differences], weights).tolist()
     return [replace(each, p_holm=p) for each, p in zip(differences, p_holm, strict=True)]
 
 

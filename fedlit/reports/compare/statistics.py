@@ -339,9 +339,20 @@ def _run_variance(draws: np.ndarray) -> float:
 
 
 def _corrected(against: Sequence[MethodDifferences]) -> tuple[MethodDifferences, ...]:
-    """Correct p by Holm: of the mean over classes over methods, of a class over methods and classes."""
-    means = corrected([each.macro for each in against])
-    classes = iter(corrected([change for each in against for change in each.classes]))
+    """Correct p by Holm for all tests of the report; half of the error is for the means, half for the classes."""
+    means, classes = [each.macro for each in against], [change for each in against for change in each.classes]
+    if sum(each.p == each.p for each in classes) == sum(each.p == each.p for each in means):
+        # With one class, its test is that of the mean.
+        means = corrected(means)
+        of_method = (mean for mean, each in zip(means, against, strict=True) for _ in each.classes)
+        classes = [
+            replace(c, p_holm=m.p_holm if c.p == c.p else np.nan) for c, m in zip(classes, of_method, strict=True)
+        ]
+    else:
+        halves = [1 / len(half) for half in (means, classes) for _ in half]
+        both = corrected([*means, *classes], halves)
+        means, classes = both[: len(means)], both[len(means) :]
+    classes = iter(classes)
     return tuple(
         replace(each, macro=macro, classes=tuple(next(classes) for _ in each.classes))
         for each, macro in zip(against, means, strict=True)

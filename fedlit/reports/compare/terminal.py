@@ -19,8 +19,8 @@ sites, where one model scores them. Stars: p for both noises, corrected by Holm
 over sites and methods; intervals are not corrected."""
 NO_INTERVAL = f"-: too few patients for an interval (fewer than {FEWEST} on the rarer side)"
 LEGEND = """p img, p seed: p for test images only and for seeds only, uncorrected.
-Stars: p for both noises, corrected by Holm over methods and classes (for the
-mean, over methods), below *.05 **.01 ***.001, ns otherwise"""
+Stars: p for both noises, corrected by Holm for all tests of the report (half of
+the error is for means), below *.05 **.01 ***.001, ns otherwise"""
 ONE_SEED = "A method with one seed gets no stars: it says nothing about seed noise."
 
 
