@@ -71,18 +71,19 @@ class StageSchedule(Schedule):
         if not stages:
             raise ConfigError(f"{type(self).__name__}: expected at least one stage")
         self.stages = stages
-        self.rounds = sum(stage.rounds for stage in stages)
+        self.rounds = sum(stage.rounds or 0 for stage in stages)
 
     def plan(self, index: int) -> Plan:
         """Return the plan of the round's stage."""
-        start = 0
+        start = length = 0
         for number, stage in enumerate(self.stages):  # noqa: B007
-            if index < start + stage.rounds:
+            length = stage.rounds or 0
+            if index < start + length:
                 break
-            start += stage.rounds
+            start += length
         else:
-            start -= stage.rounds
-        last = index == start + stage.rounds - 1
+            start -= length
+        last = index == start + length - 1
         return Plan(number, stage.lr_factor, stage.window, stage.unit, index == start, last, restarts=True)
 
 
@@ -100,6 +101,8 @@ class PracticeSchedule(Schedule):
         decay_every: Local steps T0 of a stage.
         decay: Divisor of the learning rate after each stage.
     """
+
+    rounds: int
 
     def __init__(
         self, window: Count = 32, iterations: Count = 20000, decay_every: Count = 2000, decay: AtLeastOne = 3.0
@@ -136,6 +139,8 @@ class CosineSchedule(Schedule):
     Raises:
         ConfigError: An argument is out of range.
     """
+
+    rounds: int
 
     def __init__(
         self,

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
@@ -86,11 +87,7 @@ class ToyData(FederatedDataModule):
     def __init__(self, clients: int = 3, size: int = 12, labelled: int = 3, batch_size: int = 4) -> None:
         super().__init__(partition=None, batch_size=batch_size, image_size=8)
         self.number, self.size, self.labelled = clients, size, labelled
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes."""
-        return CLASSES
+        self.classes = CLASSES
 
     def setup(self, stage: str | None = None) -> None:
         """Make the clients, once."""
@@ -116,13 +113,13 @@ class ToyData(FederatedDataModule):
 class OwnRows(SurgicalHeads):
     """Masks of SurgicalHeads in a list whose other aggregator may set client weights and govern heads."""
 
-    weights = governs = None
+    weights = governs = None  # type: ignore[assignment]
 
 
 class OtherPull(FedProx):
     """FedProx in a list whose other aggregator may be FedProx."""
 
-    governs = None
+    governs = None  # type: ignore[assignment]
 
 
 def check_aggregator(
@@ -161,11 +158,10 @@ def check_aggregator(
             meant = f"; did you mean {near[0]}?" if (near := get_close_matches(name, hooks, 1)) else ""
             problems.append(f"it has {name}, which is not a hook and is never called{meant}")
     before = _pickled(aggregator, problems)
-    if before is None:
-        _report(aggregator, problems)
+    _report(aggregator, problems if before is None else [])
 
     def fresh() -> Aggregator:
-        return pickle.loads(before)
+        return pickle.loads(before or b"")
 
     def toy(aggregators: list[Aggregator], workers: int = 1) -> _Toy:
         return _Toy(aggregators, workers, module, data)
@@ -191,9 +187,9 @@ def check_aggregator(
         half = toy([fresh(), OwnRows()]).rounds(2)
         resumed = half.through_a_checkpoint([fresh(), OwnRows()]).rounds(2)
         compare(whole, resumed, "stopped and resumed it gives other weights: it needs something outside of its states")
-        orders = [toy(listed).rounds(2) for listed in ([fresh(), OtherPull(0.1)], [OtherPull(0.1), fresh()])]
         compare(
-            *orders,
+            toy([fresh(), OtherPull(0.1)]).rounds(2),
+            toy([OtherPull(0.1), fresh()]).rounds(2),
             "before FedProx in the list it gives other weights than after it: add to ctx.correction instead of "
             "setting it, and leave ctx.w and ctx.grad unchanged in on_client_round_start",
             tolerance=1e-9,
@@ -254,6 +250,7 @@ class _Toy:
     ) -> None:
         torch.manual_seed(0)
         self.options = module, data, participation, precision
+        self.first_names: list[str] = []
         module = ToyNet() if module is None else copy.deepcopy(module)
         data = ToyData(5, labelled=2) if data is None else copy.deepcopy(data)
         self.federation = Federation(
@@ -280,7 +277,7 @@ class _Toy:
         return self
 
     @property
-    def states(self) -> dict[str, ClientState]:
+    def states(self) -> dict[str, Any]:
         return dict(self.session.engine.client_states())
 
     def through_a_checkpoint(self, aggregators: list[Aggregator]) -> "_Toy":
@@ -317,7 +314,7 @@ def _watched(aggregator: Aggregator, hook: str, problems: list[str]) -> Callable
 
 
 def _check_states(toy: _Toy, problems: list[str]) -> None:
-    layout, aggregator = toy.session.layout, toy.federation.aggregators[0]
+    layout, (aggregator, *_) = toy.session.layout, toy.federation.aggregators or []
     pairs = [("server_state", aggregator.server_state(layout, toy.server.w), toy.server.aggregators[0])]
     pairs += [
         (f"client_state of {n}", aggregator.client_state(layout), s.aggregators[0]) for n, s in toy.states.items()

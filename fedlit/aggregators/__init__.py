@@ -20,10 +20,13 @@ from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.server_optimizer import FedAvgM, ServerOptimizer
 from fedlit.aggregators.surgical import SurgicalHeads
 from fedlit.core.aggregator import Aggregator, ClientContext
+from fedlit.core.flat import Layout
+from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 
 __all__ = [
-    "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "ClientContext", "CoordinateMedian", "Ditto",
+    "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "Client", "ClientContext", "CoordinateMedian", "Ditto",
     "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedPer", "FedProx",
-    "FedRep", "FedYogi", "GradientDissimilarity", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM",
-    "MovingAverage", "NormBound", "PersonalHeads", "Scaffold", "ServerOptimizer", "SurgicalHeads", "TrimmedMean",
+    "FedRep", "FedYogi", "GradientDissimilarity", "Layout", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM",
+    "Mask", "Measured", "MovingAverage", "NormBound", "Payload", "PersonalHeads", "Round", "Scaffold",
+    "ServerOptimizer", "ServerState", "State", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

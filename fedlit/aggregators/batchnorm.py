@@ -51,7 +51,7 @@ class FedBNPlus(Aggregator):
         for layer in layers:
             layer.requires_grad_(False)
             layer.eval()
-            layer.train = partial(_stays, layer)
+            setattr(layer, "train", partial(_stays, layer))  # noqa: B010
 
     def on_round_start(self, state: State, server: ServerState, rnd: Round) -> None:
         """Warn in the first round if no normalisation layer was ever trained."""

@@ -147,6 +147,7 @@ class LocalSCGDAM(LocalSGDAM):
     ) -> None:
         """Use the statistics at h."""
         if self.measures(rnd, when):
+            assert measured.normalisation is not None  # as asked for
             server.stats.copy_(measured.normalisation)
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
@@ -221,9 +222,9 @@ class LocalSCGDAM(LocalSGDAM):
         model, h, dual = ctx.model, ctx.scratch["h"], ctx.layout.slices["dual"]
         entropy = ctx.apply(lambda batch: _cross_entropy(model.module, batch), batches[0])
         in_place = self.inner == "in_place"
-        slopes = torch.autograd.grad(entropy, model.parameters, create_graph=self._curves, allow_unused=True)
-        apart = [e for e, slope in zip(ctx.layout.parameters, slopes, strict=True) if slope is None and in_place]
-        slopes = [torch.zeros_like(p) if s is None else s for p, s in zip(model.parameters, slopes, strict=True)]
+        found = torch.autograd.grad(entropy, model.parameters, create_graph=self._curves, allow_unused=True)
+        apart = [e for e, slope in zip(ctx.layout.parameters, found, strict=True) if slope is None and in_place]
+        slopes = [torch.zeros_like(p) if s is None else s for p, s in zip(model.parameters, found, strict=True)]
         inner = self._corrected(ctx, "inner", torch.cat([slope.detach().reshape(-1) for slope in slopes]))
         rho = self.rho * ctx.rnd.lr_factor if in_place else self.rho
         h.lerp_(torch.sub(ctx.w, inner, alpha=rho, out=inner), 1.0 if start else self.alpha)

@@ -29,7 +29,7 @@ class AveragedVectors(Aggregator):
     """
 
     weights = "uniform"
-    governs = "momentum"
+    governs: str | tuple[str, ...] = "momentum"
 
     vectors: tuple[str, ...] = ("u",)
 

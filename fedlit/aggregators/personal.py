@@ -42,7 +42,7 @@ class FedPer(PersonalHeads):
     Deviation: the paper's personal part may be several last layers; here it is the head.
     """
 
-    weights = "examples"
+    weights = "examples"  # type: ignore[assignment]
 
 
 class FedRep(PersonalHeads):

@@ -55,7 +55,10 @@ class CoordinateMedian(Aggregator):
         self._check(len(replies), TrainingError, "set federation.quorum, so that such a round is repeated")
         owned = torch.stack([reply.mask_weight > 0 for reply in replies])
         owners, pattern = owned.unique(dim=1, return_inverse=True)
-        places = {"w": layout.spans(pattern), "stats": [(0, layout.stats_size, pattern[layout.stats_group])]}
+        places: dict[str, Sequence[tuple]] = {
+            "w": layout.spans(pattern),
+            "stats": [(0, layout.stats_size, pattern[layout.stats_group])],
+        }
         reduced = {name: torch.zeros_like(replies[0].vectors[name]) for name in places}
         for name, spans in places.items():
             for start, stop, number in spans:

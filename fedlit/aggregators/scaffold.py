@@ -125,7 +125,7 @@ class Scaffold(Aggregator):
 
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
         """Return norms of the server's control variate and of the clients' (root mean square), primal and dual."""
-        norms = {}
+        norms: dict[str, float] = {}
         for name, squares in (("c", _squares(state["c"], layout)), ("c_k", state["squares"])):
             primal, dual = squares.sqrt().tolist()
             norms |= {f"drift/{name}_norm": primal, f"drift/{name}_norm_dual": dual}

@@ -143,6 +143,7 @@ class Stages(Aggregator):
     ) -> None:
         """Use the estimated statistics."""
         if self.measures_moments(rnd, when):
+            assert measured.normalisation is not None  # as asked for
             server.stats.copy_(measured.normalisation)
 
     def _consider(self, state: State, server: ServerState, rounds: int, rnd: Round) -> None:

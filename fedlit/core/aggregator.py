@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +16,28 @@ from fedlit.core.schedule import Schedule
 from fedlit.core.system.argument_types import Checked
 
 
-def _vector(name: str, doc: str) -> property:
-    """Make a property of a flat vector: ``ctx.grad += x`` changes it in place, and ``ctx.grad = x`` copies into it."""
+class _Vector:
+    """A flat vector of the model: ``ctx.grad += x`` changes it in place, and ``ctx.grad = x`` copies into it."""
 
-    def assign(context: "ClientContext", value: Tensor) -> None:
-        vector = getattr(context.model, name)
+    def __init__(self, doc: str) -> None:
+        self.__doc__ = doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, context: None, owner: type) -> "_Vector": ...
+
+    @overload
+    def __get__(self, context: "ClientContext", owner: type) -> Tensor: ...
+
+    def __get__(self, context: "ClientContext | None", owner: type) -> "_Vector | Tensor":
+        return self if context is None else getattr(context.model, self.name)
+
+    def __set__(self, context: "ClientContext", value: Tensor) -> None:
+        vector = getattr(context.model, self.name)
         if value is not vector:
             vector.copy_(value)
-
-    return property(attrgetter(f"model.{name}"), assign, doc=doc)
 
 
 @dataclass
@@ -66,11 +78,19 @@ class ClientContext:
     scratch: dict[str, Any] = field(default_factory=dict)
     num_steps: int = 0
 
-    rates = property(attrgetter("optimizer.rates"), doc="Learning rates of this round, one per parameter group.")
-    layout = property(attrgetter("model.layout"), doc="The positions of all parameters and statistics in the vectors.")
-    w = _vector("w", "[P], the client's weights; writing to it changes the module.")
-    grad = _vector("grad", "[P], the gradient of the current step.")
-    stats = _vector("stats", "[S], the client's BatchNorm statistics.")
+    w = _Vector("[P], the client's weights; writing to it changes the module.")
+    grad = _Vector("[P], the gradient of the current step.")
+    stats = _Vector("[S], the client's BatchNorm statistics.")
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates of this round, one per parameter group."""
+        return self.optimizer.rates
+
+    @property
+    def layout(self) -> Layout:
+        """The positions of all parameters and statistics in the vectors."""
+        return self.model.layout
 
 
 class Aggregator(Checked):

@@ -4,7 +4,7 @@ A batch is a tuple whose first two parts are images and labels, or a dict with `
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -18,7 +18,15 @@ IMAGE, LABEL = "image", "label"
 """Keys of a batch that is a dict; in a tuple, images come first and labels second."""
 
 
-def makes_batches(dataset: Dataset) -> bool:
+class MapDataset(Protocol):
+    """A map-style data set, such as torch's ``TensorDataset``."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+def makes_batches(dataset: MapDataset) -> bool:
     """Return whether a data set's ``batch`` and ``labels`` are those of its examples: it is fedlit's, or has no others.
 
     A subclass elsewhere that has another ``__getitem__`` inherits both, but returns other examples.
@@ -28,7 +36,7 @@ def makes_batches(dataset: Dataset) -> bool:
     return "batch" in vars(first) and (alone or first.__module__.startswith("fedlit."))
 
 
-def fetch(dataset: Dataset, indices: Tensor) -> Any:
+def fetch(dataset: MapDataset, indices: Tensor) -> Any:
     """Return one batch of examples.
 
     Raises:
@@ -114,7 +122,7 @@ def part_of(batch: Any, place: int, key: str) -> Any:
     return batch[place] if isinstance(batch, (list, tuple)) and len(batch) > place else None
 
 
-def refuse_input(dataset: Dataset, indices: Sequence[int], effect: str) -> None:
+def refuse_input(dataset: MapDataset, indices: Sequence[int], effect: str) -> None:
     """Refuse examples with NaN or inf, other than an unknown label.
 
     Raises:

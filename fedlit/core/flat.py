@@ -225,7 +225,7 @@ class FlatModel:
     """
 
     def __init__(self, module: nn.Module, channels_last: bool = False) -> None:
-        self.module = module
+        self.module: Any = module  # with the attributes of the user's class
         self.layout = layout = Layout.of(module)
         device = next(p for p in module.parameters() if p.requires_grad).device
         self.w = layout.zeros(device)

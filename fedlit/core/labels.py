@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Subset, TensorDataset
+from torch.utils.data import Subset, TensorDataset
 
 from fedlit.core.errors import ConfigError, DataError
-from fedlit.core.examples import LABEL, collated, columns, fetch, labels_of, makes_batches, part_of
+from fedlit.core.examples import LABEL, MapDataset, collated, columns, fetch, labels_of, makes_batches, part_of
 from fedlit.core.objective import Loss
 from fedlit.core.parts import Parts
 from fedlit.core.randomness import undisturbed
@@ -47,7 +47,7 @@ def stored_labels(dataset: object) -> Any:
     return (*dataset.tensors, None)[1] if type(dataset) is TensorDataset else getattr(dataset, "labels", None)
 
 
-def stored_columns(dataset: Dataset, classes: int) -> Tensor | None:
+def stored_columns(dataset: MapDataset, classes: int) -> Tensor | None:
     """Return a data set's stored labels as float [N, C]; None if it has none, or they are something else."""
     stored = stored_labels(dataset)
     try:
@@ -57,7 +57,7 @@ def stored_columns(dataset: Dataset, classes: int) -> Tensor | None:
     return labels.cpu() if labels.shape == (len(dataset), classes) else None
 
 
-def has_exact_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
+def has_exact_labels(dataset: MapDataset, classes: Sequence[str]) -> bool:
     """Return whether a data set's stored labels are [N, C] and those of its examples, whose code fedlit knows."""
     shape, base = getattr(stored_labels(dataset), "shape", None), dataset
     while type(base) is Subset:
@@ -65,7 +65,7 @@ def has_exact_labels(dataset: Dataset, classes: Sequence[str]) -> bool:
     return shape == (len(dataset), len(classes)) and (type(base) is TensorDataset or makes_batches(base))
 
 
-def all_labels(dataset: Dataset, classes: int, fetching: bool = True) -> Tensor | None:
+def all_labels(dataset: MapDataset, classes: int, fetching: bool = True) -> Tensor | None:
     """Return the labels [N, C] of a whole data set, as its examples have them.
 
     Its stored labels are used if they are those of the examples: exactly, for data sets whose code fedlit knows, or as
@@ -80,7 +80,7 @@ def all_labels(dataset: Dataset, classes: int, fetching: bool = True) -> Tensor 
     return torch.cat(list(fetched_labels(dataset, torch.arange(len(dataset)), classes))) if fetching else None
 
 
-def agrees(dataset: Dataset, labels: Tensor) -> bool:
+def agrees(dataset: MapDataset, labels: Tensor) -> bool:
     """Return whether labels [N, C] are those of a sample of examples, half of it of rows with positives."""
     positive = (labels == 1).any(1).nonzero().flatten()
     rows = torch.cat([_spread(torch.arange(len(labels))), _spread(positive)]).unique()
@@ -91,7 +91,7 @@ def agrees(dataset: Dataset, labels: Tensor) -> bool:
     return bool(((fetched == labels[rows]) | (fetched.isnan() & labels[rows].isnan())).all())
 
 
-def fetched_labels(dataset: Dataset, rows: Tensor, classes: int, at_once: int = 256) -> Iterator[Tensor]:
+def fetched_labels(dataset: MapDataset, rows: Tensor, classes: int, at_once: int = 256) -> Iterator[Tensor]:
     """Yield the labels [n, C] of examples, ``at_once`` together, as they are fetched; no images are kept."""
     for some in rows.split(at_once):
         with undisturbed():

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
+from fedlit.core.examples import MapDataset
 from fedlit.core.flat import Layout
 from fedlit.core.system.devices import to_device
 
@@ -140,9 +140,9 @@ class ClientData:
 
     name: str
     classes: tuple[str, ...]
-    train: Dataset
-    val: Dataset | None = None
-    test: Dataset | None = None
+    train: MapDataset
+    val: MapDataset | None = None
+    test: MapDataset | None = None
 
     def __post_init__(self) -> None:
         # Names may come from NumPy arrays, and would be shown as np.str_('north').
@@ -264,7 +264,8 @@ class ServerState:
         w: [P], the weights from which the next round starts.
         stats: [S], its statistics.
         aggregators: One state per aggregator.
-        delta: [P], the round's update while ``server_round`` runs; aggregators may scale or replace it.
+        delta: [P], the round's update, which aggregators may scale or replace; there is none outside of
+            ``on_aggregate_end``.
         scored: ``w`` [P] and ``stats`` [S] of the model that is scored, tested and exported in place of the one that
             trains, or {} if they are the same. An aggregator sets new tensors in ``on_round_end``.
     """
@@ -273,7 +274,7 @@ class ServerState:
     w: Tensor
     stats: Tensor
     aggregators: list[State]
-    delta: Tensor | None = None
+    delta: Tensor = field(init=False, repr=False)
     scored: State = field(default_factory=dict)
 
     def tensors(self) -> State:

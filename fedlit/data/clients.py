@@ -14,12 +14,12 @@ from fedlit.data.records import SPLITS
 
 if TYPE_CHECKING:  # reading labels needs no PyTorch
     import pandas as pd
-    from torch.utils.data import Dataset
 
+    from fedlit.core.examples import MapDataset
     from fedlit.core.messages import ClientData
 
 
-def parts_of(client: ClientData) -> list[tuple[str, Dataset]]:
+def parts_of(client: ClientData) -> list[tuple[str, MapDataset]]:
     """Return the splits that a client has, as (split, data set)."""
     parts = zip(SPLITS, (client.train, client.val, client.test), strict=True)
     return [(split, data) for split, data in parts if data is not None]
@@ -84,13 +84,13 @@ def distinct_names(names: Iterable[str]) -> None:
         seen[key] = name
 
 
-def groups_of(dataset: Dataset) -> Mapping[str, np.ndarray]:
+def groups_of(dataset: MapDataset) -> Mapping[str, np.ndarray]:
     """Return the groups of a data set's images, a map from names to [n] str; {} if it has none."""
     groups = getattr(dataset, "groups", None)
     return groups if isinstance(groups, Mapping) else {}
 
 
-def patients_of(dataset: Dataset, images: int) -> np.ndarray | None:
+def patients_of(dataset: MapDataset, images: int) -> np.ndarray | None:
     """Return the patient of each of a data set's images, [images] str; None if one is not known."""
     patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
     return patients if len(patients) == images and (patients != "").all() else None
@@ -108,22 +108,20 @@ def validation_counts(clients: Iterable[ClientData], classes: Sequence[str]) -> 
     from fedlit.metrics.support import independent
 
     parts = [client.val for client in clients if client.val is not None]
-    labels = [all_labels(part, len(classes), fetching=False) for part in parts]
+    labels = [each for part in parts if (each := all_labels(part, len(classes), fetching=False)) is not None]
     rows: list[tuple] = []
-    if parts and all(each is not None for each in labels):
-        whole, patients = (
-            np.concatenate([each.numpy() for each in labels]),
-            [patients_of(part, len(part)) for part in parts],
-        )
+    if parts and len(labels) == len(parts):
+        whole = np.concatenate([each.numpy() for each in labels])
+        patients = [of for part in parts if (of := patients_of(part, len(part))) is not None]
         images = independent(whole, np.arange(len(whole)))
-        known = all(each is not None for each in patients)
+        known = len(patients) == len(parts)
         people = independent(whole, np.concatenate(patients)) if known else [[np.nan] * len(classes)] * 2
         rows = list(zip(classes, *images, *people, strict=True))
     names = ["class", "positives", "negatives", "positive_patients", "negative_patients"]
     return DataFrame(rows, columns=names)
 
 
-def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, Dataset]) -> pd.DataFrame:
+def group_counts(clients: Iterable[ClientData], test_sets: Mapping[str, MapDataset]) -> pd.DataFrame:
     """Return the numbers of images and patients in each group of each client's parts and of the server's test sets.
 
     The columns are ``client`` ("" for the server), ``split``, ``group``, ``value`` ("" if unknown), ``images``, and

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 from jsonargparse import ArgumentParser
-from torch.utils.data import Dataset
 
-from fedlit.core.examples import IMAGE, LABEL, described, fetch, part_of
+from fedlit.core.examples import IMAGE, LABEL, MapDataset, described, fetch, part_of
 from fedlit.data.clients import parts_of
 from fedlit.data.examples import fetched
 from fedlit.data.federated import FederatedDataModule
@@ -70,7 +69,7 @@ class _Maker:
         self.kind, self.arguments, self._parser = kind, arguments, ArgumentParser(exit_on_error=False)
         self._parser.add_subclass_arguments(FederatedDataModule, "data")
 
-    def __call__(self, **changes: Any) -> FederatedDataModule:
+    def __call__(self, **changes: Any) -> Any:
         """Return a new module; without changes, its arguments are written as YAML and parsed again."""
         path = f"{self.kind.__module__}.{self.kind.__qualname__}"
         section = {"class_path": path, "init_args": self.arguments | changes}
@@ -98,11 +97,11 @@ def _check_clients(make: _Maker) -> Iterator[str]:
     one.setup()
     if (one.partition_hash, one.clients) != before:
         yield "setup(): a second call changed the clients; return if they exist already"
-    for (name, data), (_, again) in zip(_data_sets(one), _data_sets(other), strict=True):
-        yield from (f"{name}: {problem}" for problem in _check_data_set(data, again, len(classes)))
+    for (name, part), (_, again) in zip(_data_sets(one), _data_sets(other), strict=True):
+        yield from (f"{name}: {problem}" for problem in _check_data_set(part, again, len(classes)))
 
 
-def _data_sets(data: FederatedDataModule) -> Iterator[tuple[str, Dataset]]:
+def _data_sets(data: FederatedDataModule) -> Iterator[tuple[str, MapDataset]]:
     for client in data.clients.values():
         yield from ((f"client {client.name!r}, {split}", part) for split, part in parts_of(client))
     yield from ((f"test set {name!r}", part) for name, part in data.test_sets.items())
@@ -127,7 +126,7 @@ def _check_records(one: Records, other: Records, classes: tuple[str, ...]) -> It
         yield "records(): the images differ when the data are read again"
 
 
-def _check_data_set(data: Dataset, again: Dataset, classes: int) -> Iterator[str]:
+def _check_data_set(data: MapDataset, again: MapDataset, classes: int) -> Iterator[str]:
     if len(data) != len(again):
         yield f"has {len(data)} examples, and {len(again)} in a second copy"
         return
@@ -154,13 +153,13 @@ def _check_data_set(data: Dataset, again: Dataset, classes: int) -> Iterator[str
 
 
 def _check_reader(make: _Maker) -> Iterator[str]:
-    kind = make.kind
+    kind: Any = make.kind
     with tempfile.TemporaryDirectory() as folder:
         nowhere, empty, copy = (Path(folder, name) for name in ("nowhere", "empty", "copy"))
         empty.mkdir()
         shutil.copytree(make().given_root, copy)
         for place in (nowhere, empty):
-            text = _error(lambda place=place: make(root=str(place)).records())
+            text = _error(lambda: make(root=str(place)).records())  # noqa: B023
             if str(place) not in text:
                 yield f"the {place.name} folder: expected an error that names it, found {text or 'no error'}"
         if kind.needs and (kind.recognises(empty) or not kind.recognises(make(root=str(copy)).root)):

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
-from fedlit.core.examples import fetch
+from fedlit.core.examples import MapDataset, fetch
 from fedlit.core.randomness import undisturbed
 
 
-def fetched(dataset: Dataset, number: int) -> str:
+def fetched(dataset: MapDataset, number: int) -> str:
     """Return a digest of an example that is fetched after seeding the default generators, whose states are restored."""
     with undisturbed():
         return digest(fetch(dataset, torch.tensor([number])))

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     # imported where they are used.
     import pandas as pd
     from torch import nn
-    from torch.utils.data import Dataset
     from torchvision.transforms import v2
 
+    from fedlit.core.examples import MapDataset
     from fedlit.core.messages import ClientData
     from fedlit.data.partition import Partition
     from fedlit.data.pictures.images import LabelledImages
@@ -110,7 +110,7 @@ class FederatedDataModule(Checked):
         same_person: Literal["spellings", "exact"] = "spellings",
         sampler: Sampler | None = None,
     ):
-        split = tuple(split)
+        split = tuple(split)  # type: ignore[assignment]  # a YAML has a list
         if len(split) != 3 or min(split) < 0 or split[0] == 0 or abs(sum(split) - 1) > 1e-6:
             raise DataError(
                 "data.split: expected fractions of train, validation and test that sum to 1, train above 0, found "
@@ -122,7 +122,7 @@ class FederatedDataModule(Checked):
         self.augment, self.split, self.seed, self.cache_dir = augment, split, seed, cache_dir
         self.device, self.same_person, self.sampler = device, same_person, sampler
         self.clients: dict[str, ClientData] = {}
-        self.test_sets: dict[str, Dataset] = {}
+        self.test_sets: dict[str, MapDataset] = {}
         self.assignment: pd.DataFrame | None = None
         self.schemes: dict[str, tuple[str, ...]] = {}
         self.notes: list[str] = []
@@ -203,6 +203,7 @@ class FederatedDataModule(Checked):
         from fedlit.core.messages import ClientData
 
         records, owners, kept, hidden = self.divided()
+        assert records.splits is not None  # divided() has split them
         owners, splits = owners[kept], records.splits[kept]
         if self.sampler is not None and self.sampler.positives is not None and len(records.classes) != 1:
             raise DataError(
@@ -238,16 +239,18 @@ class FederatedDataModule(Checked):
         """
         from fedlit.data.splits import split_by_patient
 
-        records = self._read()
-        records = replace(records, splits=split_by_patient(records, self.split, self.seed))
-        owners = np.asarray(self.partition.assign(records, self.seed)).astype(str)
-        check_clients(owners, records.splits)
-        if not self.partition.shares_patients:
-            check_patients(records.patients, owners, type(self.partition).__name__)
+        records, partition = self._read(), self.partition
+        assert partition is not None  # without one, a module has a setup() of its own
+        splits = split_by_patient(records, self.split, self.seed)
+        records = replace(records, splits=splits)
+        owners = np.asarray(partition.assign(records, self.seed)).astype(str)
+        check_clients(owners, splits)
+        if not partition.shares_patients:
+            check_patients(records.patients, owners, type(partition).__name__)
         kept = np.flatnonzero(self.keep(records, owners))
         hidden = self._hidden(records, owners)
         owners = np.full(len(owners), POOLED) if self.pooled else owners
-        check_clients(owners[kept], records.splits[kept])
+        check_clients(owners[kept], splits[kept])
         self._warn_of_empty_classes(records, _without(records.labels, hidden), kept)
         return records, owners, kept, hidden
 
@@ -261,7 +264,7 @@ class FederatedDataModule(Checked):
         for name, rows in rows_of.items():
             if name in declared:
                 hidden[np.ix_(rows, [label not in declared[name] for label in records.classes])] = True
-            here = ~hidden[rows].all(axis=0)
+            here = np.logical_not(hidden[rows].all(axis=0))
             empty = list(itertools.compress(records.classes, here & np.isnan(records.labels[rows]).all(axis=0)))
             if empty:
                 raise DataError(
@@ -369,13 +372,14 @@ class FederatedDataModule(Checked):
 
         names, sites, patients = records.names[rows], records.sites[rows], records.patients[rows]
         groups = {name: values[rows] for name, values in records.groups.items()}
-        looks = {"in_chans": self.in_chans, "augment": augment, "mean": self.mean, "std": self.std}
-        rows_of = {"sites": sites, "patients": patients, "groups": groups}
+        looks: dict[str, Any] = {"in_chans": self.in_chans, "augment": augment, "mean": self.mean, "std": self.std}
+        rows_of: dict[str, Any] = {"sites": sites, "patients": patients, "groups": groups}
         return LabelledImages(records.store, rows, labels[rows], names, **rows_of, **looks)
 
     def _warn_of_empty_classes(self, records: Records, visible: np.ndarray, kept: np.ndarray) -> None:
         anywhere = (records.labels[kept] == 1).sum(axis=0)
-        trained = (visible[kept][records.splits[kept] == "train"] == 1).sum(axis=0)
+        train = np.asarray(records.splits)[kept] == "train"
+        trained = (visible[kept][train] == 1).sum(axis=0)
         labelled = ~np.isnan(records.labels[kept]).all(axis=0)  # a source need not label every class of a federation
         absent = list(itertools.compress(records.classes, (anywhere == 0) & labelled))
         unseen = [

@@ -69,16 +69,17 @@ class GroupColumn:
         """
         where = f"{file}: column {self.column!r}"
         texts, row_of = np.unique(texts_of(cells), return_inverse=True)
-        numbers = [self._number(text) for text in texts.tolist()] if self.edges else []
-        if words := [place for place, number in enumerate(numbers) if number is None]:
+        read = [self._number(text) for text in texts.tolist()] if self.edges else []
+        numbers = [number for number in read if number is not None]
+        if words := [place for place, number in enumerate(read) if number is None]:
             wrong = np.isin(row_of, words)
             first, expected = int(np.argmax(wrong)), "an age such as 58 or 058Y" if self.name == "age" else "a number"
             raise DataError(
                 f"{where}, {places[first]}: expected {expected} for the group {self.name!r}, found "
                 f"{str(texts[row_of[first]])!r} ({wrong.sum()} such cells); correct it, or empty the cell"
             )
-        words = _SEXES if self.name == "sex" else {}
-        named = [self._band(number) for number in numbers] or [words.get(t.casefold(), t) for t in texts.tolist()]
+        sexes = _SEXES if self.name == "sex" else {}
+        named = [self._band(number) for number in numbers] or [sexes.get(t.casefold(), t) for t in texts.tolist()]
         different = sorted(set(named) - {""})
         if not 0 < len(different) <= MOST:
             raise DataError(
@@ -177,7 +178,7 @@ def _canonical(name: str) -> str:
     return name.casefold() if name.casefold() in CANONICAL else name
 
 
-def texts_of(cells: Sequence) -> np.ndarray:
+def texts_of(cells: Sequence | np.ndarray) -> np.ndarray:
     """Return cells as text, [N] str, with "" for unknown ones and no decimals for whole numbers."""
     import pandas as pd
 
@@ -194,7 +195,7 @@ def text_of(cell: object) -> str:
     return str(cell).strip()
 
 
-def check_groups(groups: Mapping[str, Sequence], size: int) -> dict[str, np.ndarray]:
+def check_groups(groups: Mapping[str, Sequence | np.ndarray], size: int) -> dict[str, np.ndarray]:
     """Return groups of N images as text, [N] str each, with "" for unknown ones.
 
     Raises:

@@ -8,13 +8,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.examples import MapDataset
 from fedlit.core.messages import ClientData
 from fedlit.data.clients import distinct_names
 from fedlit.data.federated import FederatedDataModule
 
 EXAMPLE = "{'north': (train, val, test), 'south': (train, val)}"
 
-NO_DATA_SETS = {
+NO_DATA_SETS: dict[Any, str] = {
     DataLoader: "give its data set (loader.dataset), and set batch_size",
     (Tensor, np.ndarray): "make a data set of tensors with torch.utils.data.TensorDataset(images, labels)",
     Mapping: "training, validation and test set are a tuple; a YAML cannot hold data sets that were given to "
@@ -75,11 +76,12 @@ class GivenClients(FederatedDataModule):
             )
         if unknown := [str(label) for label in classes if label not in self.classes]:
             raise ConfigError(f"{where}: expected classes of the model, {self.classes}, found {unknown[0]!r}")
-        splits = [
+        train, *others = (
             None if part is None else data_set(f"{where}, {split}", part)
             for split, part in zip(("training", "validation", "test"), (*parts, None, None), strict=False)
-        ]
-        return ClientData(name, tuple(classes), *splits)
+        )
+        assert train is not None  # refused above
+        return ClientData(name, tuple(classes), train, *others)
 
 
 def _named(key: str, value: Any) -> dict[str, Any]:
@@ -93,7 +95,7 @@ def _named(key: str, value: Any) -> dict[str, Any]:
     return named
 
 
-def data_set(where: str, value: Any) -> Dataset:
+def data_set(where: str, value: Any) -> MapDataset:
     """Return the value after checking that it is a map-style data set.
 
     Args:

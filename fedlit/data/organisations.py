@@ -151,11 +151,11 @@ class Organisations(FederatedDataModule):
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of the records that the organisations' sources keep, [N] bool."""
-        masks, start = [], 0
+        masks, start, splits = [], 0, np.asarray(records.splits)
         for source in self.sources.values():
             unsplit = source._read()
             rows = slice(start, start + len(unsplit.names))
-            masks.append(source.keep(replace(unsplit, splits=records.splits[rows]), owners[rows]))
+            masks.append(source.keep(replace(unsplit, splits=splits[rows]), owners[rows]))
             start = rows.stop
         return np.concatenate(masks)
 

@@ -294,26 +294,26 @@ class ByColumn(Partition):
                 "rows."
             )
         if self.bins is not None:
-            return self._quantile_bins(values)
+            return self._quantile_bins(values, self.bins)
         if pd.api.types.is_float_dtype(values):
             return np.array([f"{value:g}" for value in values])
         return values.astype(str).to_numpy(dtype=str)
 
-    def _quantile_bins(self, values: pd.Series) -> np.ndarray:
+    def _quantile_bins(self, values: pd.Series, bins: int) -> np.ndarray:
         if not pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values):
             raise DataError(
                 f"ByColumn.bins: expected a numeric column, found {self.column!r} of {values.dtype}. Leave bins out."
             )
         numbers = values.to_numpy(dtype=np.float64)
-        edges = np.quantile(numbers, np.linspace(0, 1, self.bins + 1))
+        edges = np.quantile(numbers, np.linspace(0, 1, bins + 1))
         bin_of = np.searchsorted(edges[1:-1], numbers, side="left")
         filled = len(np.unique(bin_of))
-        if filled < self.bins:
+        if filled < bins:
             raise DataError(
-                f"ByColumn.bins: column {self.column!r} has too many equal values for {self.bins} quantile bins, found "
+                f"ByColumn.bins: column {self.column!r} has too many equal values for {bins} quantile bins, found "
                 f"{filled} bins that are not empty. Choose fewer bins."
             )
-        width, parts = len(str(self.bins)), [numbers[bin_of == index] for index in range(self.bins)]
+        width, parts = len(str(bins)), [numbers[bin_of == index] for index in range(bins)]
         names = [f"q{k:0{width}d} {inside.min():g} to {inside.max():g}" for k, inside in enumerate(parts, start=1)]
         return np.array(names)[bin_of]
 

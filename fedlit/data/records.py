@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Records:
         groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown.
     """
 
-    store: ImageStore
+    store: ImageStore | StoreView
     names: np.ndarray
     labels: np.ndarray
     classes: tuple[str, ...]
@@ -48,7 +48,7 @@ class Records:
     sites: np.ndarray
     site_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     splits: np.ndarray | None = None
-    table: pd.DataFrame | None = None
+    table: pd.DataFrame = None  # __post_init__ makes one
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Records:
     def take(self, rows: np.ndarray) -> Records:
         """Return the records of some rows, in any order, with repetitions if wanted."""
         fields = ("names", "labels", "patients", "sites", "splits")
-        taken = {name: None if (of := getattr(self, name)) is None else of[rows] for name in fields}
+        taken: dict[str, Any] = {name: None if (of := getattr(self, name)) is None else of[rows] for name in fields}
         groups = {name: values[rows] for name, values in self.groups.items()}
         table, store = self.table.iloc[rows].reset_index(drop=True), StoreView([self.store], rows)
         return replace(self, store=store, table=table, groups=groups, **taken)
@@ -91,7 +91,8 @@ def hidden_labels(records: Records) -> np.ndarray:
 
 def labelled_classes(records: Records) -> tuple[str, ...]:
     """Return the classes that at least one site labels."""
-    return tuple(compress(records.classes, ~hidden_labels(records).all(axis=0)))
+    hidden = np.asarray(hidden_labels(records).all(axis=0))
+    return tuple(compress(records.classes, ~hidden))
 
 
 def check_records(records: Records, exact: bool = False) -> Records:
@@ -154,7 +155,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
             raise DataError(
                 f"label scheme of site {site!r}: no image has this site; sites are {listed(np.unique(records.sites))}"
             )
-    checked = {name: np.array(getattr(records, name), dtype=str) for name in ("names", "sites", "patients")}
+    checked: dict[str, Any] = {n: np.array(getattr(records, n), dtype=str) for n in ("names", "sites", "patients")}
     checked["groups"] = check_groups(records.groups, len(records.names))
     if not exact:
         checked["patients"], note = united(checked["patients"])

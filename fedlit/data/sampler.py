@@ -62,7 +62,7 @@ class Sampler:
         if len(pools) < 2:
             return torch.randperm(n, generator=draw)
         sizes = [size for start in range(0, n, batch_size) if (size := min(batch_size, n - start)) > 1]
-        if self.balance is None:  # positives first, then negatives
+        if self.positives is not None:  # positives first, then negatives
             shares = torch.tensor([min(max(round(self.positives * size), 1), size - 1) for size in sizes])
             kinds = (torch.arange(max(sizes)) >= shares[:, None]).int()
             kinds = torch.cat([row[:size] for row, size in zip(kinds, sizes, strict=True)])

@@ -45,7 +45,7 @@ class FolderListing:
 def located(files: Sequence[str | Path]) -> tuple[list[str], np.ndarray]:
     """Return each path as it is spelled on the disk, and a mask of existing files, [N] bool."""
     folders: dict[str, FolderListing] = {}
-    spelled, there = list(map(os.fspath, files)), np.zeros(len(files), dtype=bool)
+    spelled, there = [os.fspath(file) for file in files], np.zeros(len(files), dtype=bool)
     for row, file in enumerate(spelled):
         parent, _, name = file.rpartition(os.sep)
         folder = folders.get(parent)

@@ -7,6 +7,7 @@ import io
 import re
 import unicodedata
 import zlib
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +44,7 @@ def is_table(path: Path) -> bool:
 
 def read_cells(
     path: Path, sheet: str | None = None, encoding: str | None = None
-) -> tuple[list[str], list[list[str]], list[int], str]:
+) -> tuple[list[str], list[Sequence[str]], list[int], str]:
     """Return the header, the rows of cells, their lines and a description of the format of a table that exists.
 
     The sheet is by default the first. The encoding of text is by default UTF-8, UTF-16 with its mark, or Windows-1252.
@@ -59,7 +60,7 @@ def read_cells(
     return _parquet(path) if suffix in PARQUET else _text(path, encoding)
 
 
-def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], list[int], str]:
+def _text(path: Path, wanted: str | None) -> tuple[list[str], list[Sequence[str]], list[int], str]:
     content = _unpacked(path)
     if wanted is not None:
         encoding, text = wanted, _as_wanted(path, content, wanted)
@@ -79,7 +80,8 @@ def _text(path: Path, wanted: str | None) -> tuple[list[str], list[list[str]], l
     lines = ["\n", *lines[1:]] if named else lines
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     header: list[str] = []
-    rows, numbers, started = [], [], 1
+    rows: list[Sequence[str]] = []
+    numbers, started = [], 1
     try:
         for cells in reader:
             filled = any(map(str.strip, cells))
@@ -161,7 +163,7 @@ def _fitted(cells: list[str], header: list[str], where: str) -> list[str]:
     return cells[:width] + [""] * (width - len(cells))
 
 
-def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str], list[list[str]], list[int], str]:
+def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str], list[Sequence[str]], list[int], str]:
     _refuse_other_content(path)
     try:
         sheets = pd.read_excel(path, sheet_name=None, header=None, dtype=object)
@@ -181,7 +183,7 @@ def _spreadsheet(path: Path, package: str, wanted: str | None) -> tuple[list[str
     description = f"a spreadsheet, {name!r}"
     if others and wanted is None:
         description = f"only the sheet {name!r} was read, and {listed(others)} was not: --set '{{sheet: {others[0]}}}'"
-    return rows[first] if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), description
+    return list(rows[first]) if rows else [], rows[first + 1 :], list(range(first + 2, len(rows) + 1)), description
 
 
 def _refuse_other_content(path: Path) -> None:
@@ -197,7 +199,7 @@ def _refuse_other_content(path: Path) -> None:
     raise DataError(f"{path}: expected a spreadsheet, found {found}; {cure} as a spreadsheet")
 
 
-def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
+def _parquet(path: Path) -> tuple[list[str], list[Sequence[str]], list[int], str]:
     try:
         frame = pd.read_parquet(path)
     except Exception as error:  # pyarrow has many errors
@@ -206,6 +208,6 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int], str]:
     return [str(name).strip() for name in frame.columns], rows, list(range(1, len(rows) + 1)), "a Parquet file"
 
 
-def _texts(cells: pd.DataFrame) -> list[list[str]]:
+def _texts(cells: pd.DataFrame) -> list[Sequence[str]]:
     filled = cells.astype(object).where(cells.notna(), "")
     return [[text_of(cell) for cell in row] for row in filled.itertuples(index=False, name=None)]

@@ -11,7 +11,7 @@ from dataclasses import fields
 from difflib import get_close_matches
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -48,19 +48,19 @@ from fedlit.tracking.addresses import masked
 from fedlit.tracking.loggers import LoggerSetting
 from fedlit.tracking.names import DEFAULT_EXPERIMENT
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 
-def _spelled_out(function: Callable[..., Any]) -> Callable[..., Any]:
+
+def _spelled_out(function: Function) -> Function:
     """Add the settings to the signature of a function, and their descriptions to its docstring."""
-    declared, options = signature(function), fields(Settings)
+    declared, options = signature(function), [o for o in fields(Settings) if o.name in Options.__annotations__]
     model, clients, *others, _ = declared.parameters.values()
-    shown = [
-        Parameter(o.name, Parameter.KEYWORD_ONLY, default=o.default, annotation=o.type)
-        for o in options
-        if o.name in Options.__annotations__
+    shown = [Parameter(o.name, Parameter.KEYWORD_ONLY, default=o.default, annotation=o.type) for o in options]
+    vars(function)["__signature__"] = declared.replace(parameters=[model, clients, *shown, *others])
+    function.__annotations__ = {**{o.name: o.type for o in options}, **function.__annotations__}
+    docs = [
+        (cls.__doc__ or "").partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)
     ]
-    function.__signature__ = declared.replace(parameters=[model, clients, *shown, *others])
-    function.__annotations__ = {**Options.__annotations__, **function.__annotations__}
-    docs = [cls.__doc__.partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)]
     texts = [text for each in docs for text in re.split(r"\n {8}(?=\w+: )", each)]
     described = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
     line = "\n        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
@@ -148,7 +148,7 @@ def fit(
     with lasting_output(), _one_at_a_time(), named_errors(), _unchanged_generators(), ExitStack() as open_things:
         examine(model, OF_MODULES)
         data = _data(clients, model, test_sets, batch_size, eval_batch_size)
-        federation = Federation(**settings)
+        federation = Federation(**settings)  # type: ignore[arg-type]  # its constructor checks them
         fabric = make_fabric(accelerator, devices, num_nodes, precision)
         launch(fabric)
         # A copy, because the caller may change the model, for example in a callback, before a later phase starts.

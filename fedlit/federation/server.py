@@ -46,7 +46,7 @@ def server_round(
         check_delta(aggregator, server.delta, server.w, server.aggregators[i])
     server.w += server.delta
     server.stats += means["stats"]
-    server.delta = None
+    del server.delta
     for aggregator, state in zip(aggregators, server.aggregators, strict=True):
         if rnd.last_of_stage:
             aggregator.on_stage_end(state, server, rnd)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from itertools import pairwise
 from typing import Literal
@@ -177,11 +177,34 @@ class Settings(RoundSettings):
         self.rounds, self.schedule = 1, ConstantSchedule(1, "steps")
 
 
-OF_YAML = ("clients", "quorum", "deadline", "on_site_error")
-"""Settings that are not arguments in Python: there ``clients`` are data, and no client is at a site."""
+class Options(TypedDict, total=False):
+    """Settings as keyword arguments of ``fedlit.fit``, which type checkers and editors show.
 
-Options = TypedDict("Options", {s.name: s.type for s in fields(Settings) if s.name not in OF_YAML}, total=False)
-"""Type of the settings as keyword arguments of a function."""
+    Those of a YAML file that are missing: ``clients`` are data there, and no client is at a site.
+    """
+
+    aggregators: Sequence[Aggregator] | None
+    rounds: int | None
+    schedule: Schedule | None
+    participation: float | Participation
+    weights: Literal["examples", "uniform"] | None
+    optimizer_state: Literal["reset", "keep"]
+    lr_factors: dict[str, float] | None
+    gradient_clip: float | None
+    gradient_clamp: float | None
+    eval_every: int | str
+    monitor: str
+    monitor_mode: Literal["auto", "max", "min"]
+    patience: int | None
+    patience_margin: float | None
+    checkpoint_every: int | str
+    measure_batches: int
+    workers: int | Literal["auto"]
+    threads: int
+    memory_format: Literal["contiguous", "channels_last"] | None
+    compile: bool | None
+    test_curves: bool | None
+    state_memory: int | str
 
 
 def _evaluated(every: int | str, schedule: Schedule, rounds: int) -> Collection[int]:

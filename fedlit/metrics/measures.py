@@ -104,8 +104,8 @@ def interval(measure: Measure, value: float, error: float, support: PatientCount
         return nothing
     if measure.scale == "auroc":
         images = support.n_pos if support.patients_pos <= support.patients_neg else support.n_neg
-        numbers = (np.array([each]) for each in (value, error**2, patients, images))
-        return logit_intervals(*numbers, level)[0]
+        auroc, variance, rarer, of_them = (np.array([each]) for each in (value, error**2, patients, images))
+        return logit_intervals(auroc, variance, rarer, of_them, level)[0]
     reach = stats.t.ppf((1 + level) / 2, measure.freedom(support))
     if measure.scale == "plain":
         return Interval(value - reach * error, value + reach * error, level)
@@ -115,8 +115,8 @@ def interval(measure: Measure, value: float, error: float, support: PatientCount
         return nothing
     spread = value * (1 - value)
     if measure.scale == "logit":
-        ends = special.expit(special.logit(value) + np.array([-1, 1]) * reach * error / spread)
-        return Interval(*ends.tolist(), level)
+        low, high = special.expit(special.logit(value) + np.array([-1, 1]) * reach * error / spread).tolist()
+        return Interval(low, high, level)
     weight = (reach * error) ** 2 / spread  # reach squared over the effective number of images
     middle, half = value + weight / 2, np.sqrt(weight * spread + weight**2 / 4)
     return Interval((middle - half) / (1 + weight), (middle + half) / (1 + weight), level)

@@ -83,7 +83,7 @@ def ranked(counts: Counts, sensitivity: float, specificity: float) -> dict[str, 
 
 
 def predictive_values(
-    sensitivity: np.ndarray, specificity: np.ndarray, prevalence: float | np.ndarray
+    sensitivity: float | np.ndarray, specificity: np.ndarray, prevalence: float | np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the positive and the negative predictive value at a prevalence, by Bayes' theorem."""
     hits, misses = sensitivity * prevalence, (1 - sensitivity) * prevalence

@@ -62,6 +62,10 @@ class AUCSaddle(ShareObjective):
         "a saddle function does not measure progress.",
     }
 
+    a: nn.Parameter
+    b: nn.Parameter
+    alpha: nn.Parameter
+
     def __init__(
         self,
         margin: PositiveOrInf = 1.0,

@@ -22,6 +22,8 @@ class LabelSkewLoss(Objective):
         form: ``sigmoid`` for images with any number of classes, ``softmax`` for exactly one class per image.
     """
 
+    counts: Tensor
+
     def __init__(self, form: Literal["sigmoid", "softmax"]) -> None:
         super().__init__()
         self.form = form

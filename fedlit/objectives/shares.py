@@ -20,6 +20,8 @@ class ShareObjective(Objective):
         ConfigError: The prior is outside (0, 1).
     """
 
+    p: Tensor
+
     def __init__(self, prior: Fraction | None) -> None:
         super().__init__()
         self.prior = prior

@@ -1,23 +1,27 @@
 """Fast imports: only on first use, and without garbage collections meanwhile."""
 
+import ast
 import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 
-def lazily(
-    package: str, homes: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+def lazily(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package that imports its modules on first use (PEP 562).
 
     Args:
         package: Name of the package.
-        homes: Modules, and the names that the package exports from each.
+        file: Its ``__init__.py``; its exports are the imports of the ``__init__.pyi`` in the same folder, which type
+            checkers and editors read.
     """
-    home_of = {name: home for home, names in homes.items() for name in names}
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    home_of = {
+        name.name: str(node.module) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names
+    }
 
     def __getattr__(name: str) -> object:
         if name not in home_of:

@@ -6,11 +6,4 @@ a table and proposes the YAML. ``class_folders`` reads one folder per class, and
 
 from fedlit.core.system.imports import lazily
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "fedlit.data.own.class_folders": ["ClassFolders"],
-        "fedlit.data.own.image_table": ["ImageTable"],
-        "fedlit.data.own.medmnist": ["MedMNIST"],
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -18,7 +18,7 @@ from fedlit.core.system.devices import constant, to_device
 from fedlit.data.pictures.cache import cache_folder
 from fedlit.data.pictures.decoding import decode_images
 from fedlit.data.pictures.pixels import read_image
-from fedlit.data.pictures.store import ImageStore
+from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.sampler import Sampler
 
 __all__ = [
@@ -52,7 +52,7 @@ class LabelledImages(Dataset):
 
     def __init__(
         self,
-        store: ImageStore,
+        store: ImageStore | StoreView,
         indices: np.ndarray,
         labels: np.ndarray,
         names: np.ndarray,
@@ -82,7 +82,7 @@ class LabelledImages(Dataset):
         self.sampler: Sampler | None = None
         self._device: torch.device | None = None
 
-    def placed(self, store: ImageStore, device: torch.device) -> "LabelledImages":
+    def placed(self, store: ImageStore | StoreView, device: torch.device) -> "LabelledImages":
         """Return this data set with its images in another store, and its batches on a device."""
         other = copy.copy(self)
         other.store, other._device = store, device

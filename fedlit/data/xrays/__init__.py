@@ -5,15 +5,4 @@
 
 from fedlit.core.system.imports import lazily
 
-__getattr__, __dir__, __all__ = lazily(
-    __name__,
-    {
-        "fedlit.data.xrays.base": ["ChestXrays"],
-        "fedlit.data.xrays.reading": ["Reading"],
-        "fedlit.data.xrays.chexpert": ["CheXpert"],
-        "fedlit.data.xrays.mimic": ["MIMICCXR", "MIMICCXRLT"],
-        "fedlit.data.xrays.nih": ["NIHChestXray14"],
-        "fedlit.data.xrays.padchest": ["PadChest"],
-        "fedlit.data.xrays.vindr": ["VinDrCXR"],
-    },
-)
+__getattr__, __dir__, __all__ = lazily(__name__, __file__)

@@ -1,6 +1,6 @@
 import torch
 
-from fedlit.aggregators import Aggregator
+from fedlit.aggregators import Aggregator, Layout, Round, ServerState, State
 
 
 class ServerMomentum(Aggregator):
@@ -14,9 +14,9 @@ class ServerMomentum(Aggregator):
             raise ValueError(f"ServerMomentum: expected 0 <= beta < 1 and eta_g > 0, found {beta} and {eta_g}")
         self.beta, self.eta_g = beta, eta_g
 
-    def server_state(self, layout, w):
+    def server_state(self, layout: Layout, w: torch.Tensor) -> State:
         return {"v": torch.zeros_like(w)}
 
-    def on_aggregate_end(self, state, server, mean, rnd):
+    def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         state["v"] = self.beta * state["v"] + server.delta
         server.delta = self.eta_g * state["v"]

@@ -1,0 +1,1 @@
+from fedlit.core.errors import *  # noqa: F403
