@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from difflib import get_close_matches
@@ -29,6 +30,8 @@ from fedlit.objectives import BCE
 from fedlit.schedules import ConstantSchedule
 
 CLASSES = ("Edema", "Effusion", "Nodule")
+DTYPES = re.compile(r"float32|\b[Ff]loat\b.*\b[Dd]ouble\b|\b[Dd]ouble\b.*\b[Ff]loat\b", re.DOTALL)
+"""Words of errors of torch and fedlit about tensors in single precision among others in double precision."""
 
 
 class ToyNet(LightningModule):
@@ -208,7 +211,8 @@ def check_aggregator(
             "scratch in on_client_round_start"
         )
     except (TrainingError, RuntimeError, TypeError, AttributeError, ValueError) as error:
-        problems.append(f"it raised {type(error).__name__}: {error}")
+        mixed = "; this check computes in float64: make tensors like others (torch.zeros_like), or with layout.dtype"
+        problems.append(f"it raised {type(error).__name__}: {error}{mixed * bool(DTYPES.search(str(error)))}")
     _report(aggregator, problems)
 
 
@@ -341,7 +345,9 @@ def _difference(declared: State, found: State) -> str:
         if not torch.is_tensor(tensor):
             return f"{name!r} is a {type(tensor).__name__}, not a tensor"
         if (tensor.shape, tensor.dtype) != (like.shape, like.dtype):
-            return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(like.shape)} {like.dtype}"
+            kinds = {tensor.dtype, like.dtype} == {torch.float32, torch.float64}
+            mixed = "; this check computes in float64: declare it with torch.zeros_like(w) or layout.dtype" * kinds
+            return f"{name!r} is {tuple(tensor.shape)} {tensor.dtype}, declared {tuple(like.shape)} {like.dtype}{mixed}"
     return ""
 
 

@@ -143,3 +143,27 @@ class CannotStart(Aggregator):
 def test_a_worker_that_cannot_start_is_told_as_such():
     with pytest.raises(WorkerError, match=r"(?s)start-up failed in a worker process:.*not here"):
         check_aggregator(CannotStart())
+
+
+class SingleState(Aggregator):
+    def server_state(self, layout, w):
+        return {"m": torch.zeros(len(w))}
+
+    def on_aggregate_end(self, state, server, mean, rnd):
+        state["m"] = state["m"] + server.delta
+
+
+class SingleStep(Aggregator):
+    def on_after_optimizer_step(self, ctx, batches):
+        ctx.w.lerp_(torch.zeros(len(ctx.w)), 0.1)
+
+
+class SingleMessage(Aggregator):
+    def on_before_send(self, ctx, change):
+        return change.float()
+
+
+@pytest.mark.parametrize("kind", [SingleState, SingleStep, SingleMessage])
+def test_tensors_in_single_precision_are_named_as_that(kind):
+    with refused(AssertionError, kind.__name__, "this check computes in float64", "layout.dtype"):
+        check_aggregator(kind(), workers=1)

@@ -59,7 +59,8 @@ class ClientContext:
         scratch: Any values, kept until the end of the round.
         next_batch: Draws one more batch from the client's stream.
         apply: Applies a function to a batch, on the fabric's device and in its precision.
-        loss: Returns the loss of ``training_step`` for a batch and a step number, with its graph.
+        loss: Returns the loss of ``training_step`` for a batch and a step number, with its graph unless it is called
+            under ``torch.no_grad()``.
     """
 
     model: FlatModel
@@ -138,6 +139,22 @@ class Aggregator(Checked):
         Raises:
             ConfigError: Names the number that it needs.
         """
+
+    def client_weight(self, client: Client, counts: Tensor) -> float:
+        """Called once per client, on the server, before anything starts: return its weight in every mean.
+
+        All means follow it: of the weights, of BatchNorm's statistics, of vectors and of measured values. The results
+        are divided by their sum. In a list, each aggregator gets the weights of the one before.
+
+        Args:
+            client: The client; ``client.weight`` is the weight that it has without this hook.
+            counts: [2, C], positives and negatives of each class among its training labels, in float64; NaN where they
+                are unknown or the site's policy hides them.
+
+        Returns:
+            A finite number above 0.
+        """
+        return client.weight
 
     def configure_model(self, module: nn.Module) -> None:
         """Called once per model instance, on both sides, before the layout is read; may freeze parts of the module."""
@@ -249,6 +266,19 @@ class Aggregator(Checked):
             The change to send, a tensor of the same shape and dtype.
         """
         return change
+
+    def sent_bytes(self, ctx: ClientContext, change: Tensor) -> int:
+        """Called on a client after :meth:`on_before_send`: return the bytes of the change in this algorithm's encoding.
+
+        For algorithms that compress. It is what ``bytes/up`` counts for the weights where fedlit simulates the clients;
+        sites send the values themselves, and there their true bytes are counted. By default the bytes of the values
+        that the client shares; the last aggregator of a list that overrides it counts.
+
+        Args:
+            ctx: The client.
+            change: [P], the change that is sent, zero where the client shares nothing.
+        """
+        return sum(part.stop - part.start for part in ctx.mask.sent(ctx.layout, len(change))) * change.element_size()
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
         """Called on a client after its last step and :meth:`on_before_send`: return additive vectors for the server.

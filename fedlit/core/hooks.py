@@ -4,9 +4,11 @@ A mistake would otherwise surface rounds later, deep in torch. Each check costs 
 round.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Real
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -14,6 +16,9 @@ from torch import Tensor
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, ClientState, Mask, Payload, ServerState, State
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
@@ -105,6 +110,37 @@ def replaced_change(aggregator: Any, ctx: Any, change: Tensor) -> Tensor:
         what = f"{type(aggregator).__name__}.on_before_send: expected a finite change"
         raise TrainingError(f"{what}, found NaN or inf (its input was finite)")
     return replaced
+
+
+def encoded_bytes(aggregator: Any, ctx: Any, change: Tensor) -> int:
+    """Return the number of bytes in which an aggregator encodes a client's change [P]."""
+    number = aggregator.sent_bytes(ctx, change)
+    if not isinstance(number, int) or number < 0:
+        refuse(aggregator, "sent_bytes", "a number of bytes, at least 0", number)
+    return number
+
+
+def client_weights(
+    aggregators: Sequence[Any], clients: Mapping[str, Client], counts: "pd.DataFrame"
+) -> dict[str, Client]:
+    """Return the clients with the weights that the aggregators give them, which sum to 1.
+
+    Args:
+        aggregators: The list of aggregators.
+        clients: The clients by name.
+        counts: The rows of :meth:`fedlit.data.FederatedDataModule.counts`.
+    """
+    weighted, rows = dict(clients), counts[counts["split"] == "train"]
+    sides = {n: rows.loc[rows["client"] == n, ["positives", "negatives"]].to_numpy(dtype=float).T for n in clients}
+    for aggregator in (each for each in aggregators if each.implements("client_weight")):
+        weights = {n: aggregator.client_weight(c, torch.from_numpy(sides[n].copy())) for n, c in weighted.items()}
+        for name, weight in weights.items():
+            if not isinstance(weight, Real | Tensor) or not 0 < float(weight) < math.inf:
+                hook = f"{type(aggregator).__name__}.client_weight, client {name!r}"
+                raise ConfigError(f"{hook}: expected a finite number above 0, found {weight}")
+        total = sum(map(float, weights.values()))
+        weighted = {name: replace(client, weight=float(weights[name]) / total) for name, client in weighted.items()}
+    return weighted
 
 
 def check_correction(aggregator: object, bias: Any, size: int, first: bool) -> None:

@@ -204,6 +204,13 @@ class LocalModel:
         used += [tensor for c in contexts for state in (c.broadcast, c.state) for tensor in state.values()]
         return _unaliased(vectors, used)
 
+    def encoded(self, contexts: Sequence[ClientContext], change: Tensor) -> int:
+        """Return the number of bytes that an aggregator's encoding of the change [P] saves."""
+        if not (encoding := self._implementing("sent_bytes")):
+            return 0
+        aggregator, context = self.aggregators[encoding[-1]], contexts[encoding[-1]]
+        return Aggregator.sent_bytes(aggregator, context, change) - hooks.encoded_bytes(aggregator, context, change)
+
     def state(self, client: Client, before: ClientState, drawn: int, contexts: Sequence[ClientContext]) -> ClientState:
         """Return the state that the client keeps after its round."""
         mask = self.mask(client)

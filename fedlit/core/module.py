@@ -112,13 +112,14 @@ def _by_itself() -> bool:
 
 
 def loss_of(module: LightningModule, output: Any) -> Tensor:
-    """Return the loss in the output of ``training_step``, on which ``backward`` can be called.
+    """Return the loss in the output of ``training_step``, on which ``backward`` can be called except under no_grad.
 
     Raises:
         TrainingError: It is not a loss; names what was found.
     """
     loss = output.get("loss") if isinstance(output, Mapping) else output
-    if torch.is_tensor(loss) and loss.numel() == 1 and loss.requires_grad and not loss.is_complex():
+    graph = torch.is_tensor(loss) and (loss.requires_grad or not torch.is_grad_enabled())
+    if graph and loss.numel() == 1 and not loss.is_complex():
         return loss
     if isinstance(output, Mapping) and "loss" not in output:
         found = f"a dict without 'loss' (it has {', '.join(map(repr, output)) or 'nothing'})"

@@ -65,10 +65,12 @@ def client_round(
     local.flat.check_parameters()
     still = local.stalled()
 
-    payload = _pack(local, local.end(contexts, down, into), client, rnd)
+    vectors = local.end(contexts, down, into)
+    encoded = local.encoded(contexts, vectors["w"])
+    payload = _pack(local, vectors, client, rnd)
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
-    sent = payload.nbytes_sent(local.mask(client), local.layout)
+    sent = payload.nbytes_sent(local.mask(client), local.layout) - encoded
     logged = {"logged": local.fabric.means(), "metrics": local.fabric.taken()}
     report = ClientReport(client.name, window, client.examples, loss, seconds, sent, **logged, still=still, rates=rates)
     return payload, after, report

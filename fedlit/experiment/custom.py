@@ -6,17 +6,18 @@ from contextlib import contextmanager
 from itertools import takewhile
 from types import FrameType
 
-from fedlit.core.errors import ConfigError, DataError
+from fedlit.core.errors import ConfigError, DataError, TrainingError
 
 
 def custom_code(error: BaseException) -> str:
-    """Return the place of a ValueError that a custom class raises: ``Class.method (file, line N)``; else "".
+    """Return the place of an error that a custom class raises: ``Class.method (file, line N)``; else "".
 
-    A custom class is built on a class of fedlit, and is not part of fedlit. Errors of other packages that its method
-    calls count as its own. Errors of fedlit's functions do not, because they already name the mistake; nor do errors of
-    other classes, such as a LightningModule, because they need their traceback.
+    The error is a ValueError or a RuntimeError. A custom class is built on a class of fedlit, and is not part of
+    fedlit. Errors of other packages that its method calls count as its own. Errors of fedlit's functions do not,
+    because they already name the mistake; nor do errors of other classes, such as a LightningModule, because they need
+    their traceback.
     """
-    if not isinstance(error, ValueError):
+    if not isinstance(error, ValueError) and type(error) is not RuntimeError:
         return ""
     inner = list(takewhile(lambda e: _package(e[0]) != "fedlit", reversed([*traceback.walk_tb(error.__traceback__)])))
     for frame, _ in inner:
@@ -29,17 +30,18 @@ def custom_code(error: BaseException) -> str:
 
 @contextmanager
 def named_errors() -> Iterator[None]:
-    """Context manager that puts the place before the message of a ValueError that a custom class raises.
+    """Context manager that puts the place before the message of an error that a custom class raises.
 
     Raises:
-        ValueError: The error, with its place; a ConfigError remains one.
+        ConfigError, DataError, TrainingError: In place of the same, of another ValueError, and of a RuntimeError.
     """
     try:
         yield
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:
         if not (place := custom_code(error)):
             raise
-        kind = ConfigError if isinstance(error, ConfigError) else DataError
+        kind = next(k for k in (ConfigError, ValueError, RuntimeError) if isinstance(error, k))
+        kind = {ValueError: DataError, RuntimeError: TrainingError}.get(kind, ConfigError)
         raise kind(f"{place}: {error}") from error
 
 

@@ -13,7 +13,7 @@ from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout
-from fedlit.core.hooks import client_mask, initial_client_state, reduced, state_of
+from fedlit.core.hooks import client_mask, client_weights, initial_client_state, reduced, state_of
 from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
 from fedlit.core.messages import Mask, ServerState
@@ -79,6 +79,8 @@ def assemble(
             raise DataError(f"data: expected a {kind} without control characters in its name, found {wrong[0]!r}")
     everyone, data = data, select_clients(data, settings.clients)
     clients, layout = participating_clients(data, settings, everyone), model.layout
+    if any(aggregator.implements("client_weight") for aggregator in aggregators):
+        clients = client_weights(aggregators, clients, data.counts())
     if layout.classes and data.classes and layout.classes != tuple(data.classes):
         raise ConfigError(f"model: expected the classes of the data, {tuple(data.classes)}, found {layout.classes}")
     cohorts = Cohorts(settings.cohorts, [*clients], settings.rounds, seed)

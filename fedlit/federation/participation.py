@@ -1,7 +1,8 @@
 """Participation plans, which say which clients train in a round."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from math import inf
 
 import torch
 
@@ -14,11 +15,29 @@ WHERE = "federation.participation"
 
 
 class Participation(Checked):
-    """Base class of participation plans: pure functions of a round's index and the seed, so a resume needs no state."""
+    """Base class of participation plans: pure functions of their arguments, so a resume needs no state.
+
+    A plan implements :meth:`cohort`, or :meth:`select` if it depends on the clients' losses.
+    """
 
     def cohort(self, clients: Sequence[str], index: int, seed: int) -> Iterable[str]:
         """Return the clients, at least one and in any order, that train in the round with this index, from 0."""
         raise NotImplementedError
+
+    def select(self, clients: Sequence[str], index: int, seed: int, losses: Mapping[str, float]) -> Iterable[str]:
+        """Return the clients of a round, given what earlier rounds reported; by default :meth:`cohort`.
+
+        A round must have as many clients for any losses. Sites send nothing more than with another plan: the mean loss
+        of a round is in every reply. But each site of a round is told the names of its cohort, so a plan that follows
+        the losses shows the others whose losses were high.
+
+        Args:
+            clients: Names of all clients, in order.
+            index: Index of the round, from 0.
+            seed: Seed of the run.
+            losses: Mean training loss of the last round of each client that has trained; checkpoints keep them.
+        """
+        return self.cohort(clients, index, seed)
 
     def check(self, clients: Sequence[str], rounds: int) -> None:
         """Refuse clients, or a number of rounds, that the plan does not fit.
@@ -44,6 +63,7 @@ class Cohorts:
     Attributes:
         smallest, largest: Numbers of clients in the smallest and in the largest cohort.
         idle: Clients that are in no cohort.
+        losses: Mean training loss of the last round of each client that has trained, for plans that follow it.
 
     Raises:
         ConfigError: The plan does not fit the clients, or returns something other than names of clients.
@@ -52,6 +72,8 @@ class Cohorts:
     def __init__(self, plan: Participation, clients: Sequence[str], rounds: int, seed: int) -> None:
         plan.check(clients, rounds)
         self._plan, self._seed, self._clients = plan, seed, dict.fromkeys(clients)
+        self.losses: dict[str, float] = {}
+        self._follows = type(plan).select is not Participation.select
         sizes, taking_part, self._hashes = set(), set(), []
         for index in range(rounds):
             cohort = self._drawn(index)
@@ -59,7 +81,7 @@ class Cohorts:
             taking_part.update(cohort)
             self._hashes.append(hash(cohort))  # a tuple for each round could take much memory
         self.smallest, self.largest = min(sizes), max(sizes)
-        self.idle = [name for name in clients if name not in taking_part]
+        self.idle = [name for name in clients if name not in taking_part and not self._follows]
 
     def of(self, index: int) -> tuple[str, ...]:
         """Return the clients of a round, in their order.
@@ -68,7 +90,13 @@ class Cohorts:
             ConfigError: They are not those that the plan drew before.
         """
         cohort = self._drawn(index)
-        if index < len(self._hashes) and hash(cohort) != self._hashes[index]:
+        if self._follows:
+            if not self.smallest <= len(cohort) <= self.largest:
+                raise ConfigError(
+                    f"{self._where(index)}: expected {self.smallest} to {self.largest} clients, as without any losses, "
+                    f"found {len(cohort)}; return as many for any losses"
+                )
+        elif index < len(self._hashes) and hash(cohort) != self._hashes[index]:
             raise ConfigError(
                 f"{self._where(index)}: expected the same clients whenever it is asked for this round, found others; "
                 "draw only from numpy_generator(seed, 'cohort', str(index)) and keep nothing between calls, because a "
@@ -77,7 +105,7 @@ class Cohorts:
         return cohort
 
     def _drawn(self, index: int) -> tuple[str, ...]:
-        drawn = self._plan.cohort([*self._clients], index, self._seed)
+        drawn = self._plan.select([*self._clients], index, self._seed, dict(self.losses))
         names = [*islice(drawn, len(self._clients) + 1)]
         if unknown := [name for name in names if not isinstance(name, str) or name not in self._clients]:
             raise ConfigError(f"{self._where(index)}: expected names among {self._named}, found {unknown[0]!r:.60}")
@@ -92,7 +120,7 @@ class Cohorts:
         return cohort
 
     def _where(self, index: int) -> str:
-        return f"{WHERE}: {type(self._plan).__name__}.cohort, round {index + 1}"
+        return f"{WHERE}: {type(self._plan).__name__}.{'select' if self._follows else 'cohort'}, round {index + 1}"
 
     @property
     def _named(self) -> str:
@@ -238,6 +266,44 @@ class Availability(Participation):
 
     def _shares(self, clients: Sequence[str]) -> list[float]:
         return [self.shares.get(n, 1.0) if isinstance(self.shares, dict) else self.shares for n in clients]
+
+
+class HighestLoss(Participation):
+    """Power of choice (Cho, Wang and Joshi, 2020, arXiv:2010.01243), with stale losses (rpow-d).
+
+    In each round, ``candidates`` clients are drawn, and of these the ``clients`` with the highest training losses in
+    their last round train; clients that have not trained yet come first.
+
+    Deviation: candidates are drawn with equal probabilities, and not with probabilities p_k.
+
+    Args:
+        clients: Number of clients in a round.
+        candidates: Number of clients that are drawn, at least ``clients``. By default all.
+
+    Raises:
+        ConfigError: There are fewer candidates than clients in a round, or fewer clients than candidates.
+    """
+
+    def __init__(self, clients: Count, candidates: Count | None = None) -> None:
+        self.clients, self.candidates = clients, candidates
+
+    def select(self, clients: Sequence[str], index: int, seed: int, losses: Mapping[str, float]) -> list[str]:
+        """Return the candidates with the highest losses."""
+        drawn = torch.randperm(len(clients), generator=generator(seed, "cohort", index))[: self.candidates].tolist()
+        return sorted((clients[i] for i in drawn), key=lambda name: -losses.get(name, inf))[: self.clients]
+
+    def check(self, clients: Sequence[str], rounds: int) -> None:
+        """Refuse numbers that do not fit the clients."""
+        candidates = len(clients) if self.candidates is None else self.candidates
+        if not self.clients <= candidates <= len(clients):
+            raise ConfigError(
+                f"{WHERE}: HighestLoss expected at most {len(clients)} candidates, and at most as many clients in a "
+                f"round, found {candidates} and {self.clients}; lower them"
+            )
+
+    def share(self, clients: Sequence[str]) -> float:
+        """Return the share of the clients in a round."""
+        return self.clients / len(clients)
 
 
 def check_names(plan: str, named: Iterable[str], clients: Sequence[str]) -> None:

@@ -142,6 +142,7 @@ class Session:
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
         self.engine.roll_back(loaded.at_sites, loaded.round)
+        self.cohorts.losses = dict(loaded.losses)
         return loaded.server, loaded.round, loaded.best
 
     def examine_labels(self) -> None:
@@ -187,7 +188,7 @@ class Session:
         """Save the state after ``rounds`` rounds; ``later`` is that of :meth:`Checkpoints.save`."""
         states, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites delete states that no checkpoint needs
-        more = {"at_sites": at_sites, "callbacks": callbacks or {}}
+        more = {"at_sites": at_sites, "callbacks": callbacks or {}, "losses": self.cohorts.losses}
         saver.save(Contents(rounds, server, states, best, list(self.clients), self._aggregators, **more), later)
         if at_sites:
             self.engine.saved([checkpoint.manifest_of(path).at_sites for path in saver.kept])

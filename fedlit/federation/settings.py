@@ -33,7 +33,7 @@ class RoundSettings:
         schedule: Window, unit and learning rate of each round. By default one epoch per round.
         clients: Names of the clients in the federation. By default all clients of the data.
         participation: Share of the clients that train in a round, in (0, 1], of whom a new cohort is drawn for each
-            round; or a plan: ``Cyclic``, ``Timetable`` or ``Availability``.
+            round; or a plan: ``Cyclic``, ``Timetable``, ``Availability`` or ``HighestLoss``.
         weights: Weights of the clients in every mean, ``examples`` (n_k / n) or ``uniform`` (1 / K). By default the
             aggregators decide, and ``examples`` is used if they do not.
         optimizer_state: Optimizer state of a client between its rounds: ``reset`` or ``keep``.

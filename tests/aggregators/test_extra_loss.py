@@ -64,3 +64,20 @@ def test_a_model_may_be_asked_at_the_start_of_the_round():
 
 def test_it_keeps_to_the_rules_in_worker_processes_and_over_a_resume():
     check_aggregator(Pull(), workers=1)
+
+
+class AcceptsOnlyLess(Aggregator):
+    """Goes back to the start of the round if the loss of the last batch has not fallen since."""
+
+    def on_after_optimizer_step(self, ctx, batches):
+        with torch.no_grad():
+            now = ctx.loss(batches[0], 0)
+            with ctx.model.at(ctx.start):
+                before = ctx.loss(batches[0], 0)
+        assert not now.requires_grad
+        if ctx.num_steps == ctx.window and now > before:
+            ctx.w.copy_(ctx.start)
+
+
+def test_the_loss_is_a_value_where_no_gradient_is_wanted():
+    assert torch.isfinite(run([AcceptsOnlyLess()])).all()

@@ -127,3 +127,26 @@ def test_vectors_that_share_memory_are_weighted_once():
 
 def test_check_aggregator_finds_nothing():
     check_aggregator(Halve(), workers=1)
+
+
+class TopK(Aggregator):
+    """Sends the largest tenth of a client's change, as positions of 4 bytes and values."""
+
+    def on_before_send(self, ctx, change):
+        least = change.abs().topk(len(change) // 10).values[-1]
+        return torch.where(change.abs() >= least, change, 0.0)
+
+    def sent_bytes(self, ctx, change):
+        return int(change.count_nonzero()) * (4 + change.element_size())
+
+
+def test_bytes_of_a_compressed_change_are_counted_as_sent():
+    def sent(*aggregators: Aggregator) -> tuple[int, ...]:
+        federation = Federation([*aggregators], schedule=ConstantSchedule(3, "steps"))
+        with opened(federation, ToyNet(), ToyData(1)) as (session, server):
+            _, total, (report,) = run_clients(session, server)
+            return report.bytes_up, int(total.vectors["w"].count_nonzero()), len(server.w)
+
+    (whole, _, size), (compressed, values, _) = sent(), sent(TopK())
+    assert values == size // 10
+    assert whole - compressed == 4 * size - 8 * values

@@ -1,4 +1,4 @@
-"""A ValueError of a custom class names the class, the method, the file and the line."""
+"""A ValueError or RuntimeError of a custom class names the class, the method, the file and the line."""
 
 import pandas as pd
 import pytest
@@ -6,7 +6,7 @@ import torch
 from refusals import refused
 
 from fedlit.aggregators import FedAvg
-from fedlit.core.errors import ConfigError, DataError
+from fedlit.core.errors import ConfigError, DataError, TrainingError
 from fedlit.data import ByOrganisation, Partition
 from fedlit.experiment.custom import custom_code, named_errors
 
@@ -22,6 +22,11 @@ class Rule(Partition):
 class Helper:
     def read(self):
         raise ValueError("expected a scanner, found none")
+
+
+class Scanner:
+    def open(self):
+        raise RuntimeError("no scanner")
 
 
 class Net(torch.nn.Module):
@@ -45,6 +50,11 @@ def test_an_error_of_another_package_counts_as_that_of_the_method_that_called_it
         Rule(lambda: pd.to_numeric(pd.Series(["x"]))).assign(None, 0)
 
 
+def test_a_runtime_error_is_one_line_too():
+    with refused(TrainingError, "Rule.assign (", "test_custom.py, line ", "no scanner"), named_errors():
+        Rule(Scanner().open).assign(None, 0)
+
+
 def test_a_refusal_of_a_configuration_remains_one():
     with refused(ConfigError, "Impossible.before", "expected one class"), named_errors():
         Impossible().before()
@@ -57,9 +67,10 @@ def test_a_refusal_of_a_configuration_remains_one():
         lambda: Net()(1),
         lambda: Rule(lambda: FedAvg(weights="none")).assign(None, 0),
         lambda: Rule(lambda: {}["scanner"]).assign(None, 0),
+        lambda: Partition().assign(None, 0),
         lambda: ByOrganisation().assign(None, 0),
     ],
-    ids=["another class", "a module", "an error of fedlit", "another error", "a class of fedlit"],
+    ids=["another class", "a module", "an error of fedlit", "another error", "an abstract method", "a class of fedlit"],
 )
 def test_other_errors_stay_as_they_are(call):
     with pytest.raises(Exception) as caught, named_errors():

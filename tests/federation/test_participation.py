@@ -4,15 +4,19 @@ import numpy as np
 import pytest
 import torch
 from engine_rounds import opened
+from refusals import refused
 from simulation import simulate
-from toys import ToyData, ToyNet
+from torch.utils.data import TensorDataset
+from toys import Quadratic, ToyData, ToyNet
 
+import fedlit
 from fedlit.aggregators import FedDyn, Scaffold
+from fedlit.core.errors import ConfigError
 from fedlit.core.randomness import generator
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
-from fedlit.federation.participation import Availability, Cohorts, Cyclic, Participation, Share, Timetable
+from fedlit.federation.participation import Availability, Cohorts, Cyclic, HighestLoss, Participation, Share, Timetable
 from fedlit.schedules import ConstantSchedule
 
 SITES = [f"site-{k}" for k in range(5)]
@@ -108,3 +112,42 @@ def test_a_run_names_clients_that_no_round_trains():
     assert "no round trains site-3; " in announced(2)
     assert "no round trains" not in announced(3)
     assert "no round trains" not in announced(1)  # a trial run
+
+
+def trained(fitted) -> list[set[str]]:
+    """Return the clients of each round."""
+    columns = {name: fitted.metrics[f"client/{name}/train_loss"].dropna() for name in ("a", "b", "c", "d")}
+    return [{name for name, losses in columns.items() if step in losses.index} for step in fitted.metrics.index if step]
+
+
+def test_clients_with_the_highest_losses_train_also_after_a_resume(tmp_path):
+    def fit(rounds: int, **more):
+        parts = [TensorDataset(torch.full((8, 1), 1.0 + k), torch.full((8, 1), 2.0 + k)) for k in range(4)]
+        clients = dict(zip("abcd", parts, strict=True))
+        more |= {"participation": HighestLoss(2, 3), "workers": 1, "run_dir": tmp_path, "monitor": "train/loss"}
+        return fedlit.fit(Quadratic(), clients, batch_size=4, rounds=rounds, checkpoint_every=1, **more)
+
+    whole, half = fit(6, name="whole"), fit(3, name="half")
+    resumed = fit(6, ckpt_path=half.directory)
+    assert trained(whole) == trained(half) + trained(resumed)[3:]
+    assert set(map(len, trained(whole))) == {2}
+
+
+def test_the_highest_losses_are_chosen_of_the_candidates():
+    plan = HighestLoss(2)
+    assert set(plan.select(SITES, 0, 0, {name: float(k) for k, name in enumerate(SITES)})) == {*SITES[-2:]}
+    assert SITES[0] in plan.select(SITES, 0, 0, {name: 1.0 for name in SITES[1:]})
+    drawn = {name for index in range(30) for name in HighestLoss(1, 2).select(SITES, index, 0, {SITES[0]: 9.0})}
+    assert drawn >= {*SITES[1:]}
+
+
+def test_a_plan_that_changes_the_number_of_clients_with_the_losses_is_refused():
+    class Growing(Participation):
+        def select(self, clients, index, seed, losses):
+            return clients[: 1 + len(losses)]
+
+    cohorts = Cohorts(Growing(), SITES, 3, 0)
+    assert cohorts.of(0) == (SITES[0],)
+    cohorts.losses = {SITES[0]: 1.0}
+    with refused(ConfigError, "Growing.select, round 2", "expected 1 to 1", "found 2"):
+        cohorts.of(1)

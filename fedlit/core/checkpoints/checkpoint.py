@@ -56,6 +56,7 @@ class Contents:
     files: Mapping[str, str] = field(default_factory=dict)
     at_sites: Mapping[str, int | None] = field(default_factory=dict)
     callbacks: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 class Checkpoints:
@@ -121,6 +122,7 @@ class Checkpoints:
         manifest = Manifest(
             rounds, list(contents.names), list(contents.aggregators), [], describe(server.layout), contents.best,
             at_sites=dict(contents.at_sites), callbacks=dict(contents.callbacks),
+            losses=dict(contents.losses),
         )  # fmt: skip
         work = partial(self._write_all, manifest, dict(contents.clients), held)
         if later:
@@ -258,6 +260,7 @@ def load(path: Path, layout: Layout, aggregators: list[str], stored: bool = Fals
             manifest.round, server, {name: state for name, _, state in held}, manifest.best, manifest.clients,
             manifest.aggregators, files={name: file for name, file, _ in held}, at_sites=manifest.at_sites,
             callbacks=manifest.callbacks,
+            losses=manifest.losses,
         )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ class Manifest:
         at_sites: Round of each client's state at its site that belongs to this checkpoint, None if it has no state yet;
             {} if the checkpoint holds the states.
         callbacks: State of each custom callback, by its class.
+        losses: Mean training loss of the last round of each client that has trained.
         fedlit: Version that wrote it.
         sha256: Hash of every file, by name.
         digest: Hash of everything above.
@@ -69,6 +70,7 @@ class Manifest:
     digest: str = ""
     at_sites: dict[str, int | None] = field(default_factory=dict)
     callbacks: dict[str, dict] = field(default_factory=dict)
+    losses: dict[str, float] = field(default_factory=dict)
 
     def write(self, folder: Path) -> Path:
         """Write it, with its own hash, and return the path."""
