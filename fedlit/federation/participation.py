@@ -28,8 +28,8 @@ class Participation(Checked):
         """Return the clients of a round, given what earlier rounds reported; by default :meth:`cohort`.
 
         A round must have as many clients for any losses. Sites send nothing more than with another plan: the mean loss
-        of a round is in every reply. But each site of a round is told the names of its cohort, so a plan that follows
-        the losses shows the others whose losses were high.
+        of a round is in every reply. But each site of a round gets the names of its cohort, so a plan that follows the
+        losses shows the others whose losses were high.
 
         Args:
             clients: Names of all clients, in order.
