@@ -1,13 +1,13 @@
 """Killed between any two writes: a site, the server, or both; the run that comes of it is the one without kills.
 
-What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn,
-of a
-site and of the server; of both, every second one.
+What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn at
+which the files, or the messages that came before, are others than at the write before; of both, every second one.
 """
 
 import os
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -45,6 +45,9 @@ class Killing:
         writes: How many there were of each.
         dead: Whether it has been done: the process writes nothing any more.
         over: Whether it was done, and whoever it was lives again.
+        folder: Where all of them write; "" looks at no files.
+        messages: How many the server has sent.
+        states: What was there before each write: the number of messages, and the files.
     """
 
     who: str = ""
@@ -53,6 +56,9 @@ class Killing:
     dead: bool = False
     over: bool = False
     now: str = SERVER
+    folder: Path | str = ""
+    messages: int = 0
+    states: dict[str, list[object]] = field(default_factory=lambda: defaultdict(list))
 
     def write(self) -> None:
         if self.over:
@@ -60,6 +66,8 @@ class Killing:
         if self.dead and self.now == self.who:
             raise SiteCrashed
         number = self.writes[self.now] = self.writes.get(self.now, 0) + 1
+        if self.folder:
+            self.states[self.now].append((self.messages, files(self.folder)))
         if (self.now, number) == (self.who, self.before):
             self.dead = True
             raise SiteCrashed
@@ -67,6 +75,7 @@ class Killing:
     def between(self, name: str, envelope: Envelope, answer: Answer) -> bytes:
         """A site's turn; its reply is one more thing that may never happen."""
         self.now = name
+        self.messages += 1
         try:
             reply = answer(envelope.to_bytes())
             self.write()
@@ -93,6 +102,14 @@ class Killing:
             yield
 
 
+def files(folder: Path | str) -> set[tuple[str, int, int]]:
+    """Every file and folder by its path, with the time of its last change and its size, but without the ledgers."""
+    paths = [path for path in Path(folder).rglob("*") if "ledger.jsonl" not in path.name]
+    return {(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()} | {
+        (str(path), 0, 0) for path in paths
+    }
+
+
 @pytest.fixture(scope="module")
 def here(tmp_path_factory) -> Ended:
     """The run without sites that all others must equal."""
@@ -117,15 +134,20 @@ def played(fedlit_cli, sites: Sites, patch: pytest.MonkeyPatch, path: Path, kill
 
 
 @pytest.fixture(scope="module")
-def writes(tmp_path_factory) -> dict[str, int]:
-    """How many writes there are in a run without kills."""
+def writes(tmp_path_factory) -> dict[str, list[int]]:
+    """The numbers of the writes in a run without kills before which something has changed."""
     with pytest.MonkeyPatch.context() as patch:
-        sites, killing = Sites(), Killing()
+        folder = tmp_path_factory.mktemp("counted")
+        sites, killing = Sites(), Killing(folder=folder)
         patch.setattr(experiment, "Processes", sites.transport)
+        patch.setattr(tempfile, "tempdir", str(folder))
         sites.between = killing.between
         with killing.watched(patch):
-            finished(f"{TOYS} {OPTIONS} --run_dir {tmp_path_factory.mktemp('counted')} --sites loopback:2")
-        return killing.writes
+            finished(f"{TOYS} {OPTIONS} --run_dir {folder / 'runs'} --sites loopback:2")
+        return {
+            who: [n for n, state in enumerate(states, 1) if n == 1 or state != states[n - 2]]
+            for who, states in killing.states.items()
+        }
 
 
 CASES = {"a site": ("site-1", False), "the server": (SERVER, True), "both": (SERVER, False)}
@@ -135,7 +157,7 @@ CASES = {"a site": ("site-1", False), "the server": (SERVER, True), "both": (SER
 @pytest.mark.parametrize(("case", "share"), [("a site", 0.3), ("both", 0.8)])
 def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, here, writes, case, share):
     who, surviving = CASES[case]
-    killing = Killing(who, int(share * writes[who]))
+    killing = Killing(who, writes[who][int(share * len(writes[who]))])
     ended = played(fedlit_cli, sites, monkeypatch, tmp_path, killing, surviving)
     assert killing.dead
     assert_same(ended, here)
@@ -146,13 +168,13 @@ def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, her
 @pytest.mark.parametrize("case", CASES)
 def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, case):
     who, surviving = CASES[case]
-    assert writes[who] > 20
+    assert len(writes[who]) > 20
     # Each side is killed before every write of its own; both, before every second one.
-    for before in range(1, writes[who] + 1, 2 if case == "both" else 1):
+    for before in writes[who][:: 2 if case == "both" else 1]:
         sites = Sites()
         monkeypatch.setattr(experiment, "Processes", sites.transport)
         path, killing = tmp_path / str(before), Killing(who, before)
         ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving)
-        assert killing.dead or before > writes[who] - 5  # a folder that the first run of a process makes
+        assert killing.dead or before > writes[who][-1] - 5  # a folder that the first run of a process makes
         assert_same(ended, here)
         shutil.rmtree(path)
