@@ -57,6 +57,12 @@ def test_a_command_works_in_an_empty_folder(installed, tmp_path, line, printed):
     assert printed in called(installed, tmp_path, line)
 
 
+@pytest.mark.slow
+def test_types_come_along(installed):
+    stubs = {path.relative_to(ROOT) for path in (ROOT / "fedlit").rglob("*.pyi")}
+    assert [path for path in (*stubs, Path("fedlit/py.typed")) if not (installed / path).exists()] == []
+
+
 def test_a_local_file_wins(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shipped = str(ROOT / "configs/quickstart.yaml")
