@@ -43,10 +43,12 @@ def blocks(language: str) -> list[Block]:
     return [Block(d, language, text) for d in DOCUMENTS for text in fence.findall((ROOT / d).read_text())]
 
 
-def commands() -> list[list[str]]:
-    """Return the words after ``fedlit`` of every command line that calls it."""
+def commands(document: str | None = None) -> list[list[str]]:
+    """Return the words after ``fedlit`` of every command line that calls it, in one document or in all."""
     found = []
     for block in blocks("bash"):
+        if document not in (None, block.document):
+            continue
         for line in block.text.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             starts = [i + 1 for i, word in enumerate(words) if word == "fedlit" or word.endswith("fedlit/__main__.py")]
@@ -231,3 +233,4 @@ def test_versions_agree():
 
     assert f'\nversion = "{__version__}"\n' in (ROOT / "pyproject.toml").read_text()
     assert f"## [{__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()

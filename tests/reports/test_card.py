@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from huggingface_hub import ModelCard
 from past_runs import config, predictions, write_run
 from refusals import Cli
 from sklearn.metrics import roc_auc_score
@@ -78,6 +79,24 @@ def test_every_number_is_that_of_a_file(card: Callable[..., str]):
     for start, end in zip(heads, [*heads[1:], None], strict=True):
         rows = [tables[start - 1], *tables[start + 1 : None if end is None else end - 1]]
         assert len({row.replace(r"\|", "").count("|") for row in rows}) == 1
+
+
+def test_model_hubs_read_its_front_matter(card: Callable[..., str]):
+    text = card()
+    found = predictions(1.5, images=400)
+    data = ModelCard(text).data
+    assert (data.library_name, data.tags, data.license) == (
+        "fedlit",
+        ["federated-learning", "image-classification"],
+        None,
+    )
+    results = {each.metric_name: each for each in data.eval_results}
+    for i, name in enumerate(found.classes):
+        expected = roc_auc_score(found.labels[:, i], found.scores[:, i])
+        assert results[f"AUROC, {name}"].metric_value == pytest.approx(expected, abs=5e-4)
+    assert {each.metric_type for each in results.values()} == {"roc_auc"}
+    assert {each.dataset_name for each in results.values()} == {"ImageTable, test set federation"}
+    assert text.partition("\n---\n\n")[2].startswith("# Model card")
 
 
 def test_groups_are_counted_and_small_ones_are_not(card: Callable[..., str]):

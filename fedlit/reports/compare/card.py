@@ -6,10 +6,12 @@ Whatever the run cannot know, such as the intended use or how patients were chos
 import json
 import re
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import yaml
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
@@ -28,6 +30,9 @@ from fedlit.tracking.run import Result
 
 Row = tuple[object, ...]
 SECTIONS = ("data.", "model.", "federation.", "phases.")
+TASKS = {"ImageClassifier": "image-classification", "LogisticRegression": "tabular-classification"}
+"""What model hubs call the task of a model; fedlit does not know that of another class."""
+
 TOTALS = ("total/bytes_up", "total/bytes_down", "total/steps")
 
 
@@ -48,6 +53,7 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         )
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
     sent, sites, left_out = directory / "leaves_a_site.txt", directory / "sites.json", _csv(directory / "left_out.csv")
+    aurocs = {name: _aurocs(run, name, table, level, draws) for name, table in tests.items()}
     card = template("compare/card.md.jinja").render(
         run=run,
         result=result,
@@ -72,9 +78,39 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         groups=_groups(directory, tests),
         sent=sent.read_text().strip().replace("\n", "\n- ") if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
-        aurocs={name: _aurocs(run, name, table, level, draws) for name, table in tests.items()},
+        aurocs=aurocs,
     )
-    return re.sub(r"\n{3,}", "\n\n", card)
+    return _front_matter(run, aurocs) + re.sub(r"\n{3,}", "\n\n", card).lstrip()
+
+
+def _front_matter(run: PastRun, aurocs: Mapping[str, list[Row] | str]) -> str:
+    """Return what model hubs read, as YAML: library, tags, and AUROCs by test set; what the run cannot know is absent.
+
+    Names are escaped as in the card: a reader without front matter shows this block as text.
+    """
+    model, data = (str(run.settings.get(f"{part}.class_path", "")).rpartition(".")[2] for part in ("model", "data"))
+    task = TASKS.get(model, "other")
+    results = [
+        {
+            "task": {"type": task},
+            "dataset": {"type": escape(data), "name": escape(f"{data}, test set {name}")},
+            "metrics": [
+                {"type": "roc_auc", "name": escape(f"AUROC, {row[0]}"), "value": float(str(row[1]))}
+                for row in rows
+                if row[1] != ABSENT
+            ],
+        }
+        for name, rows in aurocs.items()
+        if not isinstance(rows, str)
+    ]
+    results = [result for result in results if result["metrics"]]
+    block: dict[str, object] = {
+        "library_name": "fedlit",
+        "tags": ["federated-learning", *([task] if task != "other" else [])],
+    }
+    if results:
+        block |= {"metrics": ["roc_auc"], "model-index": [{"name": escape(run.name), "results": results}]}
+    return f"---\n{yaml.safe_dump(block, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
 def _selection(run: PastRun, best: Best) -> str:
