@@ -3,6 +3,14 @@
 Parsing imports the built-in classes and reads their signatures and docstrings, which a process does once.
 """
 
+import atexit
+import os
+import sys
+
 from fedlit.cli.main import parse
 
 parse(["fit"])
+
+if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
+    # Its end would otherwise search and free all that it has imported, which takes as long as several short runs.
+    atexit.register(lambda server: os.getpid() == server and os._exit(0), os.getpid())

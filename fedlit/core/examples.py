@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from fedlit.core.errors import DataError
 from fedlit.core.randomness import undisturbed
@@ -44,7 +44,13 @@ def fetch(dataset: MapDataset, indices: Tensor) -> Any:
     """
     if makes_batches(dataset):
         return dataset.batch(indices)
+    if type(dataset) is TensorDataset and all(map(_is_plain, dataset.tensors)):
+        return list(dataset[indices])  # what is collated of its examples, without a Python object for each
     return collated([dataset[i] for i in indices.tolist()], indices.tolist())
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    return type(tensor) is Tensor and tensor.layout is torch.strided and tensor.is_contiguous()
 
 
 def collated(examples: Sequence[Any], indices: Sequence[int]) -> Any:
