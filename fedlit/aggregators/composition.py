@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import and_
 from typing import Any, Literal
@@ -84,6 +85,17 @@ class Composition(Aggregator, ABC):
     on_aggregate_end, on_stage_end = _in_order("on_aggregate_end"), _in_order("on_stage_end")
     on_round_end = _in_order("on_round_end")
     personalise = _in_order("personalise")
+
+    def client_weight(self, client: Client, counts: Tensor) -> float:
+        """Let the parts change the weight, one after the other."""
+        for part in self._having("client_weight"):
+            client = replace(client, weight=part.client_weight(client, counts))
+        return client.weight
+
+    def sent_bytes(self, ctx: ClientContext, change: Tensor) -> int:
+        """Ask the last part that encodes the change."""
+        encoding = self._having("sent_bytes")
+        return encoding[-1].sent_bytes(ctx, change) if encoding else super().sent_bytes(ctx, change)
 
     def scope(self, layout: Layout, client: Client) -> Mask:
         """Multiply the parts' masks."""

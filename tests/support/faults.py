@@ -219,7 +219,7 @@ MUTANTS = (
            "metrics"),
     Mutant("patients of an organisation are dealt in any order", "data/partition.py", "-images[shuffled]",
            "images[shuffled]", "data"),
-    Mutant("a partition may share patients unasked", "data/federated.py", "if not self.partition.shares_patients:",
+    Mutant("a partition may share patients unasked", "data/federated.py", "if not partition.shares_patients:",
            "if False:", "data/test_data_mistakes.py"),
     Mutant("an IID client gets images of others' patients", "data/partition.py",
            'records.patients if self.unit == "patient" else records.names', "records.names", "data"),
