@@ -36,7 +36,8 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 SWEEPS = sorted(CONFIGS.glob("sweeps/*.yaml"))
 TUNINGS = sorted(CONFIGS.rglob("tune*.yaml"))
 DOCUMENTS = {*map(find, NAMES)}
-FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS, *DOCUMENTS})
+PLANS = {file for scale in ("laptop", "paper", "linked") for file in CONFIGS.glob(f"*/{scale}/*.yaml")}
+FILES = sorted({*CONFIGS.rglob("*.yaml")} - {*SWEEPS, *TUNINGS, *DOCUMENTS, *PLANS})
 FINDINGS = ("Atelectasis", "Effusion|Mass", "No Finding", "Pneumonia")
 
 pytestmark = [

@@ -186,7 +186,8 @@ def test_mistakes_are_told(words, mistake, folder, fedlit_cli):
 def test_list_reproductions_says_what_each_takes(fedlit_cli):
     out = fedlit_cli("list reproductions").succeeded()
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == ["Yuan", "Zhang", "Kulkarni", "Ogier"]
+    heads = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert heads == ["Yuan", "Zhang", "Kulkarni", "Ogier", "Of"]
     assert [line.split()[0] for line in lines if line.startswith("  ") and line[2] != " "] == list(NAMES)
     name, laptop, paper, linked = out[out.index("  fdam-table4") : out.index("  fdam-table5")].splitlines()
     assert name == f"  fdam-table4  {read_document(find('fdam-table4')).shows}"
@@ -207,6 +208,8 @@ def test_every_row_of_every_document_is_of_one_run_a_seed():
         document = read_document(find(name))
         for scale, chosen in document.scales.items():
             reproduced = Reproduction(name, scale=scale)
+            if chosen.plans:
+                continue
             reporter = reproduced._reporter()
             if not isinstance(reporter, SeedsReport):
                 continue

@@ -1,4 +1,4 @@
-"""Reproductions: a paper's figure or table from runs that anybody can start, with ``fedlit reproduce NAME``.
+"""Reproductions: a figure or table from runs that anybody can start, with ``fedlit reproduce NAME``.
 
 Each is a YAML document in the folder of its paper, ``configs/PAPER/NAME.yaml``.
 """
@@ -13,5 +13,6 @@ NAMES = (
     *("surgical-fig4a", "surgical-fig4b", "surgical-fig5", "surgical-fig6", "surgical-fig7"),
     *("surgical-sites", "surgical-warmup"),
     *("flamby-heart", "flamby-isic2019"),
+    "canon",
 )
 """Names of what can be reproduced, those of one paper together."""

@@ -6,13 +6,14 @@ from rich.console import Console
 
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
-from fedlit.reports.reproductions.published import read_paper
+from fedlit.reports.reproductions.published import PUBLISHED, read_paper
 
 
 def list_reproductions(console: Console) -> None:
     """Print the reproductions of each paper, with their data, time and ``--root`` at every scale."""
     for home, files in groupby(map(find, NAMES), lambda file: file.parent):
-        console.print(f"[bold]{read_paper(home).source}", soft_wrap=True)
+        ours = not (home / PUBLISHED).is_file()
+        console.print(f"[bold]{'Of fedlit' if ours else read_paper(home).source}", soft_wrap=True)
         before: dict[str, str] = {}
         for document in map(read_document, files):
             console.print(f"  [bold]{document.name}[/]  {document.shows}", soft_wrap=True)

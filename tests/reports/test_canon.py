@@ -1,0 +1,96 @@
+"""The tables of the canon: which runs are compared, what is claimed, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from refusals import refused
+from reproduced import measured_run
+
+from fedlit.core.errors import ConfigError
+from fedlit.core.system.shipped import CONFIGS
+from fedlit.reports.reproductions.report import tables_of
+
+TABLES = tables_of(CONFIGS / "canon")
+DRAWS = 6
+NOISE = np.random.default_rng(0).normal(0, 0.001, (3, DRAWS))
+
+
+def row(folder: Path, plan: str, case: str, seed: int, pooled: float, own: float, **columns: object) -> dict:
+    tested = {"test/federation/auroc_macro": pooled, "test/federation/auroc_client_mean_macro": own}
+    directory = measured_run(folder / plan / f"{case}-{len(columns)}-{seed}", tested)
+    return {"plan": plan, "stage": "", "case": case, "seed": seed, "directory": directory} | columns
+
+
+def of_windows(folder: Path, draws: int = DRAWS) -> pd.DataFrame:
+    """CODASCA is ahead in pooled AUROC at I = 512, and equal but for noise elsewhere."""
+    rows = []
+    for window in ("64", "256", "512", "iid"):
+        for seed in range(draws):
+            data, *noise = 0.05 * seed, *NOISE[:, seed]
+            rows += [row(folder, "windows", f"coda-plus-{window}", seed, 0.6 + data, 0.6 + data)]
+            pooled = 0.6 + data + 0.01 * (window == "512") + noise[0]
+            rows += [row(folder, "windows", f"codasca-{window}", seed, pooled, 0.6 + data + noise[1])]
+    return pd.DataFrame(rows)
+
+
+def test_the_draw_is_taken_out_and_holm_counts_the_whole_table(tmp_path):
+    report = TABLES.make(of_windows(tmp_path))
+    table = report.tables["windows"].set_index(["row", "auroc"])
+    assert len(table) == 8
+    found = table.loc[("I = 512", "pooled")]
+    differences = 0.01 + NOISE[0]
+    assert found["difference"] == pytest.approx(differences.mean())
+    half = 2.5706 * differences.std(ddof=1) / np.sqrt(DRAWS)
+    assert found["high"] - found["difference"] == pytest.approx(half, rel=1e-4)
+    assert found["p_holm"] == pytest.approx(8 * found["p"])
+    assert list(table[table["claimed"]].index) == [("I = 512", "pooled")]
+    assert f"**{differences.mean():+.4f} [" in report.text
+    assert "1 of 8 differences are beyond noise" in report.text
+    assert set(report.figures) == {"windows"}
+
+
+def test_each_draw_chooses_its_rate_by_validation_after_each_round(tmp_path):
+    rows = []
+    for case in ("vanilla-5", "partial-5", "surgical-5", "vanilla-10", "partial-10", "surgical-10"):
+        for seed in range(3):
+            for rate in (0.1, 1.0):
+                # The low rate is better in validation early, the high one late; tests say which was taken.
+                scores = {
+                    count: {
+                        "val/auroc_macro": 0.7 + (0.1 if (rate == 0.1) == (count < 16) else 0.0),
+                        "test_curve/federation/auroc_macro": rate + 0.01 * seed * (case == "surgical-5"),
+                        "test_curve/federation/auroc_client_mean_macro": rate,
+                    }
+                    for count in TABLES.ROUNDS
+                }
+                directory = measured_run(tmp_path / f"{case}-{rate}-{seed}", {}, scores)
+                rows.append({"plan": "missing", "stage": "", "case": case, "seed": seed, "directory": directory})
+                rows[-1]["model.optimizer.lr"] = rate
+    tables = TABLES.make(pd.DataFrame(rows)).tables
+    found = tables["missing"].set_index(["row", "first", "auroc"])
+    assert found.loc[("K = 5, round 4", "partial", "pooled"), "first_mean"] == pytest.approx(0.1)
+    assert found.loc[("K = 5, round 32", "partial", "own"), "first_mean"] == pytest.approx(1.0)
+    assert found.loc[("K = 5, round 32", "surgical", "pooled"), "difference"] == pytest.approx(0.01)
+    assert set(tables["missing-rates"]["row"]) == {f"K = {k}, rate {r}" for k in (5, 10) for r in ("0.1", "1")}
+
+
+def test_only_the_tries_that_a_draw_chose_count_and_personal_heads_have_their_own_mean(tmp_path):
+    rows = []
+    for seed in range(4):
+        rows.append(row(tmp_path, "methods", "fedavg", seed, 0.7, 0.7, stage="chosen"))
+        rows.append(row(tmp_path, "methods", "scaffold", seed, 0.8 + NOISE[0, seed], 0.7, stage="chosen"))
+        rows.append(row(tmp_path, "methods", "scaffold", seed, 0.1, 0.1, stage="try", rate=1.0))
+        own = {"test/federation/auroc_own_macro": 0.75 + NOISE[1, seed]}
+        own["test/federation/auroc_own_client_mean_macro"] = 0.9
+        directory = measured_run(tmp_path / f"heads-{seed}", own)
+        rows.append({"plan": "methods", "stage": "chosen", "case": "heads", "seed": seed, "directory": directory})
+    found = TABLES.make(pd.DataFrame(rows)).tables["methods"].set_index(["first", "auroc"])
+    assert found.loc[("scaffold", "pooled"), "difference"] == pytest.approx(0.1, abs=0.01)
+    assert found.loc[("heads", "own"), "first_mean"] == pytest.approx(0.9)
+
+
+def test_two_draws_are_too_few(tmp_path):
+    with refused(ConfigError, "--seeds", "at least 3 draws", "found 2"):
+        TABLES.make(of_windows(tmp_path, draws=2))
