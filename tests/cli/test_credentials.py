@@ -68,13 +68,17 @@ def test_no_file_holds_one_of_the_environment(here, fedlit_cli, caplog, monkeypa
 
 
 @pytest.mark.slow
-def test_several_seeds_read_that_of_the_environment(here):
+def test_several_seeds_read_those_of_the_environment(here):
     """In a process of its own: the fork server of the tests has another environment."""
-    environment = {"MLFLOW_TRACKING_URI": "http://anna:geheim@127.0.0.1:9", "PYTHONPATH": os.pathsep.join(sys.path)}
-    line = [sys.executable, "-m", "fedlit", *f"fit {RUN} {OF_THE_ENVIRONMENT} --seed 0,1".split()]
+    environment = {"MLFLOW_TRACKING_URI": "http://anna:geheim@127.0.0.1:9", "NAME": "anna", "WORD": "geheim",
+                   "DEVICE": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)}  # fmt: skip
+    own = "--tags.page http://${env:NAME}:${env:WORD}@HOST --fabric.accelerator ${env:DEVICE}"
+    line = [sys.executable, "-m", "fedlit", *f"fit {RUN} {OF_THE_ENVIRONMENT} {own} --seed 0,1".split()]
     subprocess.run(line, check=True, cwd=here, env=os.environ | environment, timeout=240)
-    log = (here / "runs/default/run,seed=1/console.log").read_text()
-    assert "MLflow at http://127.0.0.1:9 was not reached" in log
+    for seed in (0, 1):
+        log = (here / f"runs/default/run,seed={seed}/console.log").read_text()
+        assert "MLflow at http://127.0.0.1:9 was not reached" in log
+    assert "accelerator: ${env:DEVICE}" in (here / "runs/default/run,seed=1/config.yaml").read_text()
     assert leaks(here) == []
 
 
@@ -113,17 +117,6 @@ def test_an_error_shows_the_reference_in_place_of_the_value(here, fedlit_cli, mo
     ended = fedlit_cli("fit --data NIHChestXray14 --data.root '${env:PLACE}/nih'")
     ended.refused("${env:PLACE}/nih: no such folder")
     assert "geheim" not in ended.out + ended.err
-
-
-@pytest.mark.slow
-def test_several_seeds_read_that_of_a_variable(here):
-    environment = {"NAME": "anna", "WORD": "geheim", "PYTHONPATH": os.pathsep.join(sys.path)}
-    address = "http://${env:NAME}:${env:WORD}@127.0.0.1:9"
-    line = [sys.executable, "-m", "fedlit", *f"fit {RUN} --seed 0,1 {WEB} {address}".split()]
-    subprocess.run(line, check=True, cwd=here, env=os.environ | environment, timeout=240)
-    assert leaks(here) == []
-    log = (here / "runs/default/run,seed=0/console.log").read_text()
-    assert "MLflow at http://127.0.0.1:9 was not reached" in log
 
 
 def test_an_artifact_location_with_a_password_is_refused(here, fedlit_cli):
