@@ -9,6 +9,7 @@ import re
 from inspect import isclass, ismodule
 from pathlib import Path
 from pkgutil import resolve_name
+from types import GenericAlias
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
@@ -96,7 +97,8 @@ def public(place: str) -> list[str]:
         return [place]
     own = [name for name, value in vars(found).items() if isclass(value) and value.__module__ == place]
     names = getattr(found, "__all__", own)
-    return [f"{place}.{name}" for name in names if not name.startswith("_")]
+    described = [name for name in names if not isinstance(getattr(found, name), GenericAlias)]  # no alias of a type
+    return [f"{place}.{name}" for name in described if not name.startswith("_")]
 
 
 def directive(name: str) -> str:
