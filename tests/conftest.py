@@ -24,7 +24,7 @@ from fedlit.tracking import store
 
 torch.set_num_threads(1)
 
-SHARED = ("test_site_security", "test_over_nvflare", "test_mlflow_outages", "test_sweep_mlflow")
+FIRST = ("test_site_security", "test_sweep_mlflow", "test_over_nvflare", "test_mlflow_outages")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -42,8 +42,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with files whose tests share a server: those at the front of a worker's list are not taken by another."""
-    items.sort(key=lambda item: item.path.stem not in SHARED)
+    """Begin with files that share servers, which no other worker takes from the front of a list, or take longest."""
+    items.sort(key=lambda item: item.path.stem not in FIRST)
 
 
 @pytest.fixture(scope="session", autouse=True)
