@@ -188,7 +188,7 @@ class Session:
         """Save the state after ``rounds`` rounds; ``later`` is that of :meth:`Checkpoints.save`."""
         states, at_sites = self.engine.client_states(), self.engine.at_sites()
         later = later and self.engine.keeps_states  # sites delete states that no checkpoint needs
-        more = {"at_sites": at_sites, "callbacks": callbacks or {}, "losses": self.cohorts.losses}
+        more = {"at_sites": at_sites, "callbacks": callbacks or {}, "losses": dict(self.cohorts.losses)}
         saver.save(Contents(rounds, server, states, best, list(self.clients), self._aggregators, **more), later)
         if at_sites:
             self.engine.saved([checkpoint.manifest_of(path).at_sites for path in saver.kept])
