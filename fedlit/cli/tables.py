@@ -135,7 +135,10 @@ def sweep_table(sweep: "Plan", table: pd.DataFrame, draws: str, width: int = 80)
 
     ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.
     """
-    by = [*(["case"] if (table["case"] != "").any() else []), *sweep.grid]  # baselines are cases too
+    by = [
+        *(["case"] if (table["case"] != "").any() else []),
+        *([] if sweep.names else sweep.grid),
+    ]  # baselines are cases too
     room = max(8, (width - 34) // max(1, len(by)) - 3)
     title, names = f"{sweep.metric}, mean over seeds {draws}", tuple(shortened(name, room) for name in by)
     groups = table.groupby(by, sort=False, dropna=False) if by else [((), table)]

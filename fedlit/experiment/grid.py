@@ -14,13 +14,14 @@ from lightning.pytorch import LightningModule
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
+from fedlit.data.folders import found_below
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import opened
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.experiment.plan import BASELINES, INDIVIDUAL, Plan, options_of
+from fedlit.experiment.plan import BASELINES, INDIVIDUAL, Plan, options_of, patched, place_of
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.tracking.loggers import tracker_of
 from fedlit.tracking.names import STAGE
@@ -35,8 +36,10 @@ class Combination:
 
     group: str
     case: str
+    origin: str  # Case of the plan; another name than ``case`` if the plan has ``names``.
     chosen: Mapping[str, tuple[Any, str]]  # Value, and its text, by key.
     settings: Mapping[str, Any]  # Merged sections by dotted key.
+    labels: Mapping[str, Any]
 
     @property
     def words(self) -> list[str]:
@@ -76,7 +79,7 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
     names: dict[str, str] = {}
     made: dict[object, Any] = {}
     for point in _with_clients(combinations_of(planned), planned, shared, parser):
-        sources = SweepSources(("fit", *shared), planned.file, point.case)
+        sources = SweepSources(("fit", *shared), planned.file, point.origin)
         with _explained(f"run {point.group or planned.experiment}", sources, parser):
             args = parser.parse_args([*DEFAULT_CLASSES, *shared, *point.words])
             whole = opened(args, several=True)  # what the environment lacks is found now
@@ -96,10 +99,14 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
         # Sections of the plan are in the settings; as a source, `data: CLASS` would be the place of all its keys.
         kept = one_draw(Sources(("fit", *shared)), point.settings)
         run = PlannedRun(
-            group=point.group, case=point.case, point=point.shown, directory=planned.directory, rounds=rounds,
-            tracker=tracker, body=body, stage=planned.tags.get(STAGE, ""),
+            group=point.group, case=point.case, labels=point.labels, point=point.shown, directory=planned.directory,
+            rounds=rounds, tracker=tracker, body=body, stage=planned.tags.get(STAGE, ""),
         )  # fmt: skip
-        runs += _of_seeds(run, args, parser, planned.seeds, kept=kept, tags=tags, weights=weights, names=names)
+        repeated = ["seeds"] if len({*planned.seeds}) < len(planned.seeds) else []
+        where = _where(planned, *repeated, f"cases.{point.origin}", "grid", "seeds")
+        runs += _of_seeds(
+            run, args, parser, planned.seeds, kept=kept, tags=tags, weights=weights, names=names, where=where
+        )
     return runs
 
 
@@ -139,6 +146,7 @@ def _of_seeds(
     tags: Mapping[str, str],
     weights: Mapping[int, str] = {},
     names: dict[str, str] | None = None,
+    where: str = "",
 ) -> Iterator[PlannedRun]:
     """Yield a run of a group with each seed, and with the seed's draw of the data unless they are ``kept``.
 
@@ -151,11 +159,13 @@ def _of_seeds(
             args[WEIGHTS] = weights[seed]
         name = ",".join([run.group] * bool(run.group) + [f"seed={seed}"])
         args.seed, args.name, args.tags = seed, None, {}
-        check_name(f"run {name[:80]}", name, OF_RUNS)
+        check_name(f"{where}run {name[:80]}", name, OF_RUNS)
         if name in names.values():
-            raise ConfigError(f"run {name}: expected different values and seeds, found this run twice; remove one")
+            raise ConfigError(
+                f"{where}run {name}: expected different values and seeds, found this run twice; remove one"
+            )
         if (same := names.setdefault(resolved(args, parser), name)) != name:
-            raise ConfigError(f"runs {same} and {name} have the same configuration; remove one of them")
+            raise ConfigError(f"{where}runs {same} and {name} have the same configuration; remove one of them")
         args.name, args.tags = name, dict(tags)
         yield replace(
             run, name=name, seed=seed, directory=run.directory / name, config=resolved(args, parser),
@@ -167,17 +177,64 @@ def combinations_of(planned: Plan) -> Iterator[Combination]:
     """Yield each case with each combination of the grid's values."""
     short = shortest(list(planned.grid))
     words = {key: dict(zip(map(as_option, v), as_folders(v), strict=True)) for key, v in planned.grid.items()}
+    every_name: set[str] = set()  # also those that are left out
     every = (dict(zip(planned.grid, values, strict=True)) for values in itertools.product(*planned.grid.values()))
     points = list(every) if planned.points is None else planned.points
     cases = {**planned.cases} or ({"federated": {}} if planned.baselines else {"": {}})
     cases |= {name: {"federation.aggregators": [], **BASELINES[name]} for name in dict.fromkeys(planned.baselines)}
-    for case, point in itertools.product(cases, points):
+    roots = folders_of(planned)
+    for origin, point in itertools.product(cases, points):
         chosen = {key: (value, words[key][as_option(value)]) for key, value in point.items()}
+        case, labels = origin, {**planned.labels, **cases[origin].get("labels", {})}
         group = ",".join([case] * bool(case) + [f"{short[key]}={word}" for key, (_, word) in chosen.items()])
-        settings = options_of(planned.set) | options_of(cases[case])
-        settings |= options_of(point)
+        if planned.names:
+            labels |= {short[key]: value for key, (value, _) in chosen.items()}
+            group = case = _filled(planned, {"case": case, **{short[k]: word for k, (_, word) in chosen.items()}})
+            chosen = {}
+            every_name.add(case)
+            if case in planned.leave_out:
+                continue
+        keys = {key: value for key, value in cases[origin].items() if key != "labels"}
+        settings = {key: str(folder) for key, folder in roots.items()} | options_of(planned.set) | options_of(keys)
+        for key, value in point.items():
+            axis = planned.grid[key]
+            settings |= options_of(axis[value] if isinstance(axis, Mapping) else {key: value})
         kept = {key: value for key, value in settings.items() if key not in planned.given}
-        yield Combination(group, case, chosen, {**kept, **planned.given})
+        yield Combination(group, case, origin, chosen, {**kept, **planned.given}, labels)
+    if unknown := [name for name in planned.leave_out if name not in every_name]:
+        raise ConfigError(
+            f"{_where(planned, 'leave_out')}leave_out: expected names among {', '.join(every_name)}, found {unknown[0]}"
+        )
+
+
+def folders_of(planned: Plan) -> dict[str, Path]:
+    """Return the folders of the data below the plan's root by key.
+
+    Raises:
+        ConfigError: There is no root, or several folders below it hold the data.
+    """
+    missing = [key for key in planned.roots if key not in {*planned.given, *planned.set}]
+    if missing and planned.root is None:
+        raise ConfigError(f"roots: expected --root, the folder of the data for {', '.join(missing)}, found none")
+    config: dict[str, Any] = {}
+    for file in planned.config if missing else ():
+        config = patched(config, documents.load_mapping(Path(file)))
+    return {key: found_below(planned.root, planned.roots[key], config, key.removeprefix("data.")) for key in missing}
+
+
+def _filled(planned: Plan, values: Mapping[str, str]) -> str:
+    try:
+        return planned.names.format(**values)
+    except (LookupError, ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"{_where(planned, 'names')}names: expected names in braces among {', '.join(values)}, found "
+            f"{planned.names!r}"
+        ) from error
+
+
+def _where(planned: Plan, *keys: str) -> str:
+    """Return the file of a plan and the line of the first of some keys that it has, before a message."""
+    return f"{place_of(planned.file, *keys)}: " if planned.file else ""
 
 
 def _with_clients(

@@ -134,21 +134,31 @@ class SweepSources(Sources):
         """Return the place of a key, searching the sections of the sweep first."""
         settings = list(self._settings())
         for word in words:
-            for node in (n for entry, value in settings for n in (entry, *documents.scalars(value))):
+            for document, node in ((d, n) for d, entry, value in settings for n in (entry, *documents.scalars(value))):
                 if word in (node.value, node.value.rpartition(".")[2]):
-                    return f"{self.file}, line {node.start_mark.line + 1}"
-        for entry, _ in settings if not words else ():
+                    return document.place(node)
+        for document, entry, _ in settings if not words else ():
             name = entry.value.rstrip("+").replace(".init_args", "")
             if key == name or key.startswith(f"{name}."):
-                return f"{self.file}, line {entry.start_mark.line + 1}"
+                return document.place(entry)
         return super().where(key, words)
 
-    def _settings(self) -> Iterator[tuple[yaml.ScalarNode, yaml.Node]]:
-        """Yield keys and values of the sections that made the run, the overriding ones first."""
-        document = _document(self.file) if self.file else None
+    def _settings(self) -> Iterator[tuple[documents.Document, yaml.ScalarNode, yaml.Node]]:
+        """Yield documents, and keys and values of the sections that made the run, the overriding ones first."""
         for section in (["grid"], ["cases", self.case, "ranges"], ["ranges"], ["cases", self.case], ["set"]):
-            entry = document.entry(section) if document else None
-            yield from entry[1].value if entry and isinstance(entry[1], yaml.MappingNode) else ()
+            for document in filter(None, map(_document, files_of(self.file))):
+                entry = document.entry(section)
+                pairs = entry[1].value if entry and isinstance(entry[1], yaml.MappingNode) else ()
+                yield from ((document, *pair) for pair in pairs)
+
+
+def files_of(file: Path | None) -> Iterator[Path]:
+    """Yield the file of a plan, and the files on which it is based."""
+    while file is not None:
+        yield file
+        document = _document(file)
+        base = document.entry(["base"]) if document else None
+        file = file.parent / base[1].value if base else None
 
 
 def explain(

@@ -28,6 +28,10 @@ APART = ("seed", *(key for key in MAY_DIFFER if key not in LENGTHENS))
 """Beginnings of the keys in which runs of one group may differ."""
 
 
+STARTS = "model.init_args.weights"
+"""Key of the run from whose weights a run starts."""
+
+
 def is_data_seed(key: str) -> bool:
     """Return whether a dotted key is a seed of the data, which may also differ in a group."""
     return key.startswith("data.") and key.endswith(".seed")
@@ -119,6 +123,8 @@ def group_name(settings: Mapping[str, Any], method: str) -> str:
     # Without unset options, so that a later version with more of them gives the same groups.
     flat = {key: value for key, value in flatten(dict(settings)).items() if value is not None}
     compared = {k: v for k, v in flat.items() if not k.startswith(APART) and not is_data_seed(k)}
+    if STARTS in compared:  # the run of the same seed
+        compared[STARTS] = re.sub(r"(^|[,/])seed=\d+$", r"\1seed", str(compared[STARTS]))
     digest = hashlib.sha256(json.dumps(compared, sort_keys=True, default=str).encode()).hexdigest()
     return f"{method}-{digest[:8]}"
 

@@ -1,6 +1,9 @@
 """Plans of many runs, for `fedlit sweep` and `fedlit tune`: what their YAML files have."""
 
 import copy
+import os
+import re
+import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +13,7 @@ from typing import Any, Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.experiment.mistakes import Sources, SweepSources, explain
+from fedlit.experiment.mistakes import Sources, SweepSources, explain, files_of
 from fedlit.experiment.naming import OF_RUNS, as_option, check_name
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.ranges import Range, combinations, read_range
@@ -29,10 +32,13 @@ INDIVIDUAL, POOLED = "individual", "pooled"
 BASELINES = {INDIVIDUAL: {}, POOLED: {"data.pooled": True}}
 """Keys of the baselines' cases, which train without an algorithm; individual models have a client each."""
 
+DATA_SEED = {"data.seed", "data.init_args.seed"}
+"""Keys with which all seeds share one draw of the data."""
+
 SECTIONS = ("set", "cases", "grid", "ranges")
 """Keys of a plan whose values stay as in the file, because they contain keys of `fedlit fit`."""
 
-INTERNAL = {"file", "weights", "points", "tags", "given", "given_bodies", "seeds_bodies"}
+INTERNAL = {"file", "weights", "points", "tags", "given", "given_bodies", "root"}
 """Fields of a plan that are not keys of its file."""
 
 
@@ -49,8 +55,14 @@ class Plan:
         config: YAML files from which all runs start, relative to the file of the plan.
         set: Keys for all runs.
         cases: Named alternatives, each with its own keys. In a tuning they are the methods, and their key ``ranges``
-            has ranges of only this method; null removes a shared one.
-        grid: Lists of values by key; the runs take all combinations.
+            has ranges of only this method; null removes a shared one. Their key ``labels`` has columns of the table.
+        grid: Lists of values by key, or the keys of named alternatives by the name of what varies, as in ``window:
+            {short: {federation.schedule.window: 8}, long: {federation.schedule.window: 64}}``; the runs take all
+            combinations.
+        names: Name of each combination of a case and the grid, which is then its case, such as ``"{case}-{window}"``.
+        leave_out: Names of combinations that do not run.
+        labels: Columns of the table for all runs, by name.
+        roots: Keys of the folders of data, and the path below ``--root`` that each of them gets.
         ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``. The first try
             has the ``default`` of each range that has one.
         baselines: Cases that fedlit adds: ``individual``, a model for each client from its own data, and ``pooled``,
@@ -59,7 +71,8 @@ class Plan:
             key ``seed``, and are added to ``data.seed``, so that each seed has its own data, split and partition,
             unless the source fixes them. ``data.seed`` in any section keeps one draw for all seeds.
         starts: YAML of another plan, relative to this file, whose runs train first. A run starts from the weights of
-            its run with the same seed, or of its first run.
+            its run with the same seed, or of its first run. If that file names no seeds, it has those of this plan, or
+            the first of them if all share a draw of the data.
         tries: Number of settings that are tried for every method. A grid tries all.
         rule: The rule by which settings are chosen.
         sampler: ``random``, each try from another of equal parts of each range; ``grid``, which tries all combinations;
@@ -74,7 +87,7 @@ class Plan:
         tags: Tags of all runs, besides those of their case and values.
         given: Keys of the command line, which override those of every section.
         given_bodies: Those of the runs that train first.
-        seeds_bodies: Seeds of the runs that train first; [] for those of their file.
+        root: Folder of the data, which ``roots`` need.
 
     Raises:
         ConfigError: A list is empty, a range, a seed or a number of tries does not fit, a name cannot be that of a
@@ -85,8 +98,12 @@ class Plan:
     config: list[str] = field(default_factory=list)
     set: dict[str, Any] = field(default_factory=dict)
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
-    grid: dict[str, list[Any]] = field(default_factory=dict)
+    grid: dict[str, list[Any] | dict[Any, dict[str, Any]]] = field(default_factory=dict)
     ranges: dict[str, Any] = field(default_factory=dict)
+    names: str = ""
+    leave_out: list[str] = field(default_factory=list)
+    labels: dict[str, Any] = field(default_factory=dict)
+    roots: dict[str, str] = field(default_factory=dict)
     baselines: list[Literal["individual", "pooled"]] = field(default_factory=list)
     seeds: list[int] = field(default_factory=lambda: [0])
     starts: str | None = None
@@ -102,15 +119,15 @@ class Plan:
     tags: Mapping[str, str] = field(default_factory=dict)
     given: Mapping[str, Any] = field(default_factory=dict)
     given_bodies: Mapping[str, Any] = field(default_factory=dict)
-    seeds_bodies: Sequence[int] = ()
+    root: Path | None = None
 
     def __post_init__(self) -> None:
         for name, values in (("seeds", self.seeds), *((f"grid.{key}", values) for key, values in self.grid.items())):
             if not values:
                 raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or add values")
         if not self.metric:
-            object.__setattr__(self, "metric", VALIDATION if self.grid else METRIC)
-        elif self.grid and self.metric.startswith(TEST):
+            object.__setattr__(self, "metric", VALIDATION if self.grid and not self.names else METRIC)
+        elif self.grid and not self.names and self.metric.startswith(TEST):
             raise ConfigError(
                 "metric: expected a metric of the validation data such as val/auroc_macro, as the summary selects a "
                 f"point of the grid, found {self.metric!r} of the test set; `fedlit compare` shows the test AUROC of "
@@ -121,7 +138,8 @@ class Plan:
             check_name("cases", name)
             if self.baselines and name.partition("-")[0] in BASELINES:
                 raise ConfigError(f"cases: {name!r} is the name of one of the baselines; choose another name")
-        for section in (self.set, *self.cases.values(), self.grid, self.given):
+        named = [keys for axis in self.grid.values() if isinstance(axis, Mapping) for keys in axis.values()]
+        for section in (self.set, *self.cases.values(), self.grid, *named, self.given):
             for key in options_of(section):
                 if key in RESERVED_KEYS:
                     advice = "use seeds" if key == "seed" else "leave it out"
@@ -131,8 +149,9 @@ class Plan:
 
     def _check_tuning(self) -> None:
         if self.sampler == "optuna":
+            warnings.warn("sampler: optuna is called tpe now; write tpe", stacklevel=2)
             object.__setattr__(self, "sampler", "tpe")
-        if unfit := [name for name in ("grid", "baselines") if getattr(self, name)]:
+        if unfit := [name for name in ("grid", "names", "baselines") if getattr(self, name)]:
             raise ConfigError(f"{unfit[0]}: expected none in a plan with ranges; write it into a sweep of its own")
         tried = [] if self.rule.by == "seed" else self.seeds_of_tries
         for key, values in (("cases", self.cases), ("rule.seeds", self.seeds_of_tries)):
@@ -199,6 +218,11 @@ class Plan:
         return f"ranges.{key} ({place})" if place else f"ranges.{key}"
 
     @property
+    def one_draw(self) -> bool:
+        """True if ``data.seed`` is set for all runs, whose seeds then share one draw of the data."""
+        return bool(DATA_SEED & {*self.set, *self.given})
+
+    @property
     def directory(self) -> Path:
         """Folder of the runs."""
         return Path(self.run_dir) / self.experiment
@@ -224,11 +248,16 @@ class Plan:
             raise ConfigError(
                 "starts: expected the YAML of another sweep, found this file; name the one that trains first"
             )
-        bodies = load_plan(file, "sweep")
+        bodies, seeds = load_plan(file, "sweep"), self.seeds[:1] if self.one_draw else self.seeds
+        seeds = list(dict.fromkeys([*seeds, *(self.seeds_of_tries if self.is_tuning and not self.one_draw else ())]))
         bodies = replace(
-            bodies, run_dir=self.run_dir, seeds=[*self.seeds_bodies] or bodies.seeds, seeds_bodies=self.seeds_bodies,
+            bodies, run_dir=self.run_dir, seeds=bodies.seeds if "seeds" in layered(file) else seeds, root=self.root,
             given=self.given_bodies, given_bodies=self.given_bodies,
         )  # fmt: skip
+        if len(bodies.cases) > 1 or any(len(values) > 1 for values in bodies.grid.values()) or bodies.baselines:
+            raise ConfigError(
+                f"starts: expected one run for each seed, found several cases or a grid in {file}; leave one of them"
+            )
         if bodies.experiment == self.experiment:
             raise ConfigError(
                 f"experiment: expected another name than that of {file}, found {self.experiment}; rename it"
@@ -248,10 +277,12 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
     parser.add_class_arguments(Plan, skip=INTERNAL)
     accepted = {*parser.get_defaults().keys()}
     try:
-        content = {k: v for k, v in documents.load_mapping(path).items() if v is not None or k not in accepted}
+        content = {k: v for k, v in layered(path).items() if v is not None or k not in accepted}
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
+        raise ConfigError(f"{error.filename or path}: {error.strerror}") from error
     try:
+        if content.get("cases") == {}:
+            raise ConfigError("cases: expected at least one, found none; add one, or leave the key out")
         # Values stay as in the file, because the parser adds arguments to classes of other libraries.
         extra = {key: content[key] for key in SECTIONS if content.get(key)}
         keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | extra
@@ -269,8 +300,52 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
         options = [name for key in parser.get_defaults().keys(branches=True) for name in (key, key.rpartition(".")[2])]
         raise ConfigError(f"{path}: {explain(error, sources, options)}") from error
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
+        key = re.match(r"[\w.]*", str(error))[0]  # with which the message begins
+        raise ConfigError(f"{place_of(path, key)}: {error}") from error
     return plan
+
+
+def place_of(file: Path, *keys: str) -> str:
+    """Return ``FILE, line N`` of the first of some keys that a plan or its base has, or only the file."""
+    files = [*files_of(file)]
+    places = (Sources(("plan", "--config", str(each))).where(key) for key in keys for each in files)
+    return next(filter(None, places), str(file))
+
+
+def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """Return the content of a file of a plan, laid over that of its ``base``, another file, if it names one.
+
+    Raises:
+        ConfigError: The base is one of the files that are based on it, or is no path.
+    """
+    content = documents.load_mapping(file)
+    if "base" not in content:
+        return content
+    name, derived = content.pop("base"), (*derived, file.resolve())
+    if not isinstance(name, str) or (base := file.parent / name).resolve() in derived:
+        raise ConfigError(f"{file}: base: expected the path of another plan, found {name!r}; correct it")
+    below = layered(base, derived)
+    if base.parent != file.parent:
+        away = Path(os.path.relpath(base.parent, file.parent))
+        below["config"] = [str(away / each) for each in below.get("config", [])]
+        below |= {"starts": str(away / below["starts"])} if below.get("starts") else {}
+    return patched(below, content)
+
+
+def patched(base: Any, patch: Any) -> Any:
+    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
+
+    If the base does not have the key, None remains.
+    """
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None and key in base:
+            del merged[key]
+        else:
+            merged[key] = patched(base.get(key), value)
+    return merged
 
 
 def options_of(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
@@ -31,6 +31,7 @@ class PlannedRun:
     case: str = ""  # Name of the case, or "" without cases.
     # Values of the grid by key, lists and classes as text.
     point: Mapping[str, str | float | bool | None] = field(default_factory=dict)
+    labels: Mapping[str, Any] = field(default_factory=dict, compare=False)  # Those of its case, by name.
     data_seed: int | None = None  # Seed of its data, or None if they have none.
     tracker: Tracker = field(default_factory=Tracker, compare=False)  # That of its configuration.
     body: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)  # Shapes of its model's body.

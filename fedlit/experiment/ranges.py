@@ -198,8 +198,8 @@ def defaults(ranges: Mapping[str, Range]) -> dict[str, Any]:
 
 
 def at_edge(value: Any, values: Sequence[Any]) -> Literal["lowest", "highest"] | None:
-    """Return which end of the tried numbers a value is, or None if it is not an end or not a number."""
+    """Return which end of the tried numbers a value is; None if it is not an end, or of fewer than three numbers."""
     numbers = [each for each in values if isinstance(each, (int, float)) and not isinstance(each, bool)]
-    if len(numbers) < len(values) or len(set(numbers)) < 2:
+    if len(numbers) < len(values) or len(set(numbers)) < 3:  # of two numbers, each is an end
         return None
     return "lowest" if value == min(numbers) else "highest" if value == max(numbers) else None

@@ -96,8 +96,8 @@ def run_all(
 
     A signal stops the runs at a checkpoint, and then this process by ``SystemExit``. A lock next to the file excludes
     other processes. Runs whose names are among ``tried`` are not run again if they have failed. The file begins with
-    the rows of ``above``. The columns are name, stage (in a tuning), case, one per key of the grid, seed, data_seed,
-    status (``finished``, ``failed``, ``stopped`` or ``waiting``), the metric, best_round, and directory.
+    the rows of ``above``. The columns are name, stage (in a tuning), case, labels, one per key of the grid, seed,
+    data_seed, status (``finished``, ``failed``, ``stopped`` or ``waiting``), the metric, best_round, and directory.
 
     Raises:
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
@@ -176,7 +176,8 @@ def next_steps(table: pd.DataFrame, file: Path) -> str:
 
 def _row(run: PlannedRun, metric: str, status: Status) -> dict[str, Any]:
     result = Result.read(run.directory) if status == "finished" else None
-    row = {"name": run.name} | ({"stage": run.stage} if run.stage else {}) | {"case": run.case, **run.point}
+    row = {"name": run.name} | ({"stage": run.stage} if run.stage else {})
+    row |= {"case": run.case, **run.labels, **run.point}
     row |= {"seed": run.seed, "data_seed": run.data_seed}
     row |= {"status": status, metric: run.metric(metric) if result else float("nan")}
     return row | {"best_round": result.best_round if result else None, "directory": str(run.directory)}

@@ -149,12 +149,25 @@ def run_tuning(tuning: Plan, jobs: int, console: Console) -> tuple[list[Tuned], 
         console.print(note, style="yellow")
     console.print("final runs:")
     finals = _finals(tuning, tuned, parser)
-    flat = [run for runs in finals.values() for run in runs]
+    flat, of_tries = [run for runs in finals.values() for run in runs], _scored(of_tries, tuned)
     if tuning.rule.by == "seed":
         of_tries = of_tries[~of_tries["name"].isin([run.name for run in flat])]
     table = run_all(flat, tuning.table, METRIC, jobs, console, above=of_tries)
     log_groups(finals, tries)
     return tuned, table
+
+
+def _scored(tries: pd.DataFrame, tuned: Sequence[Tuned]) -> pd.DataFrame:
+    """Add to the table of the tries the score of each one's settings, and whether they were chosen."""
+    scores, chosen = {}, {}
+    for each in tuned:
+        for number, run in enumerate(each.runs):
+            place, seed = divmod(number, len(each.runs) // len(each.points))
+            of_place = each.scores[place]
+            scores[run.name] = of_place[min(seed, len(of_place) - 1)]
+            whose = [one.seeds for one in each.chosen if one.place == place]
+            chosen[run.name] = bool(whose) and (len(of_place) == 1 or run.seed in whose[0])
+    return tries.assign(score=tries["name"].map(scores), chosen=tries["name"].map(chosen))
 
 
 def _suggested(tuning: Plan, case: str, points: Sequence[Point], runs: Sequence[PlannedRun]) -> Point:

@@ -41,7 +41,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Jobs that finish at once with these scores; the names of those that started."""
     names = []
 
-    def run_jobs(jobs, at_once, started, ended, tick):
+    def run_jobs(jobs, at_once, started, ended, tick, *_):
         for job in jobs:
             names.append(job.name)
             started(job)

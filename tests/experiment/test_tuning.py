@@ -136,6 +136,7 @@ class TestRanges:
 
     def test_edges_are_ends_of_numbers(self):
         assert [at_edge(v, [1, 3, 2]) for v in (1, 2, 3)] == ["lowest", None, "highest"]
+        assert [at_edge(v, [1, 3, 3]) for v in (1, 3)] == [None, None]  # each of two numbers is an end
         assert at_edge("a", ["a", "b"]) is at_edge(True, [True, False]) is None
 
 
@@ -300,7 +301,7 @@ class TestSuggestions:
         assert next_point(few, points[:5], [0.1] * 5, 0) == points[5]
 
     def test_a_tuning_runs_them_in_turn_and_repeats_them(self, folder: Path, monkeypatch):
-        calls = []
+        calls, tables = [], []
 
         def run_all(runs, file, metric, jobs, console, tried=(), above=None):
             calls.append([run.name for run in runs])
@@ -309,9 +310,12 @@ class TestSuggestions:
                 score = -abs(math.log10(run.point[LR]) + 1)
                 (run.directory / "metrics.csv").write_text(f"step,key,value\n2,val/auroc_macro,{score}\n")
                 Result(2, 2, 1.0).write(run.directory)
+            tables.append(above)
+            return pd.DataFrame({"name": [run.name for run in runs]})
 
         monkeypatch.setattr("fedlit.experiment.tuning.run_all", run_all)
-        tuning = loaded(folder, sampler="optuna", tries=5)
+        with pytest.warns(UserWarning, match="called tpe now"):
+            tuning = loaded(folder, sampler="optuna", tries=5)
         tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
         assert [len(names) for names in calls] == [6, 8, 10, 4]
         assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]
@@ -319,12 +323,17 @@ class TestSuggestions:
         assert tuned[0].points[3:] != first_points_of(tuning)["fedavg"][3:]
         assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
         assert calls[:4] == calls[4:]
+        tried = tables[3]  # what stands above the final runs: each try with its score
+        assert tried["chosen"].tolist().count(True) == 2
+        assert tried.loc[tried["chosen"], "score"].tolist() == [
+            max(score for (score,) in each.scores) for each in tuned
+        ]
         assert best_so_far([math.nan, 0.5, 0.4, 0.7], 1)[1:] == [0.5, 0.5, 0.7]
 
     def test_a_failed_try_is_not_run_again_by_the_same_command(self, folder: Path, monkeypatch):
         calls = []
 
-        def run_jobs(jobs, at_once, started, ended, tick):
+        def run_jobs(jobs, at_once, started, ended, tick, *_):
             for job in jobs:
                 calls.append(job.name)
                 started(job)

@@ -1,5 +1,6 @@
 """FLamby's benchmark: its plan, and what the report makes of made-up predictions beside the published numbers."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ from sklearn.metrics import balanced_accuracy_score
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.data.flamby.isic import CENTRES, CLASSES
+from fedlit.experiment.grid import combinations_of
 from fedlit.predictions.table import write
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.published import read_paper
-from fedlit.reports.reproductions.report import Reporter, tables_of
+from fedlit.reports.reproductions.report import tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 TABLES = tables_of(CONFIGS / "flamby")
@@ -57,13 +59,13 @@ def made_up(folder: Path, shift: float = 0.0, served: bool = False) -> pd.DataFr
 
 
 @pytest.fixture
-def report() -> Reporter:
-    return Reproduction("flamby-heart")._reporter()
+def heart() -> Reproduction:
+    return Reproduction("flamby-heart")
 
 
 @pytest.mark.parametrize("served", [False, True], ids=["tests of clients", "tests of the server"])
-def test_ours_and_the_published_numbers_are_one_table(report, tmp_path, served):
-    made = report.make(made_up(tmp_path, served=served), None)
+def test_ours_and_the_published_numbers_are_one_table(heart, tmp_path, served):
+    made = heart.report(made_up(tmp_path, served=served))
     lines = made.text.splitlines()
     assert lines[0] == "|  | cleveland | hungarian | switzerland | va | mean of hospitals | pooled-test |"
     ours, theirs = ([cell.split(" ± ") for cell in line.strip("| ").split(" | ")[1:]] for line in lines[2:4])
@@ -77,8 +79,8 @@ def test_ours_and_the_published_numbers_are_one_table(report, tmp_path, served):
     assert made.tables["auroc"]["va"].between(0.5, 0.75).all()
 
 
-def test_what_is_out_of_the_published_spread_is_named(report, tmp_path):
-    text = report.make(made_up(tmp_path, shift=0.125), None).text
+def test_what_is_out_of_the_published_spread_is_named(heart, tmp_path):
+    text = heart.report(made_up(tmp_path, shift=0.125)).text
     assert (
         "more than one published standard deviation away: SCAFFOLD on switzerland, SCAFFOLD on mean of hospitals."
         in text
@@ -101,10 +103,9 @@ def test_balanced_accuracy_is_the_mean_recall_of_the_classes_that_are_there():
 def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):
     """Of the five starts, one is planned."""
     made = Reproduction("flamby-heart", run_dir=tmp_path, dry_run=True)
-    (part,) = made.parts()
-    assert len(part.cases) == 4 * 5
-    for case in [case for case in part.cases if not case.endswith("-43")]:
-        del part.cases[case]
+    (whole,) = made.plans.values()
+    assert len([*combinations_of(whole)]) == 4 * 5
+    made.plans = {"heart": replace(whole, grid={"model.start": [43]})}
     (runs,) = made.plan().values()
     configs = {run.case: yaml.safe_load(run.config) for run in runs}
     assert len(configs) == 4
@@ -144,7 +145,7 @@ def test_balanced_accuracy_of_isic_is_compared_in_the_mean_alone(tmp_path):
     found = scored(scores, labels, CLASSES, sites=np.repeat(CENTRES, 8))
     write(found, tmp_path / "predictions" / "federation.parquet")
     runs = pd.DataFrame([{"method": "FedAvg", "seed": 42, "directory": tmp_path}])
-    made = Reproduction("flamby-isic2019", root=tmp_path)._reporter().make(runs, None)
+    made = Reproduction("flamby-isic2019", root=tmp_path).report(runs)
     (values,) = made.tables["values"].to_dict("records")
     assert [values[name] for name in CENTRES] == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
     assert values["pooled-test"] == values["mean of hospitals"] == pytest.approx(5 / 6)

@@ -13,11 +13,13 @@ from reproduced import derived, printed
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
+from fedlit.data import folders
 from fedlit.experiment import grid
+from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, pretrained
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
-from fedlit.reports.reproductions import NAMES, announcement, costs, sources
+from fedlit.reports.reproductions import NAMES, announcement, costs
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -168,7 +170,7 @@ def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_be
         for steps, rate in ((10, 0.1), (20, 0.3)):
             keys = {"federation.aggregators": [name], window: steps, "federation.eval_every": steps}
             cases[f"{name}-{steps}-{rate:g}"] = keys | {"model.optimizer.lr": rate}
-    sweep = replace(made.sweep(made.parts()[0]), cases=cases, seeds=[0, 1])
+    sweep = replace(made.plans["heart"], cases=cases, grid={}, names="", seeds=[0, 1])
     asked, whole = [], grid.plan
     monkeypatch.setattr(costs, "plan", lambda some, parser: asked.append(some) or whole(some, parser))
     estimate = Estimate(made.chosen.images, 0.1)
@@ -207,17 +209,25 @@ def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, ste
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path, no_pretrained):
     """Without data or network; one case and one rate of each part, which differ in a few keys."""
-    made = Reproduction(name, scale="paper", run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
+    size = "laptop" if name == "canon" else "paper"
+    made = Reproduction(name, scale=size, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
     scale = made.chosen
     parts = dict(list(scale.parts.items())[-1:])
     for key, part in parts.items():
         parts[key] = replace(part, cases=dict(list(part.cases.items())[-1:]))
     rates = scale.rates and replace(scale.rates, grid=scale.rates.grid[:1], others={}, tries=None)
-    made.document.scales["paper"] = replace(scale, parts=parts, rates=rates)
+    made.document.scales[size] = replace(scale, parts=parts, rates=rates)
+    for file, planned in list(made.plans.items())[-1:]:
+        made.plans = {file: with_one_case(planned)}
     text = made.announcement()
-    assert text.startswith(f"# {name} at paper scale: ")
-    for part in parts.values():
-        assert part.experiment in text
+    assert text.startswith(f"# {name} at {size} scale: ")
+    for each in (*parts.values(), *made.plans.values()):
+        assert each.experiment in text
+
+
+def with_one_case(planned: Plan) -> Plan:
+    values = {key: dict(list(v.items())[:1]) if isinstance(v, dict) else v[:1] for key, v in planned.grid.items()}
+    return replace(planned, cases=dict(list(planned.cases.items())[-1:]), grid=values, leave_out=[])
 
 
 CIFAR = {"data": {"class_path": "CIFAR10"}}
@@ -233,24 +243,24 @@ def holder(folder: Path, file: str) -> Path:
 def test_the_named_folder_is_used_if_it_holds_the_data(tmp_path: Path):
     holder(tmp_path, "cifar-10-batches-py/data_batch_1")
     holder(tmp_path / "copy", "train-00000.parquet")
-    assert sources.found_below(tmp_path, ".", CIFAR, "root") == tmp_path
+    assert folders.found_below(tmp_path, ".", CIFAR, "root") == tmp_path
 
 
 def test_the_only_folder_below_that_holds_them_is_used(tmp_path: Path):
     expected = holder(tmp_path / "pictures", "train-00000-of-00001.parquet")
     nih = holder(tmp_path / "nih-mini", "Data_Entry_2017_v2020.csv")
-    assert sources.found_below(tmp_path, ".", CIFAR, "root") == expected
-    assert sources.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == nih
-    assert sources.found_below(nih, "NIH", XRAYS, "sources.NIH.root") == nih
+    assert folders.found_below(tmp_path, ".", CIFAR, "root") == expected
+    assert folders.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == nih
+    assert folders.found_below(nih, "NIH", XRAYS, "sources.NIH.root") == nih
 
 
 def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
-    assert sources.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == tmp_path / "NIH"
-    assert sources.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
+    assert folders.found_below(tmp_path, "NIH", XRAYS, "sources.NIH.root") == tmp_path / "NIH"
+    assert folders.found_below(Path("ROOT"), ".", CIFAR, "root") == Path("ROOT")
     for name in ("a", "b"):
         holder(tmp_path / name, "cifar-10-batches-py/data_batch_1")
     with refused(ConfigError, f"--root {tmp_path}", "CIFAR10", tmp_path / "a", tmp_path / "b"):
-        sources.found_below(tmp_path, ".", CIFAR, "root")
+        folders.found_below(tmp_path, ".", CIFAR, "root")
 
 
 def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
@@ -261,7 +271,7 @@ def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
 
 
 def test_every_class_of_the_list_exists():
-    assert [name for name in sources.HOLDS if not hasattr(sources.data, name)] == []
+    assert [name for name in folders.HOLDS if not hasattr(folders.data, name)] == []
 
 
 @pytest.mark.parametrize(("load", "busy"), [(0.5, False), (9.5, True)])

@@ -87,7 +87,7 @@ def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets(document:
 
 def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fedlit_cli):
     out = fedlit_cli(f"reproduce {written(document)} --dry_run true --seconds_per_step 0.1").succeeded()
-    for row in ("| body | 1 | 0 | 2 | 3 |", "| windows | 8 | 0 | 2 | 24 |", "| tries | 8 | 0 | 2 | 24 |"):
+    for row in ("| body | 2 | 0 | 2 | 6 |", "| windows | 8 | 0 | 2 | 24 |", "| tries | 8 | 0 | 2 | 24 |"):
         assert row in out
     assert not Path("runs").exists()
 

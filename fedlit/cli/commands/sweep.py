@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
@@ -32,8 +33,16 @@ def add_options(options: Parser, kind: str, runs: str) -> None:
     options.add_argument("--dry_run", type=bool, default=False, help=check)
     folder = "Folder of all runs: RUN_DIR/EXPERIMENT/NAME/. By default as in the YAML, or runs/."
     options.add_argument("--run_dir", type=str | None, default=None, help=folder)
+    root = "Folder of the data of plans that name their roots, or the folder above if it holds them once."
+    options.add_argument("--root", type=Path | None, default=None, help=root)
     overrides = "Keys for all runs, which override those of the YAML: --set '{data.root: FOLDER}'."
     options.add_argument("--set", type=dict[str, Any], default={}, help=overrides)
+
+
+def of_command(args: Namespace, run_dir: str) -> dict[str, Any]:
+    """Return the fields of a plan that the command sets; its keys are also those of the runs that train first."""
+    given = {"given": args.set, "given_bodies": args.set, "root": args.root}
+    return given | {"run_dir": args.run_dir or run_dir}
 
 
 def execute(args: Namespace, parser: Parser) -> int:
@@ -41,7 +50,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         sweep = load_sweep(args.config)
-        sweep = replace(sweep, set={**sweep.set, **args.set}, run_dir=args.run_dir or sweep.run_dir)
+        sweep = replace(sweep, **of_command(args, sweep.run_dir))
         if args.dry_run:
             for run in [*(plan(sweep.bodies) if sweep.bodies else ()), *plan(sweep)]:
                 console.print(f"{run.directory}  {run.standing()}")

@@ -9,7 +9,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
-from fedlit.cli.commands.sweep import add_options
+from fedlit.cli.commands.sweep import add_options, of_command
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.helptexts import TUNE
 from fedlit.experiment.options import experiment_parser
@@ -32,7 +32,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     try:
         tuning = load_tuning(args.config)
-        tuning = replace(tuning, set={**tuning.set, **args.set}, run_dir=args.run_dir or tuning.run_dir)
+        tuning = replace(tuning, **of_command(args, tuning.run_dir))
         if args.dry_run:
             for runs in runs_of(tuning, "try", first_points_of(tuning), experiment_parser()).values():
                 for run in runs:

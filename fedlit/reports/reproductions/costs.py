@@ -87,8 +87,9 @@ class Estimate:
             same = repr((sweep.config, other, sorted(schedule)))
             if same not in self._planned:
                 one = replace(
-                    sweep, set=dict(keys), cases={}, grid={}, baselines=[], starts=None, seeds=sweep.seeds[:1]
-                )
+                    sweep, set=dict(keys), cases={}, grid={}, names="", leave_out=[], roots={}, baselines=[],
+                    starts=None, seeds=sweep.seeds[:1],
+                )  # fmt: skip
                 (self._planned[same],) = plan(one, self.parser)
             cost = self.cost(self._planned[same], schedule)
             counted += [(cost, (combination.group, seed) in finished) for seed in sweep.seeds]
@@ -219,7 +220,7 @@ def _bytes(state: Mapping[str, torch.Tensor]) -> int:
 
 def _example(data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
     """Return the shape of an example of the run, and a description of several examples."""
-    if "features" in model:
+    if isinstance(model.get("features"), int):  # that of an ImageClassifier says how features are scaled
         return (model["features"],), f"rows of {model['features']} features"
     size, channels = data["image_size"], model.get("in_chans", 1)
     return (channels, size, size), f"images of {size}x{size}, {channels} channels"

@@ -14,6 +14,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.mistakes import near
+from fedlit.experiment.plan import patched
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.places import Place
 from fedlit.tracking.names import TEST
@@ -216,22 +217,6 @@ def read_document(file: Path) -> Document:
         scales[name] = _scale(where, patched(base, where.mapping(written[name])))
     head = {key: value for key, value in whole.items() if key in of_document}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
-
-
-def patched(base: Any, patch: Any) -> Any:
-    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
-
-    If the base does not have the key, None remains.
-    """
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    merged = dict(base)
-    for key, value in patch.items():
-        if value is None and key in base:
-            del merged[key]
-        else:
-            merged[key] = patched(base.get(key), value)
-    return merged
 
 
 def _layers(file: Path, derived: tuple[Path, ...]) -> tuple[tuple[Path, dict], ...]:

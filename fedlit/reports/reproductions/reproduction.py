@@ -12,9 +12,10 @@ from rich.console import Console
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.spreadsheets import write_csv
-from fedlit.experiment.grid import plan
+from fedlit.data.folders import found_below
+from fedlit.experiment.grid import folders_of, plan
 from fedlit.experiment.options import experiment_parser
-from fedlit.experiment.plan import Plan, load_plan
+from fedlit.experiment.plan import DATA_SEED, Plan, load_plan
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.sweep import run_sweep
 from fedlit.reports.compare.styles import save
@@ -29,7 +30,6 @@ from fedlit.reports.reproductions.plans import fetches, run_plan, runs_of_plan, 
 from fedlit.reports.reproductions.published import Paper, read_paper
 from fedlit.reports.reproductions.report import OTHER_DATA, Report, Reporter, own_kinds
 from fedlit.reports.reproductions.seeds import SeedsReport
-from fedlit.reports.reproductions.sources import found_below
 from fedlit.tracking.mlflow import noted_opening
 
 REPORTS: dict[str, type[Reporter]] = {
@@ -39,9 +39,6 @@ REPORTS: dict[str, type[Reporter]] = {
 
 A paper's own kinds are the dataclasses with a method ``make`` in ``tables.py`` of its folder.
 """
-
-DATA_SEED = {"data.seed", "data.init_args.seed"}
-"""Keys with which all seeds share one draw of the data."""
 
 
 @dataclass
@@ -144,15 +141,15 @@ class Reproduction:
 
     def _of_command(self, planned: Plan) -> Plan:
         """Return a plan with what the command sets: its folder, keys and seeds, and those of its bodies."""
-        *bodies, _ = every = with_bodies(planned)
+        *bodies, _ = with_bodies(planned)
         local = {"model.pretrained": False, "model.weights": str(self.weights.absolute())} if self.weights else {}
         given = self._given(self.set) | (local if fetches(planned) else {})
         of_bodies = self._given(self.set_body) | (local if any(map(fetches, bodies)) else {})
-        planned = replace(planned, run_dir=str(self._apart(self.run_dir)), given=given, given_bodies=of_bodies)
-        if self.seeds_given is not None:
-            kept = any(map(self._kept, every))
-            planned = replace(planned, seeds=self.seeds_given, seeds_bodies=() if kept else self.seeds_given)
-        return planned
+        seeds = planned.seeds if self.seeds_given is None else self.seeds_given
+        return replace(
+            planned, run_dir=str(self._apart(self.run_dir)), seeds=seeds, root=self.root or Path("ROOT"),
+            given=given, given_bodies=of_bodies,
+        )  # fmt: skip
 
     def parts(self) -> list[SweepPart]:
         """Return the first sweeps: all parts, or the runs from which rates are chosen."""
@@ -213,6 +210,7 @@ class Reproduction:
         plans = [*map(self.sweep, parts), *(each for planned in self.plans.values() for each in with_bodies(planned))]
         estimate = Estimate(self.chosen.images, self.seconds_per_step)
         folders = list(dict.fromkeys(folder for part in parts for folder in self._folders(part).values()))
+        folders = list(dict.fromkeys([*folders, *(f for each in plans for f in folders_of(each).values())]))
         text = announced(self.chosen, plans, folders, estimate)
         title = f"# {self.document.name} at {self.scale} scale: {self.document.shows}"
         return "\n".join([title, "", *self._set_by_hand(), text])
@@ -326,14 +324,10 @@ class Reproduction:
         """Return a sentence on the seeds, and whether each has its own draw of the data."""
         if not (self.chosen.parts or self.plans):
             return ""
-        kept = all(self._one_draw(part) for part in self._all_parts()) and all(map(self._kept, self.plans.values()))
+        kept = all(map(self._one_draw, self._all_parts())) and all(each.one_draw for each in self.plans.values())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
         seeds = sorted({seed for each in self.plans.values() for seed in each.seeds}) if self.plans else self.seeds
         return f" Seeds: {', '.join(map(str, seeds))}, {drawn}."
-
-    def _kept(self, planned: Plan) -> bool:
-        """Return whether the seeds of a plan share one draw of the data."""
-        return bool(DATA_SEED & {*self.set, *planned.set})
 
     def _all_parts(self) -> list[SweepPart]:
         """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""
