@@ -95,6 +95,10 @@ class Rule:
         scores = np.array(values).reshape(-1, seeds)
         return scores if self.by == "seed" else scores.mean(axis=1, keepdims=True)
 
+    def choose(self, scores: np.ndarray) -> list[int]:
+        """Return the try with the best score of each column of `scores`, which is not all NaN; the first in a tie."""
+        return np.nanargmax(self.sign * scores, axis=0).tolist()
+
     def _value(self, directory: Path, keys: Collection[str]) -> float:
         if (result := Result.read(directory)) is None:
             return math.nan

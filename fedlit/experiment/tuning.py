@@ -203,7 +203,7 @@ def choose(case: str, tuning: Plan, points: Sequence[Point], runs: Sequence[Plan
             f"rule.metric: no try of {case}{whose} has finished with a value of {rule.metric}"
             f"{near(rule.metric, logged)}; the output of its runs is in {runs[0].directory.parent}"
         )
-    best = np.nanargmax(rule.sign * scores, axis=0).tolist()
+    best = rule.choose(scores)
     seeds = [(seed,) for seed in tuning.seeds] if rule.by == "seed" else [tuple(tuning.seeds)]
     chosen = []
     for place in dict.fromkeys(best):

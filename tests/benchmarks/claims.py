@@ -1,45 +1,52 @@
-"""Measure error rates and power of the claims of `fedlit compare`.
+"""Measure how often fedlit claims what is not so, and how often its intervals cover the truth.
 
-    python tests/benchmarks/claims.py null             # simulated methods that are equal
-    python tests/benchmarks/claims.py power            # simulated methods that differ
-    python tests/benchmarks/claims.py intervals        # simulated runs; --trials 10000
+    python tests/benchmarks/claims.py                  # every rate below; --trials 1000
+    python tests/benchmarks/claims.py bold reports tune gaps coverage     # single ones
+    python tests/benchmarks/claims.py power            # reports that find a true difference
+    python tests/benchmarks/claims.py intervals        # coverage in more cases; --trials 10000
     python tests/benchmarks/claims.py histograms       # sites that hide rare classes
     python tests/benchmarks/claims.py real FOLDER      # 24 real runs of one configuration, split into "methods"
 
-Every rate is printed with its standard error. `--trials` is the number of comparisons per rate. FOLDER stores the runs,
-which take some minutes once on two cores. Each real run is part of many splits, so the error of these rates is larger
-than the printed one, which assumes independent splits.
+A rate is the share of trials with any false claim, in percent with its standard error; 5 is nominal, and at most 6 is
+accepted. `bold`: a table of `fedlit reproduce`. `reports`: a report of `fedlit compare`, means and classes together.
+`tune`: methods with the same settings, of which each has been tuned. `gaps`: a report of `fedlit evaluate` for one
+training, with groups that do not differ. `coverage`: 95% intervals of AUROC, of which 93 to 97% should cover the truth.
 
-Three rules are compared, all from the numbers of the report. *images*: p of only the test images below 0.05, with Holm
-over the classes of a method. *each*: both separate tests (Student's over seeds) below 0.05. *fedlit*: the claims of the
-report. *each* and *fedlit* have Holm over methods and classes.
+`--trials` is the number of trials per rate; data that follow the seed get twice as many. FOLDER stores the runs, which
+take some minutes once on two cores. Each real run is part of many splits, so the error of these rates is larger than
+the printed one, which assumes independent splits.
 """
 
 import argparse
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 import yaml
 from scipy.special import expit, logit, ndtri
 from scipy.stats import norm
 
+from fedlit.experiment.rule import Rule
 from fedlit.metrics.auroc import class_auroc
 from fedlit.metrics.intervals import logit_intervals
+from fedlit.metrics.levels import LEVEL
+from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, PatientCounts, Sample, compare_groups
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.tally import Tally, pooled_auroc
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share
+from fedlit.reports.compare.difference import corrected, tested_difference
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.compare.statistics import Statistics, statistics
+from fedlit.reports.compare.statistics import statistics
+from fedlit.reports.reproductions.comparison import compare
 
 CLASSES = tuple("ABCDEFGH")
 DRAWS = 200  # of the bootstrap, which gives its standard deviation with an error of 5%
-RULES = ("images", "each", "fedlit")
 
 RUNS = {
     "experiment": "claims",
@@ -118,67 +125,148 @@ def _method(name: str, seeds: range, drawn: bool = False) -> Method:
     return Method(name, tuple(runs), {})
 
 
-def claimed(numbers: Statistics) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the claims of each rule: on the mean over classes, `[M]` bool, and on classes, `[M, C]` bool."""
-    means = [each.macro for each in numbers.against]
-    classes = [each.classes for each in numbers.against]
-    of = {"images": lambda d: d.p_images, "each": lambda d: max(d.p_images, d.p_seeds)}
-    images = np.array([holm([of["images"](d) for d in row]) for row in classes])
-    each = holm([of["each"](d) for row in classes for d in row]).reshape(images.shape)
-    return {
-        "images": (np.array([of["images"](d) for d in means]) < ALPHA, images < ALPHA),
-        "each": (holm([of["each"](d) for d in means]) < ALPHA, each < ALPHA),
-        "fedlit": (np.array([d.claimed for d in means]), np.array([[d.claimed for d in row] for row in classes])),
-    }
-
-
 def rate(hits: list[float]) -> str:
     """Return a mean as a percentage, with its standard error."""
     values = np.asarray(hits, dtype=float)
     return f"{100 * values.mean():5.1f} ± {100 * values.std() / len(values) ** 0.5:.1f}"
 
 
-def rates(
-    drawn: Iterable[tuple[Shared, list[Method]]], of_classes: Callable[[np.ndarray], float] = np.any
-) -> tuple[str, str]:
-    """Return the rates of claims of each rule, of a mean and of classes, and that of t-tests over classes."""
-    found, over = {rule: ([], []) for rule in RULES}, []
+def shown(name: str, hits: list[float]) -> None:
+    """Print a rate."""
+    print(f"{name:76}{rate(hits):>13}", flush=True)
+
+
+def claims_of(drawn: Iterable[tuple[Shared, list[Method]]]) -> Iterator[tuple[list[bool], list[bool]]]:
+    """Yield the claims of reports: on means over classes, and on classes."""
     for shared, methods in drawn:
-        numbers = statistics(methods, methods[0], shared, draws=DRAWS)
-        over.append(any(each.over_classes.p < ALPHA for each in numbers.against))
-        for rule, (mean, classes) in claimed(numbers).items():
-            found[rule][0].append(mean.any())
-            found[rule][1].append(of_classes(classes))
-    return "".join(f"{rate(m):>13} /{rate(c):>11}" for m, c in found.values()), rate(over)
+        against = statistics(methods, methods[0], shared, draws=DRAWS).against
+        yield [each.macro.claimed for each in against], [each.claimed for of in against for each in of.classes]
 
 
-def null(trials: int) -> None:
-    """Print how often a report claims a difference if all methods are equal."""
-    print(f"% of {trials} reports with a false claim; of a mean over classes / of a class")
-    print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES) + f"{'t-test over classes':>22}")
-    for interaction, draw in ((0.0, simulated), (0.5, simulated), (0.5, redrawn)):
-        for methods in (1, 10):
-            for seeds in (2, 3, 5) if methods == 1 else (3,):
-                for sd, images in ((0.01, 320), (0.03, 320), (0.03, 1000)):
-                    if methods > 1 and images > 320:
-                        continue
-                    rngs = (np.random.default_rng((trial, seeds, methods, images)) for trial in range(trials))
-                    cells, over = rates(draw(rng, methods, seeds, sd, images, 0.0, interaction) for rng in rngs)
-                    where = f"{methods:2} x {seeds} seeds, SD {sd}, {images:4} images, {interaction:.0%} shared"
-                    where += ", redrawn" * (draw is redrawn)
-                    print(f"{where:46}{cells}{over:>22}", flush=True)
+def bold(trials: int) -> None:
+    """Print how often a table of 32 equal cells has a bold one."""
+    cells = [(f"method {row}", column) for row in range(9) for column in "ABCD"]
+    against = {f"method {row}": "method 0" for row in range(1, 9)}
+    for seeds in (3, 10):
+        rng, hits = np.random.default_rng(seeds), []
+        places = [(*cell, seed) for cell in cells for seed in range(seeds)]
+        values = pd.DataFrame(places, columns=["row", "column", "seed"])
+        for _ in range(trials):
+            of_seed = rng.normal(0, 0.03, (1, 4, seeds))  # the seed's data, common to all methods
+            noise = rng.normal(0.8, 0.02, (9, 4, seeds)) + of_seed
+            hits.append(compare(values.assign(auroc=noise.ravel()), against)["claimed"].any())
+        shown(f"bold: 32 cells, {seeds} seeds", hits)
+
+
+def reports(trials: int) -> None:
+    """Print how often a report claims a difference, of a mean or of a class, if all methods are equal."""
+    cases = ((simulated, 1, 3, 0.01), (simulated, 1, 5, 0.03), (simulated, 10, 3, 0.03), (redrawn, 1, 3, 0.03))
+    for draw, methods, seeds, sd in cases:
+        number = trials * (2 if draw is redrawn else 1)
+        rngs = (np.random.default_rng((trial, seeds, methods)) for trial in range(number))
+        drawn = (draw(rng, methods, seeds, sd, 320, 0.0) for rng in rngs)
+        what = f"{methods} methods, {seeds} seeds, SD {sd}" + ", data that follow the seed" * (draw is redrawn)
+        shown(f"reports: {what}", [any(means + classes) for means, classes in claims_of(drawn)])
+
+
+def tune(trials: int) -> None:
+    """Print how often equal methods are called different after a choice of settings by validation data.
+
+    Eight settings differ by a standard deviation of 0.02, in the same way for all methods; the validation AUROC has an
+    error of 0.03, of which half of the variance is common to the settings, and trainings differ by 0.01.
+    """
+    tries, finals = 8, 10
+    for by in ("method", "seed"):
+        rule = Rule(by=by)
+        for methods in (1, 19):
+            hits = []
+            for trial in range(trials):
+                rng = np.random.default_rng((trial, methods))
+                truth = rng.normal(0.8, 0.02, tries)[:, None]
+                tests = []
+                for _ in range(methods + 1):
+                    tried = truth + rng.normal(0, 0.01, (tries, finals))
+                    seen = tried + 0.03 * 0.5**0.5 * (rng.normal(size=(tries, finals)) + rng.normal(size=finals))
+                    best = rule.choose(seen if by == "seed" else seen[:, :1])
+                    # The seed that chooses for all is not among the final ones.
+                    ours = tried[best, np.arange(finals)] if by == "seed" else truth[best[0]] + _final(rng, finals)
+                    tests.append(ours)
+                of_seed = rng.normal(0, 0.01, (methods + 1, finals))  # other test images
+                values = np.array(tests) + of_seed
+                changes = [tested_difference(each, values[0], np.nan, LEVEL, 0.0) for each in values[1:]]
+                hits.append(any(each.claimed for each in corrected(changes)))
+            whose = "each seed chooses" if by == "seed" else "one choice: a claim about settings"
+            shown(f"tune: {methods} and a baseline, ten seeds, {whose}", hits)
+
+
+def _final(rng: np.random.Generator, seeds: int) -> np.ndarray:
+    return rng.normal(0, 0.01, seeds)
+
+
+def gaps(trials: int) -> None:
+    """Print how often a report of one training claims a gap between groups that do not differ.
+
+    Ten classes; each of four groups is compared with the largest one, in AUROC and in sensitivity and specificity at a
+    threshold. Draws have the standard deviation of a bootstrap over independent images.
+    """
+    z = np.random.default_rng(0).normal(size=DRAWS)
+    z = (z - z.mean()) / z.std(ddof=1)
+    measures = {"auroc": MEASURES["auroc"], "sensitivity": AT_THRESHOLD["sensitivity"]}
+    measures["specificity"] = AT_THRESHOLD["specificity"]
+    for sizes in ((100, 30, 30, 40, 60), (60, 60, 60, 60, 60), (300, 50, 50, 80, 100)):
+        rng, hits = np.random.default_rng(sizes), []
+        for _ in range(trials):
+            p = []
+            for _ in range(10):
+                groups = [_group(rng, size) for size in sizes]
+                for key, measure in measures.items():
+                    samples = [
+                        Sample(np.array([of[key][0]]), of[key][0] + of[key][1] * rng.permutation(z), of["support"])
+                        for of in groups
+                    ]
+                    p += [compare_groups(measure, each, samples[0], LEVEL).p for each in samples[1:]]
+            hits.append((holm(p) < ALPHA).any())
+        shown(f"gaps: one training, groups of {', '.join(map(str, sizes))} positives", hits)
+
+
+def _group(rng: np.random.Generator, positives: int) -> dict:
+    """Return the measures of a group, each with its error, and its support."""
+    ours, theirs = rng.normal(1.5, 1, positives), rng.normal(0, 1, 3 * positives)
+    wins = ours[:, None] > theirs
+    error = (wins.mean(1).var() / positives + wins.mean(0).var() / len(theirs)) ** 0.5
+    rates = {"sensitivity": (ours > 0.7).mean(), "specificity": (theirs < 0.7).mean()}
+    found = {
+        key: (r, (r * (1 - r) / n) ** 0.5) for (key, r), n in zip(rates.items(), (positives, len(theirs)), strict=True)
+    }
+    support = PatientCounts(positives, len(theirs), positives, len(theirs))
+    return {"auroc": (wins.mean(), error), "support": support, **found}
+
+
+def coverage(trials: int) -> None:
+    """Print how many 95% intervals of AUROC cover the truth."""
+    for rare, other, truth in ((50, 150, 0.76), (50, 150, 0.92), (100, 300, 0.97)):
+        rng = np.random.default_rng((rare, other))
+        ends = [_resampled(rng, 100, rare, other, truth, 1, 1.0)[0] for _ in range(-(-trials // 100))]
+        low, high = np.concatenate(ends, axis=1)
+        known = ~np.isnan(low)
+        shown(
+            f"coverage: {rare} and {other} patients, AUROC {truth}", ((low <= truth) & (truth <= high))[known].tolist()
+        )
+
+
+RATES = {"bold": bold, "reports": reports, "tune": tune, "gaps": gaps, "coverage": coverage}
 
 
 def power(trials: int) -> None:
     """Print how often a true difference is claimed, of the mean over classes and of single classes."""
     print(f"% of {trials} reports that claim a true difference of the mean / % of classes")
-    print(f"{'':46}" + "".join(f"{rule:>26}" for rule in RULES))
     for more, draw in ((0.03, simulated), (0.05, simulated), (0.03, redrawn), (0.05, redrawn)):
         for sd in (0.01, 0.03):
             for seeds in (3, 5):
                 for images in (320, 1000):
                     rngs = (np.random.default_rng((trial, seeds, images)) for trial in range(trials))
-                    cells, _ = rates((draw(rng, 1, seeds, sd, images, more) for rng in rngs), np.mean)
+                    found = list(claims_of(draw(rng, 1, seeds, sd, images, more) for rng in rngs))
+                    cells = f"{rate([means[0] for means, _ in found])} /{rate([np.mean(of) for _, of in found])}"
                     where = f"+{more}, SD {sd}, {seeds} seeds, {images:4} images" + ", redrawn" * (draw is redrawn)
                     print(f"{where:46}{cells}", flush=True)
 
@@ -192,13 +280,9 @@ def real(trials: int, folder: Path) -> None:
     files = [folder / "claims" / f"seed={seed}" / "predictions" / "federation.parquet" for seed in RUNS["seeds"]]
     shared = share([file.parts[-3] for file in files], [read(file) for file in files])
     print(f"{len(files)} runs, {len(shared.labels)} test images, {len(shared.classes)} classes; {trials} splits")
-    print(
-        f"% of splits with a claim; of a mean over classes / of a class\n{'':46}"
-        + "".join(f"{rule:>26}" for rule in RULES)
-    )
     for seeds in (2, 3, 5):
-        cells, over = rates(_dealt(shared, seeds, trials))
-        print(f"{f'{seeds} seeds':46}{cells}   t-test over classes {over}", flush=True)
+        found = claims_of(_dealt(shared, seeds, trials))
+        shown(f"real: splits with a claim, {seeds} seeds", [any(means + classes) for means, classes in found])
 
 
 def _dealt(shared: Shared, seeds: int, trials: int) -> Iterator[tuple[Shared, list[Method]]]:
@@ -292,18 +376,22 @@ def histograms(trials: int) -> None:
 
 
 def main() -> None:
-    """Run one of the measurements."""
+    """Print the named rates, or all, or one of the longer measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("null", "power", "intervals", "histograms", "real"))
-    parser.add_argument("folder", nargs="?", type=Path, help="folder for the real runs")
-    parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("what", nargs="*", help=f"{', '.join(RATES)}; power, intervals, histograms, or real FOLDER")
+    parser.add_argument("--trials", type=int, default=1000)
     args = parser.parse_args()
-    if args.what == "real" and args.folder is None:
-        parser.error("real: expected a folder for the runs, found none")
-    if args.what == "real":
-        real(args.trials, args.folder)
-    else:
-        {"null": null, "power": power, "intervals": intervals, "histograms": histograms}[args.what](args.trials)
+    what = args.what or list(RATES)
+    if what[0] == "real":
+        if len(what) != 2:
+            parser.error("real: expected a folder for the runs, found none")
+        return real(args.trials, Path(what[1]))
+    functions = RATES | {"power": power, "intervals": intervals, "histograms": histograms}
+    if unknown := [each for each in what if each not in functions]:
+        parser.error(f"expected some of {', '.join(functions)}, found {unknown[0]}")
+    for each in what:
+        functions[each](args.trials)
+    return None
 
 
 if __name__ == "__main__":
