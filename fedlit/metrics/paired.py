@@ -17,9 +17,6 @@ class Paired:
     difference: float  # Mean over classes of the first method minus the second.
     p: float  # p-value of the two-sided paired t-test; NaN with fewer than 2 classes, or if all differences are equal.
     normality: float  # p-value of the Shapiro-Wilk test of the differences; NaN with fewer than 3.
-    # p-value of the two-sided Wilcoxon signed-rank test, which does not assume normality, over the classes that differ;
-    # exact for up to 50 without ties, otherwise by normal approximation; NaN if no class differs.
-    wilcoxon: float
 
     @property
     def normal(self) -> bool:
@@ -47,7 +44,6 @@ def paired(first: Sequence[float], second: Sequence[float]) -> Paired:
         float(differences.mean()) if n else float("nan"),
         float(stats.ttest_1samp(differences, 0.0).pvalue) if n > 1 and varied else float("nan"),
         float(stats.shapiro(differences).pvalue) if n > 2 and varied else float("nan"),
-        _wilcoxon(differences[differences != 0]),
     )
 
 
@@ -78,11 +74,3 @@ def holm(p: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarr
     steps = adjusted[order] / shares[order] * np.cumsum(shares[order][::-1])[::-1]
     adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
     return adjusted
-
-
-def _wilcoxon(differences: np.ndarray) -> float:
-    if not len(differences):
-        return float("nan")
-    # The default of scipy differs between versions, and takes seconds for a dozen tied differences.
-    exact = len(differences) <= 50 and len(np.unique(np.abs(differences))) == len(differences)
-    return float(stats.wilcoxon(differences, method="exact" if exact else "approx").pvalue)

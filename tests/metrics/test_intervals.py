@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from fedlit.metrics import intervals
 from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import Interval, bootstrap, delong, logit_intervals, paired_delong
-from fedlit.metrics.paired import holm, paired
+from fedlit.metrics.paired import holm
 
 NAN = float("nan")
 
@@ -289,30 +289,13 @@ class TestCoverage:
 
 
 class TestPairedOverClasses:
-    def test_wilcoxon_is_scipys(self):
-        rng = np.random.default_rng(25)
-        one, other = rng.uniform(0.5, 0.9, (2, 14))
-        assert paired(one, other).wilcoxon == pytest.approx(stats.wilcoxon(one, other, method="exact").pvalue)
-        tied, zero = np.round(one, 1), np.round(other, 1)
-        assert paired(tied, zero).wilcoxon == pytest.approx(stats.wilcoxon(tied, zero, method="approx").pvalue)
-        one[3] = NAN
-        left = np.delete(one, 3), np.delete(other, 3)
-        assert paired(one, other).wilcoxon == pytest.approx(stats.wilcoxon(*left, method="exact").pvalue)
-
-    def test_wilcoxon_by_hand(self):
-        # Five of five classes are better: 2 of the 2^5 signs are as extreme. Two that do not differ are left out.
-        better, same = ([2.0, 4.0, 7.0, 11.0, 16.0], [1.0, 2.0, 4.0, 7.0, 11.0]), [5.0, 6.0]
-        assert paired(better[0] + same, better[1] + same).wilcoxon == 2 / 32
-
-    def test_wilcoxon_is_undefined_where_no_class_differs(self):
-        assert math.isnan(paired([0.5, 0.7], [0.5, 0.7]).wilcoxon)
-        assert math.isnan(paired([NAN], [0.5]).wilcoxon)
-
     def test_holm_by_hand(self):
         # In order 0.005, 0.01, 0.03, 0.04, times 4, 3, 2, 1: 0.02, 0.03, 0.06, 0.04, and the last not below its
         # predecessor. The NaN does not count as a test.
         assert holm([0.01, 0.04, NAN, 0.03, 0.005]) == pytest.approx([0.03, 0.06, NAN, 0.06, 0.02], nan_ok=True)
         assert holm([0.6, 0.9]).tolist() == [1.0, 1.0]
+        # Shares of 1/4 and 3/4: 0.01 times 4, then 0.09 with the whole error.
+        assert holm([0.09, NAN, 0.01], [3, 9, 1]) == pytest.approx([0.09, NAN, 0.04], nan_ok=True)
         assert holm([]).tolist() == []
         p = np.array([0.2, 0.1])
         holm(p)

@@ -11,7 +11,6 @@ from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
 from fedlit.metrics.intervals import Interval, bootstrap
-from fedlit.metrics.paired import paired
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.curves import average, band_note, curves_figure, spread
 from fedlit.reports.compare.difference import Difference
@@ -43,8 +42,7 @@ def numbers(points, classes, macro=None, counts=None, baseline="FedAvg"):
         method, mean = Method(name, (), {}), (macro or {}).get(name, number(0.8, 0.7, 0.9))
         if isinstance(of_classes[0], Difference):
             mean = (macro or {}).get(name, number(0.1, 0.0, 0.2, 0.5))
-            nothing = paired(np.zeros(len(classes)), np.zeros(len(classes)))
-            against.append(MethodDifferences(method, first, "DeLong", tuple(of_classes), mean, nothing))
+            against.append(MethodDifferences(method, first, "DeLong", tuple(of_classes), mean))
         else:
             scored.append(MethodAuroc(method, np.zeros((1, len(classes))), tuple(of_classes), mean, "DeLong"))
     return Statistics(shared, support, tuple(scored), tuple(against), 0.95, 100)

@@ -48,7 +48,7 @@ def test_a_comparison_is_shown_and_written(
         changes["difference"], both["Scaffold"] - both["FedAvg"], check_names=False, check_like=True
     )
     page = (tmp_path / "out" / "report.html").read_text()
-    for words in ("ROC curves", "Client drift", "Settings that differ", "FedAvg-0", "beyond noise", "Shapiro-Wilk"):
+    for words in ("ROC curves", "Client drift", "Settings that differ", "FedAvg-0", "beyond noise", "p (Holm)"):
         assert words in page
     charts = ("auroc", "differences", "roc", "rounds", "steps", "bytes", "drift")
     files = {f"{n}.{s}" for n in charts for s in ("svg", "pdf")} | {"auroc.csv", "differences.csv", "report.html"}

@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
-from fedlit.metrics.paired import holm, paired
+from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 
 
@@ -79,8 +79,6 @@ def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> Non
     np.testing.assert_allclose(ends.T, difference + np.array([[-1], [1]]) * stats.norm.ppf(0.975) * error)
     assert against.how == "DeLong"
     assert np.isnan(against.macro.p_seeds)
-    over_classes = paired(aurocs(other), aurocs(one))
-    np.testing.assert_allclose(astuple(against.over_classes), astuple(over_classes))
     assert against.macro.p_images < 0.05
     assert "beyond test-set noise (p < 0.001)" in against.verdict(CLASSES)
     assert "but one seed says nothing about seed noise" in against.verdict(CLASSES)

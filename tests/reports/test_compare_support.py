@@ -102,7 +102,6 @@ def test_a_class_that_nobody_could_learn_is_in_no_mean_and_no_test(tmp_path: Pat
     macro = row(comparison, "mean of 2 of 3 classes")
     others = comparison.statistics.auroc_table().query("method == 'Scaffold' and `class` in ['Effusion', 'Nodule']")
     np.testing.assert_allclose(macro["of_auroc"], others["auroc"].mean())
-    assert comparison.statistics.against[0].over_classes.classes == 2
     assert any(note.startswith("Mass: no client had a positive training image in any run") for note in comparison.notes)
 
 

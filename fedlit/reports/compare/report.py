@@ -20,7 +20,6 @@ from fedlit.reports.compare.tables import (
     auroc_table,
     differences_table,
     gains_table,
-    over_classes_table,
     runs_table,
     settings_table,
     sites_table,
@@ -76,7 +75,7 @@ def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[T
     if (numbers := comparison.statistics) is not None:
         tables["auroc"] = [auroc_table(numbers, comparison.test_set)]
         tests = [tests_table(numbers, against) for against in numbers.against]
-        tables["differences"] = [*tests, over_classes_table(numbers)] if tests else []
+        tables["differences"] = tests
     if (joining := comparison.joining) is not None:
         tables["joining"] = [sites_table(joining, gains) for gains in joining.methods]
     return tables

@@ -22,7 +22,7 @@ import pandas as pd
 from fedlit.metrics import intervals
 from fedlit.metrics.intervals import Bootstrap, Interval
 from fedlit.metrics.levels import DRAWS, LEVEL
-from fedlit.metrics.paired import ALPHA, Paired, p_text, paired
+from fedlit.metrics.paired import ALPHA, p_text
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import Shared, share_by_draw
 from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
@@ -70,7 +70,6 @@ class MethodDifferences:
     how: str  # Method of the classes' intervals and p: ``bootstrap`` or ``DeLong``.
     classes: tuple[Difference, ...]  # Difference of each class.
     macro: Difference  # Difference of the mean over classes; always from the bootstrap.
-    over_classes: Paired  # Paired t-test over classes, as in Kulkarni et al., section 4.3.
 
     @property
     def rows(self) -> tuple[Difference, ...]:
@@ -317,12 +316,11 @@ def _against(
     columns = zip(*(each.by_seed.T for each in both), error, strict=True)
     differences = [tested_difference(*column, level, extra) for column in columns]
     differences = [each if ok else each.untested for each, ok in zip(differences, _judged(support), strict=True)]
-    means = [np.where(support.averaged, each.by_seed[:, :-1].mean(0), np.nan) for each in both]
     noise = [np.stack([boot.draws[:, -1] for boot in each.boots]) for each in both]
     sides = [noise[0] - noise[1]] if by_draw else noise
     run = sum(_run_variance(side) / len(side) for side in sides) * min(len(each.boots) for each in both)
     macro = replace(differences[-1], run_variance=run)
-    return MethodDifferences(runs.method, baseline.method, how, tuple(differences[:-1]), macro, paired(*means))
+    return MethodDifferences(runs.method, baseline.method, how, tuple(differences[:-1]), macro)
 
 
 def _judged(support: Support) -> np.ndarray:

@@ -156,23 +156,6 @@ def tests_table(numbers: Statistics, against: MethodDifferences) -> Table:
     return Table(caption, ("class",), head, rows, summary=1)
 
 
-def over_classes_table(numbers: Statistics) -> Table:
-    """Return the paired tests over classes of each method."""
-    rows = [
-        (
-            *(each.method.name, str(each.over_classes.classes), number(each.over_classes.difference, "+.4f")),
-            *map(p_text, (each.over_classes.p, each.over_classes.normality, each.over_classes.wilcoxon)),
-        )
-        for each in numbers.against
-    ]
-    caption = (
-        "Paired tests over classes, with each class as one observation. Classes share images and trainings, so p tends "
-        "to be too small and gets no stars."
-    )
-    head = ("classes", "mean difference", "t-test p", "Shapiro-Wilk p", "Wilcoxon p")
-    return Table(caption, ("method",), head, rows)
-
-
 def sites_table(joining: Joining, gains: MethodGains) -> Table:
     """Return a row for each site: both AUROCs at the site, the gain from a method, and that on the other sites."""
     rows = [
