@@ -165,7 +165,11 @@ def compare_groups(measure: Measure, group: Sample, reference: Sample, level: fl
     if measure.scale == "plain":
         return gap
     tests = _tested_gap(measure, group.on_logit_scale(), reference.on_logit_scale(), level, extra)
-    return replace(gap, p_images=tests.p_images, p_seeds=tests.p_seeds, p=tests.p)
+    if len(group.values) == 1:
+        return replace(gap, p_images=tests.p_images, p=tests.p)
+    # The test over seeds needs no variance of images, and keeps the scale of the gap.
+    others = tests.p_images if extra < np.inf else tests.p
+    return replace(gap, p_images=tests.p_images, p=max(gap.p_seeds, others) if others == others else np.nan)
 
 
 def _tested_gap(measure: Measure, group: Sample, reference: Sample, level: float, extra: float) -> Gap:
