@@ -19,6 +19,12 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+import torch
+from torch.utils.data import TensorDataset
+
+from fedlit.core.messages import ClientData
+from fedlit.data.federated import FederatedDataModule
+
 HERE = Path(__file__).parent
 CLIENTS, ROUNDS, SHORT, LONG = 5, 4, 1, 128
 METHODS = {"FedAvg": [], "CODASCA": ["--model.objective", "AUCSaddle"]}
@@ -28,39 +34,22 @@ OPTIONS = (
 )
 
 
-def data_module() -> type:
-    """Return the class of the data: five clients with 350 training vectors each, and five classes."""
-    import torch
-    from torch.utils.data import TensorDataset
+class Vectors(FederatedDataModule):
+    """Five clients with 350 training vectors each, whose five classes depend on them linearly."""
 
-    from fedlit.core.messages import ClientData
-    from fedlit.data.federated import FederatedDataModule
+    classes = tuple("abcde")
 
-    class Vectors(FederatedDataModule):
-        """Vectors whose classes depend on them linearly."""
+    def __init__(self) -> None:
+        super().__init__(None, batch_size=32, eval_batch_size=2048)
 
-        classes = tuple("abcde")
-
-        def __init__(self) -> None:
-            super().__init__(None, batch_size=32, eval_batch_size=2048)
-
-        def setup(self, stage=None) -> None:
-            g = torch.Generator().manual_seed(0)
-            direction = torch.randn(128, 5, generator=g) / 11
-            for name in map(str, range(CLIENTS)):
-                rows = torch.randn(1000, 128, generator=g)
-                labels = (rows @ direction + torch.randn(1000, 5, generator=g) / 2 > 1).float()
-                parts = [TensorDataset(rows[a:b], labels[a:b]) for a, b in ((0, 350), (350, 450), (450, 1000))]
-                self.clients[name] = ClientData(name, self.classes, *parts)
-
-    return Vectors
-
-
-def __getattr__(name: str) -> type:
-    if name != "Vectors":
-        raise AttributeError(name)
-    globals()[name] = made = data_module()
-    return made
+    def setup(self, stage: str | None = None) -> None:
+        g = torch.Generator().manual_seed(0)
+        direction = torch.randn(128, 5, generator=g) / 11
+        for name in map(str, range(CLIENTS)):
+            rows = torch.randn(1000, 128, generator=g)
+            labels = (rows @ direction + torch.randn(1000, 5, generator=g) / 2 > 1).float()
+            parts = [TensorDataset(rows[a:b], labels[a:b]) for a, b in ((0, 350), (350, 450), (450, 1000))]
+            self.clients[name] = ClientData(name, self.classes, *parts)
 
 
 def side() -> None:
