@@ -346,6 +346,10 @@ class FederatedDataModule(Checked):
         columns = ["client", "split", "class", "images", "positives", "negatives", "labelled"]
         return DataFrame(rows, columns=columns)
 
+    def drawn_images(self) -> set[str] | None:
+        """Return the names of images whose split was drawn at random; None if the data have no records."""
+        return None if self.assignment is None else self._read().drawn_names()
+
     def _has_records(self) -> bool:
         return type(self).records is not FederatedDataModule.records
 

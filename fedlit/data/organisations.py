@@ -133,6 +133,7 @@ class Organisations(FederatedDataModule):
             },
             splits=self._one_split(patients, splits) if self.patients == "shared" else splits,
             table=pd.concat([r.table for r in joined], ignore_index=True),
+            drawn=np.concatenate([np.isin(r.names, list(r.drawn_names())) for r in joined]),
             groups={
                 name: np.concatenate([r.groups.get(name, np.full(len(r.names), "")) for r in joined]) for name in groups
             },

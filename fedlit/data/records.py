@@ -37,6 +37,7 @@ class Records:
         splits: The official split of each image, [N] "train", "val", "test" or "train_val"; None if there is no
             official split.
         table: The columns of the source for ``ByColumn``, with one row for each image; by default only ``image``.
+        drawn: Whether fedlit draws the split of each image, [N] bool; by default as ``splits`` say.
         groups: A map from names such as ``sex`` to the group of each image, [N] str, "" if unknown.
     """
 
@@ -49,6 +50,7 @@ class Records:
     site_classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     splits: np.ndarray | None = None
     table: pd.DataFrame = None  # __post_init__ makes one
+    drawn: np.ndarray | None = None
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -57,9 +59,16 @@ class Records:
 
             self.table = DataFrame({"image": self.names})
 
+    def drawn_names(self) -> set[str]:
+        """Return the names of images whose part, training or another, is drawn at random and not official."""
+        drawn = self.drawn
+        if drawn is None:
+            drawn = np.full(len(self.names), True) if self.splits is None else np.asarray(self.splits) == "train_val"
+        return set(self.names[drawn].tolist())
+
     def take(self, rows: np.ndarray) -> Records:
         """Return the records of some rows, in any order, with repetitions if wanted."""
-        fields = ("names", "labels", "patients", "sites", "splits")
+        fields = ("names", "labels", "patients", "sites", "splits", "drawn")
         taken: dict[str, Any] = {name: None if (of := getattr(self, name)) is None else of[rows] for name in fields}
         groups = {name: values[rows] for name, values in self.groups.items()}
         table, store = self.table.iloc[rows].reset_index(drop=True), StoreView([self.store], rows)
@@ -107,7 +116,7 @@ def check_records(records: Records, exact: bool = False) -> Records:
             NaN, ``site_classes`` names an unknown site or class, or a group has too many different values.
     """
     records = replace(records, labels=np.asarray(records.labels), classes=tuple(map(str, records.classes)))
-    fields = ("store", "names", "labels", "patients", "sites", "table", "splits")
+    fields = ("store", "names", "labels", "patients", "sites", "table", "splits", "drawn")
     lengths = {name: len(getattr(records, name)) for name in fields if getattr(records, name) is not None}
     if len(set(lengths.values())) != 1:
         raise DataError(f"records: expected one row per image in each field, not {lengths}")

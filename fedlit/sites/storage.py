@@ -213,23 +213,15 @@ def _same_tensors(draft: Path, file: Path) -> bool:
     return new.keys() == old.keys() and all(same)
 
 
-def download_model(
-    folder: Path, run: str | None, client: str | None, output: Path | None
-) -> tuple[Path, dict[str, Any]]:
-    """Copy a model of a run to a file.
+def find_models(folder: Path, run: str | None) -> tuple[str, dict[Path, dict[str, Any]]]:
+    """Return the id of a run with a model, and the notes of each of its models, by file.
 
     Args:
         folder: The site's folder of states.
         run: First characters of the run's id. By default the newest run with a model.
-        client: Client whose own model is copied; None if there is only one model.
-        output: The file. By default one in the working directory, named for the first characters of the run's id.
-
-    Returns:
-        The file, and its notes.
 
     Raises:
-        ConfigError: If no run has a model, the characters fit none of them or several, there is no model of the client,
-            or there is more than one model and no client.
+        ConfigError: If no run has a model, or the characters fit none of them or several.
     """
     files = _models(folder)
     runs = list(dict.fromkeys(_run_of(file) for file in reversed(files)))
@@ -242,23 +234,41 @@ def download_model(
             f"{folder / FOLDER}: expected the first characters of one run's id, found {run!r}; the runs with a model "
             f"are {', '.join(runs)}; {advice}"
         )
-    notes = {file: file_notes(file) for file in files if _run_of(file) == fitting[0]}
+    return fitting[0], {file: file_notes(file) for file in files if _run_of(file) == fitting[0]}
+
+
+def download_model(
+    folder: Path, run: str | None, client: str | None, output: Path | None
+) -> tuple[Path, dict[str, Any]]:
+    """Copy a model of a run to a file.
+
+    Args:
+        folder: The site's folder of states.
+        run: As in ``find_models``.
+        client: Client whose own model is copied; None if there is only one model.
+        output: The file. By default one in the working directory, named for the first characters of the run's id.
+
+    Returns:
+        The file, and its notes.
+
+    Raises:
+        ConfigError: As in ``find_models``, or there is no model of the client, or more than one model and no client.
+    """
+    run, notes = find_models(folder, run)
     owners = [of_file.get("client") for of_file in notes.values()]
     wanted = [file for file, of_file in notes.items() if client is None or of_file.get("client", client) == client]
     if len(wanted) != 1:
         found = f"no model of client {client!r}" if client else "a model of each client"
-        raise ConfigError(
-            f"run {fitting[0]}: there is {found}; give --client with one of {', '.join(map(str, owners))}"
-        )
+        raise ConfigError(f"run {run}: there is {found}; give --client with one of {', '.join(map(str, owners))}")
     (file,) = wanted
-    output = output or Path(f"model-{file.name[:8]}{file.name.removeprefix(fitting[0])}")
+    output = output or Path(f"model-{file.name[:8]}{file.name.removeprefix(run)}")
     if output.is_dir():
         raise ConfigError(
             f"--output: expected a file such as {output / 'model.safetensors'}, found the folder {output}"
         )
     with whole(output) as draft:
         draft.write_bytes(file.read_bytes())
-    return output, notes[file] | {"run": fitting[0]}
+    return output, notes[file] | {"run": run}
 
 
 def _models(folder: Path) -> list[Path]:

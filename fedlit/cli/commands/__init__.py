@@ -17,6 +17,10 @@ COMMANDS = {
     ),
     "compare": "Compare runs on the terminal and in a report: AUROC with intervals and paired tests, costs, settings.",
     "evaluate": "Evaluate runs of one method in depth: calibration, groups of patients, operating points, usefulness.",
+    "audit": (
+        "Report how well a run's model tells its training patients from other patients, before the model leaves this "
+        "machine. Nothing is sent."
+    ),
     "card": "Write the model card of a run as Markdown: data, settings, AUROC with intervals, and blanks to fill in.",
     "reproduce": "Make a figure or table of a paper, with its runs. Repeat the command after an interruption.",
     "runs": "List and rank runs, and remove them together with their runs in MLflow.",

@@ -1,4 +1,4 @@
-"""``fedlit site init``, ``fedlit site check``, ``fedlit site ledger`` and ``fedlit site model``."""
+"""``fedlit site init``, ``check``, ``ledger``, ``model`` and ``audit``."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ from jsonargparse import Namespace
 from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
+from fedlit.cli.commands.audit import EPILOG, add_options, report
 from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.system import documents
@@ -23,14 +24,17 @@ PATH = "Folder from `fedlit site init`, a site's own file, such as fedlit-site.y
 def parser(argv: Sequence[str]) -> Parser:
     """Make the options of ``fedlit site``."""
     options = Parser(description=COMMANDS["site"])
-    parsers = {"init": _init_parser, "check": _check_parser, "ledger": _ledger_parser, "model": _model_parser}
+    parsers = {
+        "init": _init_parser, "check": _check_parser, "ledger": _ledger_parser, "model": _model_parser,
+        "audit": _audit_parser,
+    }  # fmt: skip
     options.nested = {name: made() for name, made in parsers.items()}
     return options
 
 
 def execute(args: Namespace, parser: Parser) -> int:
-    """Run a subcommand: write or check a folder, show a ledger, or copy a model; return the exit status."""
-    commands = {"init": _init, "check": _check, "ledger": _ledger, "model": _model}
+    """Run a subcommand: write or check a folder, show a ledger, copy or audit a model; return the exit status."""
+    commands = {"init": _init, "check": _check, "ledger": _ledger, "model": _model, "audit": _audit}
     expected = (ConfigError, TrainingError if args.subcommand == "check" else OSError)
     try:
         commands[args.subcommand](args[args.subcommand])
@@ -76,6 +80,22 @@ def _model(args: Namespace) -> None:
     if unknown := [name for name, learned in pairs if not learned]:
         console.print(printable(f"ignore the scores of classes that the model has not learned: {', '.join(unknown)}"))
     console.print(f"to use it: fedlit predict --model {file} FOLDER")
+
+
+def _audit(args: Namespace) -> None:
+    from fedlit.sites.audit import site_images  # with PyTorch, which takes seconds
+    from fedlit.sites.own_data import read_settings
+
+    file = args.path / "local" / "fedlit-site.yaml" if args.path.is_dir() else args.path
+    if not file.is_file():
+        raise ConfigError(
+            f"{args.path}: expected the folder of a site, with local/fedlit-site.yaml, or that file, which names the "
+            "site's data, found none; check the path"
+        )
+    settings = read_settings(file)
+    run, weights, images = site_images(settings, args.run)
+    folder = args.output or Path(f"audit-{run[:8]}")
+    report(images, args, folder, f"run {run}, the model that came to site {settings.name}", weights)
 
 
 def _state(path: Path) -> Path:
@@ -175,6 +195,23 @@ def _model_parser() -> Parser:
     parser.add_argument("--client", type=str | None, default=None, help=client)
     output = "File of the model, by default model-RUN.safetensors in the working directory."
     parser.add_argument("--output", type=Path | None, default=None, help=output)
+    return parser
+
+
+def _audit_parser() -> Parser:
+    description = (
+        "Report how well the model of a run that has ended tells the site's training patients from its validation and "
+        "test patients, for example before the model or its results are published. Nothing is sent, and the ledger is "
+        "not changed."
+    )
+    parser = Parser(description=description, epilog=EPILOG)
+    path = "Folder from `fedlit site init`, or a site's own file, such as fedlit-site.yaml."
+    parser.add_argument("path", metavar="PATH", type=Path, help=path)
+    run = "The run, by the first characters of its id, as in `fedlit site ledger`. By default the newest with a model."
+    parser.add_argument("run", metavar="RUN", type=str | None, nargs="?", default=None, help=run)
+    output = "Folder for the report, by default audit-RUN in the working directory."
+    parser.add_argument("--output", type=Path | None, default=None, help=output)
+    add_options(parser)
     return parser
 
 

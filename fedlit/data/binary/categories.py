@@ -122,7 +122,9 @@ class CategoryImages(FederatedDataModule, ABC):
         )
         # Sites are divided separately, so with categories as sites every category has its share of validation.
         splits = split_by_patient(records, self.split, self.seed)
-        return replace(records, splits=splits, sites=np.full(len(category), type(self).__name__))
+        # An imbalance ratio removes training images alone, so chance does not decide who is one.
+        drawn = np.isin(images.names, list(records.drawn_names())) & (self.imratio is None)
+        return replace(records, splits=splits, drawn=drawn, sites=np.full(len(category), type(self).__name__))
 
     def keep(self, records: Records, owners: np.ndarray) -> np.ndarray:
         """Return a mask of all records except the positive training images beyond ``imratio``, [N] bool.

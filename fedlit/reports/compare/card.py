@@ -19,6 +19,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.metrics.direction import better
 from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
+from fedlit.reports.audit import FILE, FOLDER
 from fedlit.reports.compare.alignment import share
 from fedlit.reports.compare.methods import ABSENT, grouped
 from fedlit.reports.compare.page import template
@@ -78,6 +79,7 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         groups=_groups(directory, tests),
         sent=sent.read_text().strip().replace("\n", "\n- ") if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
+        audit=_audit(directory, best),
         aurocs=aurocs,
     )
     return _front_matter(run, aurocs) + re.sub(r"\n{3,}", "\n\n", card).lstrip()
@@ -210,6 +212,20 @@ def _aurocs(run: PastRun, name: str, table: Predictions, level: float, draws: in
     macro = scored.macro
     ends = interval_text(macro.interval.low, macro.interval.high)
     return [*rows, (numbers.support.macro_name, short(macro.value), ends, "", "")]
+
+
+def _audit(directory: Path, best: Path) -> dict[str, object]:
+    """Return the content of ``audit.json``, with rows for a table; {} if there is none, or it is of other weights."""
+    file = directory / FOLDER / FILE
+    found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    if found.get("weights") != Manifest.read(best).sha256.get("server.pt"):
+        return {}
+    rows = []
+    for result in found["results"]:
+        counts = [result[side] or f"fewer than {MIN_PATIENTS}" for side in ("members", "others")]
+        auroc = [float(np.nan if end is None else end) for end in (result["auroc"] or dict.fromkeys("vlh")).values()]
+        rows.append((f"{result['of']} {result['value']}", *counts, short(auroc[0]), interval_text(*auroc[1:])))
+    return found | {"rows": rows}
 
 
 def _total(run: PastRun, key: str) -> str:
