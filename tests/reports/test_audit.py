@@ -89,6 +89,9 @@ def test_a_run_is_audited_without_augmentation_by_client_and_class_and_its_card_
     card = (run / "model_card.md").read_text()
     assert first["verdict"] in card
     assert f"| all | {whole['members']} | {whole['others']} |" in card
+    moved = (run / "partition.csv").read_text().replace(",val", ",train", 1)
+    (run / "partition.csv").write_text(moved)
+    fedlit_cli(f"audit {run}").refused("partition.csv", "training set")
     (run / "audit" / "audit.json").write_text(json.dumps(first | {"weights": "of another model"}))
     fedlit_cli(f"card {run} --draws 100").succeeded()
     assert f"results of `fedlit audit {run}`" in (run / "model_card.md").read_text()

@@ -47,7 +47,6 @@ def execute(args: Namespace, parser: Parser) -> int:
     from fedlit.core.checkpoints import checkpoint
     from fedlit.core.checkpoints.manifest import Manifest
     from fedlit.core.errors import ConfigError
-    from fedlit.experiment.fingerprints import check_same
     from fedlit.experiment.options import composed, experiment_parser
     from fedlit.federation.evaluation import evaluate_sets
     from fedlit.reports.audit import FOLDER, PARTS, image_table
@@ -66,9 +65,14 @@ def execute(args: Namespace, parser: Parser) -> int:
     words = ["--config", str(args.run / "config.yaml"), "--ckpt_path", str(args.run)]
     with composed(options.parse_args([*options.first_words, *words]), options) as experiment:
         experiment.data.augment = False  # the loss of an altered image says little about the image
-        check_same(args.run, experiment.fingerprints)
-        session = experiment.session(args.run)
+        session, trained = experiment.session(args.run), args.run / "partition.csv"
         with closing(session.engine):
+            split = session.data.assignment
+            if split is not None and trained.is_file() and split.to_csv(index=False) != trained.read_text():
+                raise ConfigError(
+                    f"{trained}: expected the split of the data as they are now, found another, so it is not known who "
+                    "was in the training set; restore the data of the run"
+                )
             server, rounds, _ = session.restore(best)
             sets = [evaluate_sets(session, server, part).get("federation", []) for part in PARTS]
             scored = [scores for views in sets for scores in views]
