@@ -218,7 +218,7 @@ def _audit(directory: Path, best: Path) -> dict[str, object]:
     """Return the content of ``audit.json``, with rows for a table; {} if there is none, or it is of other weights."""
     file = directory / FOLDER / FILE
     found = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    if found.get("weights") != Manifest.read(best).sha256.get("server.pt"):
+    if not found or found["weights"] != Manifest.read(best).sha256["server.pt"]:
         return {}
     rows = []
     for result in found["results"]:
