@@ -79,7 +79,7 @@ def execute(args: Namespace, parser: Parser) -> int:
             images = image_table(scored, session.program.dataset, session.data, session.classes, session.exclusive)
         if experiment.fabric.is_global_zero:
             whose = ", each client's own" if session.personal else ""
-            named = f"{args.run}, the best model{whose}, after {rounds} rounds"
+            named = f"{args.run}, the best model{whose}, after round {rounds}"
             weights = Manifest.read(best).sha256["server.pt"]
             report(images, args, args.output or args.run / FOLDER, named, weights)
     return 0
