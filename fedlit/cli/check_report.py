@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as Grid
 
 from fedlit.data.xrays.checked import SHOWN, Check, Problem
+from fedlit.reports.table import Table
 
 COLUMNS = 12
 """Largest number of columns, one per client or site, of a table of numbers."""
@@ -20,11 +20,11 @@ def report(check: Check, console: Console) -> None:
     console.print(f"{check.reader.source}: {check.reader.root}", style="bold")
     if check.reading is not None:
         console.print(_summary(check))
-        console.print(_labels(check))
+        console.print(_labels(check).printed())
         if check.positives is not None:
-            console.print(_positives(check.images, check.positives))
+            console.print(_positives(check.images, check.positives).printed())
         if check.reading.groups:
-            console.print(_groups(check.groups()))
+            console.print(_groups(check.groups()).printed())
     for remark in check.remarks:
         console.print(f"note: {remark}", style="yellow", soft_wrap=True)
     report_problems(check.problems, console)
@@ -52,34 +52,27 @@ def _positives(images: pd.DataFrame, positives: pd.DataFrame) -> Table:
     cells = texts.groupby(level=0, sort=False).agg(" / ".join).T
     if len(cells.columns) > COLUMNS:
         cells = cells.T
-    table = Table("positives", *map(str, cells.columns), box=box.SIMPLE_HEAD, show_edge=False)
-    table.title, table.title_justify = "training / validation / test, as fit divides them", "left"
-    for column in table.columns[1:]:
-        column.justify = "right"
-    for name, *row in cells.itertuples(name=None):
-        table.add_row(name, *row)
-    return table
+    rows = [(str(name), *row) for name, *row in cells.itertuples(name=None)]
+    caption = "training / validation / test, as fit divides them"
+    return Table(caption, ("positives",), tuple(map(str, cells.columns)), rows)
 
 
 def _groups(counts: pd.DataFrame) -> Table:
     """Return a table of images and patients by group and site, or by group if there are many sites."""
     if len(counts.columns.unique(0)) > COLUMNS:
         counts = pd.concat({"all sites": counts.T.groupby(level=1).sum().T}, axis=1)
-    table = Table("group", "", box=box.SIMPLE_HEAD, show_edge=False)
-    sites = counts.columns.unique(0)
-    for site in sites:
-        table.add_column(str(site), justify="right")
+    sites, rows = counts.columns.unique(0), []
     for (name, value), row in counts.iterrows():
         cells = (f"{row[site, 'images']:,} of {row[site, 'patients']:,} patients" for site in sites)
-        table.add_row(name, value or "unknown", *cells)
-    return table
+        rows.append((name, value or "unknown", *cells))
+    return Table("", ("group", ""), tuple(map(str, sites)), rows)
 
 
-def _summary(check: Check) -> Table:
+def _summary(check: Check) -> Grid:
     reading = check.reading
     _, per_patient = np.unique(reading.patients, return_counts=True)
     missing = sum(image is None for image in check.pictures)
-    grid = Table.grid(padding=(0, 3))
+    grid = Grid.grid(padding=(0, 3))
     grid.add_row("images", f"{len(reading.names):,}, {missing:,} of them missing")
     grid.add_row("patients", f"{len(per_patient):,}")
     if len(per_patient):
@@ -115,11 +108,8 @@ def _sizes(sizes: Counter[tuple[int, int]]) -> str:
 
 def _labels(check: Check) -> Table:
     labels = check.labels()
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for name in ("label", "harmonised"):
-        table.add_column(name, overflow="fold")
-    for name in labels.columns[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for label, harmonised, *counts, prevalence in labels.itertuples():
-        table.add_row(label, harmonised or "-", *(f"{count:,}" for count in counts), f"{prevalence:.2%}")
-    return table
+    rows = [
+        (label, harmonised or "-", *(f"{count:,}" for count in counts), f"{prevalence:.2%}")
+        for label, harmonised, *counts, prevalence in labels.itertuples()
+    ]
+    return Table("", ("label", "harmonised"), tuple(labels.columns[1:]), rows)

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
-from rich import box
 from rich.console import Console
 from rich.filesize import decimal
-from rich.table import Table
 
 from fedlit.core.system.files import whole
 from fedlit.core.system.spreadsheets import inert
+from fedlit.reports.table import Table
 from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
@@ -41,16 +40,13 @@ def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Cons
     if not lines:
         console.print(f"{folder / LINES}: no message was answered yet, and nothing has left")
         return
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for name in ("run", "asked for by", "what", "first (UTC)", "last (UTC)"):
-        table.add_column(name, no_wrap=True)
-    for name in ("messages", "refused", "examples", "sent"):
-        table.add_column(name, justify="right", no_wrap=True)
+    rows = []
     for (run, lead, what), asked in summed(lines).items():
         times = (_day(asked.first), _day(asked.last))
         numbers = (f"{asked.messages:,}", f"{asked.refused:,}", f"{asked.examples:,}", decimal(asked.nbytes))
-        table.add_row(run[:8] or "-", lead or "not known", what, *times, *numbers)
-    console.print(table)
+        rows.append((run[:8] or "-", lead or "not known", what, *times, *numbers))
+    names = ("run", "asked for by", "what", "first (UTC)", "last (UTC)")
+    console.print(Table("", names, ("messages", "refused", "examples", "sent"), rows).printed("narrow"))
     total = decimal(sum(entry.nbytes for _, entry in lines))
     console.print(
         f"{len(lines):,} messages, {total}; {folder / LINES} is complete; its last hash is {lines[-1][0][:16]}"

@@ -278,7 +278,8 @@ def test_counts_of_many_sites_are_added_up():
             sites=np.arange(count) // 4,
             groups={"sex": np.array(["m", "f", "f", ""] * sites)},
         )
-        return [list(column.cells) for column in _groups(Check(None, reading=reading).groups()).columns]
+        rows = _groups(Check(None, reading=reading).groups()).rows
+        return [list(column) for column in zip(*rows, strict=True)]
 
     few, many = columns(2), columns(COLUMNS + 1)
     assert few[:2] == [["sex"] * 3, ["unknown", "f", "m"]]
