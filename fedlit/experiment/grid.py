@@ -21,7 +21,7 @@ from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
 from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
 from fedlit.experiment.parser import Parser, is_mistake
-from fedlit.experiment.plan import BASELINES, INDIVIDUAL, Plan, options_of, patched, place_of
+from fedlit.experiment.plan import BASELINES, INDIVIDUAL, Plan, options_of, place_of
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.tracking.loggers import tracker_of
 from fedlit.tracking.names import STAGE
@@ -218,7 +218,7 @@ def folders_of(planned: Plan) -> dict[str, Path]:
         raise ConfigError(f"roots: expected --root, the folder of the data for {', '.join(missing)}, found none")
     config: dict[str, Any] = {}
     for file in planned.config if missing else ():
-        config = patched(config, documents.load_mapping(Path(file)))
+        config = documents.patched(config, documents.load_mapping(Path(file)))
     return {key: found_below(planned.root, planned.roots[key], config, key.removeprefix("data.")) for key in missing}
 
 

@@ -329,23 +329,7 @@ def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
         away = Path(os.path.relpath(base.parent, file.parent))
         below["config"] = [str(away / each) for each in below.get("config", [])]
         below |= {"starts": str(away / below["starts"])} if below.get("starts") else {}
-    return patched(below, content)
-
-
-def patched(base: Any, patch: Any) -> Any:
-    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
-
-    If the base does not have the key, None remains.
-    """
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    merged = dict(base)
-    for key, value in patch.items():
-        if value is None and key in base:
-            del merged[key]
-        else:
-            merged[key] = patched(base.get(key), value)
-    return merged
+    return documents.patched(below, content)
 
 
 def options_of(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -59,9 +59,9 @@ def test_each_client_steps_at_its_own_rate_as_in_the_loop_written_by_hand(case):
 class OneClass(ToyData):
     """The toys with only their first class, as LocalSCGDAM needs it."""
 
-    @property
-    def classes(self):
-        return CLASSES[:1]
+    def __init__(self, clients):
+        super().__init__(clients)
+        self.classes = CLASSES[:1]
 
     def setup(self, stage=None):
         super().setup(stage)

@@ -164,6 +164,7 @@ DATA = [
     ("hospitals", 2, "clients"),
     ("images", 90, "sizes"),
     ("heterogeneity", 0.0, "pixels"),
+    ("prevalence", 0.9, "labels"),
     ("label_scheme", "split", "labelled"),
     ("shared_classes", {"label_scheme": "split", "shared_classes": 2}, "labelled"),
     ("classes", ["Edema", "Mass"], "classes"),
@@ -293,4 +294,5 @@ def test_options_of_logistic_regression_are_those_of_an_image_classifier_and_two
 
 def test_every_option_of_the_model_is_in_the_table():
     names = set(inspect.signature(ImageClassifier).parameters) - {row[0] for row in MODEL}
-    assert names == {"weights", "pretrained"}  # a file above; a download, which no test makes
+    # a file above; a download, which no test makes; features, which need weights of a run
+    assert names == {"weights", "pretrained", "features"}

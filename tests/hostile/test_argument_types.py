@@ -93,7 +93,8 @@ def constructors(cls: type) -> list[Callable]:
 def test_every_public_constructor_with_arguments_is_checked():
     inits = {cls.__name__: init for cls in public_classes() for init in constructors(cls)[:1]}
     unchecked = {name for name, init in inits.items() if not hasattr(init, "__wrapped__")}
-    assert unchecked == {"CategorisedImages", "ClientContext", "ClientData", "Plan", "Records"}, "they are no choices"
+    made = {"Client", "ClientContext", "ClientData", "Layout", "Mask", "Measured", "Payload", "Round", "ServerState"}
+    assert unchecked == {"CategorisedImages", "Plan", "Records"} | made, "they are no choices"
 
 
 CHOICES = {

@@ -185,8 +185,8 @@ def test_tables_are_read_by_row_and_column(whole):
     assert "class" not in heads[3]
     assert whole.count("<tfoot>") == 2
     looks = styles(METHODS)
-    for method, rows in (("FedAvg", 2 + 2), ("CODASCA", 2 + 3)):  # heads of two tables, rows of runs and of tests
-        assert whole.count(f'stroke="{looks[method].colour}" stroke-width="2"') == rows
+    for method in ("FedAvg", "CODASCA"):  # heads of two tables, rows of runs and of tests
+        assert whole.count(f'stroke="{looks[method].colour}" stroke-width="2"') == 2 + 2
     assert "<summary>Settings that all methods share</summary>" in whole
 
 
