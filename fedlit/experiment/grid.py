@@ -14,6 +14,7 @@ from lightning.pytorch import LightningModule
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
+from fedlit.core.system.layers import patched
 from fedlit.data.folders import found_below
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.credentials import opened
@@ -218,7 +219,7 @@ def folders_of(planned: Plan) -> dict[str, Path]:
         raise ConfigError(f"roots: expected --root, the folder of the data for {', '.join(missing)}, found none")
     config: dict[str, Any] = {}
     for file in planned.config if missing else ():
-        config = documents.patched(config, documents.load_mapping(Path(file)))
+        config = patched(config, documents.load_mapping(Path(file)))
     return {key: found_below(planned.root, planned.roots[key], config, key.removeprefix("data.")) for key in missing}
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.layers import patched
 from fedlit.experiment.mistakes import Sources, SweepSources, explain, files_of
 from fedlit.experiment.naming import OF_RUNS, as_option, check_name
 from fedlit.experiment.parser import Parser
@@ -329,7 +330,7 @@ def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
         away = Path(os.path.relpath(base.parent, file.parent))
         below["config"] = [str(away / each) for each in below.get("config", [])]
         below |= {"starts": str(away / below["starts"])} if below.get("starts") else {}
-    return documents.patched(below, content)
+    return patched(below, content)
 
 
 def options_of(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Federation(Settings):
                         diagnostics = self.close_round(state.server, total, rnd, session)
                         del total  # the next round needs its memory
                         state.done, state.reports = rnd.index + 1, reports
-                        session.cohorts.losses |= {report.client: report.loss for report in reports}
+                        session.cohorts.learn({report.client: report.loss for report in reports})
                         state.metrics = self._metrics(state, down.nbytes, diagnostics, time.perf_counter() - began)
                         self._evaluate(state, follow)
                         follow("on_round_end", state)

@@ -83,6 +83,10 @@ class Cohorts:
         self.smallest, self.largest = min(sizes), max(sizes)
         self.idle = [name for name in clients if name not in taking_part and not self._follows]
 
+    def learn(self, losses: Mapping[str, float]) -> None:
+        """Take the losses of a round; an undefined one has no place in an order, so the client keeps its last."""
+        self.losses |= {name: loss for name, loss in losses.items() if loss == loss}
+
     def of(self, index: int) -> tuple[str, ...]:
         """Return the clients of a round, in their order.
 

@@ -141,6 +141,14 @@ def test_the_highest_losses_are_chosen_of_the_candidates():
     assert drawn >= {*SITES[1:]}
 
 
+def test_an_undefined_loss_leaves_the_order_of_the_others():
+    cohorts = Cohorts(HighestLoss(1), SITES, 3, seed=0)
+    cohorts.learn(dict(zip(SITES, range(len(SITES)), strict=True)))
+    last = cohorts.of(1)
+    cohorts.learn(dict.fromkeys(SITES[:-1], float("nan")))
+    assert cohorts.of(1) == last == (SITES[-1],)
+
+
 def test_a_plan_that_changes_the_number_of_clients_with_the_losses_is_refused():
     class Growing(Participation):
         def select(self, clients, index, seed, losses):

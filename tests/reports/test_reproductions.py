@@ -14,7 +14,7 @@ from reproduced import derived, evaluated, printed
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system import documents
+from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.reports.reproductions import NAMES, rates, reproduction
 from fedlit.reports.reproductions.comparison import compare, markdown
@@ -248,7 +248,7 @@ def test_listing_them_needs_neither_torch_nor_matplotlib():
 class TestDocument:
     def test_a_patch_changes_keys_adds_them_and_removes_them(self):
         base = {"a": {"b": 1, "c": [1, 2]}, "d": 4}
-        assert documents.patched(base, {"a": {"c": [3], "e": None}, "d": None}) == {"a": {"b": 1, "c": [3], "e": None}}
+        assert patched(base, {"a": {"c": [3], "e": None}, "d": None}) == {"a": {"b": 1, "c": [3], "e": None}}
 
     def test_a_mistake_of_the_base_names_the_base(self, tmp_path):
         base = derived(tmp_path, "fdam-fig1", report={"colum": "x"})

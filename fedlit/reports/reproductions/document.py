@@ -12,6 +12,7 @@ from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
@@ -195,7 +196,7 @@ def read_document(file: Path) -> Document:
     layers = _layers(file, ())
     whole: dict[str, Any] = {}
     for _, layer in layers:
-        whole = documents.patched(whole, {key: value for key, value in layer.items() if key != "base"})
+        whole = patched(whole, {key: value for key, value in layer.items() if key != "base"})
     place = Place(layers)
     of_document = {each.name for each in fields(Document)} - {"name", "place"}
     known = of_document | {each.name for each in fields(Scale)}
@@ -212,8 +213,8 @@ def read_document(file: Path) -> Document:
     scales = {}
     for name in (each for each in (*SCALES, LINKED) if each in written):
         where = place.below("scales", name)
-        base = documents.patched(common, written["paper"]) if name == LINKED else common
-        scales[name] = _scale(where, documents.patched(base, where.mapping(written[name])))
+        base = patched(common, written["paper"]) if name == LINKED else common
+        scales[name] = _scale(where, patched(base, where.mapping(written[name])))
     head = {key: value for key, value in whole.items() if key in of_document}
     return place.checked(Document, head, name=file.stem, scales=scales, place=place)
 
