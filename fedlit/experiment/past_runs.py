@@ -11,6 +11,7 @@ from fedlit.experiment.mistakes import near
 from fedlit.experiment.rule import VALIDATION
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.journal import FILE
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.names import TEST
 from fedlit.tracking.removal import remove_from_mlflow
@@ -63,6 +64,17 @@ def list_runs(folders: Sequence[Path], metric: str | None = None) -> list[RunSta
         raise ConfigError(f"--by: no run has {metric}{near(metric, logged)}")
     sign = -1 if better(metric) == "max" else 1
     return sorted(runs, key=lambda run: (run.value != run.value, sign * run.value if run.value == run.value else 0.0))
+
+
+def noted_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the runs in folders with notes for MLflow, each before its phases.
+
+    Raises:
+        ConfigError: A folder does not exist or has no run.
+    """
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    whole = [each for run in dict.fromkeys(runs) for each in (run, *sorted(run.glob(f"{PHASES}/*")))]
+    return [run for run in whole if (run / FILE).exists()]
 
 
 def _runs_in(folder: Path) -> list[Path]:

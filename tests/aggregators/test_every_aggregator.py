@@ -50,7 +50,7 @@ IN_ONE_PROCESS = [
 IN_WORKER_PROCESSES = [PersonalHeads(), Scaffold(), SurgicalHeads()]
 SLOWLY = [
     Ditto(1.0, lr=0.05), FedAdagrad(), FedAdam(), FedAvgM(), FedDyn(1.0), FedPer(), FedRep(2), FedYogi(), LocalOnly(),
-    MOON(5.0), ServerOptimizer(),
+    MOON(5.0), Scaffold(extra_batches=2), ServerOptimizer(),
 ]  # fmt: skip
 ELSEWHERE = {
     DPSGD: "refuses BatchNorm and small clients: test_dpsgd.py",

@@ -12,7 +12,7 @@ from simulation import federated, simulate
 from toys import ToyNet
 
 import fedlit
-from fedlit.aggregators import CODA, CODASCA, DPSGD, MOON, Ditto, GradientDissimilarity, LocalSGDAM, LocalSGDM
+from fedlit.aggregators import CODA, CODASCA, DPSGD, MOON, Ditto, GradientDissimilarity, LocalSGDAM, LocalSGDM, Scaffold
 from fedlit.core.batches import PoissonStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
@@ -67,6 +67,7 @@ ROWS = [
     ("an extra loss", lambda: play(MOON()), ConfigError, "MOON", "extra_loss"),
     ("a second model", lambda: play(Ditto()), ConfigError, "Ditto", "second model"),
     ("more batches", lambda: play(GradientDissimilarity()), ConfigError, "GradientDissimilarity", "images"),
+    ("control variates of batches", lambda: play(Scaffold(extra_batches=1)), ConfigError, "Scaffold", "images"),
     ("BatchNorm", lambda: play(module=ToyNet()), ConfigError, "body.1", "FedBNPlus"),
     ("FedLC", lambda: play(module=trained_on(FedLC())), ConfigError, "FedLC", "labels"),
     ("FedRS", lambda: play(module=trained_on(FedRS())), ConfigError, "FedRS", "labels"),

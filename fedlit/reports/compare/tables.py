@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from fedlit.metrics.claim import Difference
 from fedlit.metrics.intervals import FEWEST, Interval
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost_row
-from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.joining import Joining, MethodGains
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.statistics import MethodDifferences, Statistics

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -75,7 +75,7 @@ class Reproduction:
     root: Path | None = None
     scale: Literal["laptop", "paper", "linked"] = "laptop"
     seeds: list[int] | None = None
-    jobs: int = 2
+    jobs: int = 2  # The command sets a cluster in its place.
     output: Path = Path("reproductions")
     run_dir: Path = Path("runs")
     set: dict[str, Any] = field(default_factory=dict)
@@ -203,6 +203,13 @@ class Reproduction:
         for planned in self.plans.values():
             runs |= runs_of_plan(planned, parser)
         return runs
+
+    def tables(self) -> dict[Path, Callable[[], list[PlannedRun]]]:
+        """Return functions that return the planned runs, by the tables of the runs."""
+        return {
+            runs[0].directory.parent / ("tune.csv" if runs[0].stage else "sweep.csv"): partial(list, runs)
+            for runs in self.plan().values()
+        }
 
     def announcement(self) -> str:
         """Return the planned runs and their cost as text; this needs no data and no network, and writes nothing."""
