@@ -43,20 +43,23 @@ class DPSGD(PrivateAggregator):
 
     Args:
         clip: Largest norm C of a patient's gradient, above 0; infinity does not clip, and needs ``noise: 0``.
-        delta: Probability that epsilon does not hold, below 1 / patients.
         noise: Noise multiplier sigma, or:
         epsilon: Budget of a client for the whole run, for which the least noise is computed before the first round. A
             resumed run keeps that noise, and stops before a round that would exceed the budget.
+        delta: Probability that epsilon does not hold, below 1 / patients.
 
     Raises:
-        ConfigError: Not exactly one of noise and epsilon is given, or clip is infinite with noise.
+        ConfigError: There is no delta, not exactly one of noise and epsilon, or noise with an infinite clip.
     """
 
     metrics_help = {"privacy/epsilon": "Largest epsilon of a client so far, at the delta of DPSGD."}
 
     def __init__(
-        self, clip: PositiveOrInf, delta: Fraction, noise: NonNegative | None = None, epsilon: Positive | None = None
-    ) -> None:
+        self, clip: PositiveOrInf = 1.0, noise: NonNegative | None = None, epsilon: Positive | None = None,
+        delta: Fraction | None = None,
+    ) -> None:  # fmt: skip
+        if delta is None:
+            raise ConfigError("DPSGD.delta: expected a probability below 1 / patients, found none; set it")
         if (noise is None) == (epsilon is None):
             raise ConfigError(f"DPSGD: expected one of noise and epsilon, found {'none' if noise is None else 'both'}")
         if math.isinf(clip) and noise != 0:

@@ -92,7 +92,7 @@ def scores(aggregator: DPSGD, batch_size: int, steps: int = STEPS) -> tuple[np.n
 
 @pytest.mark.parametrize("noise", [2.0, 1.0], ids=["mu 1", "mu 2"])
 def test_canaries_find_the_noise_that_is_claimed(noise):
-    member, found, _ = scores(DPSGD(0.5, 1e-5, noise), batch_size=0)
+    member, found, _ = scores(DPSGD(0.5, noise, delta=1e-5), batch_size=0)
     outside, inside = found[~member], found[member]
     assert outside.std() / math.sqrt(STEPS) == pytest.approx(noise, rel=0.05)
     assert outside.mean() == pytest.approx(0, abs=0.2)
@@ -106,7 +106,7 @@ def test_canaries_find_the_noise_that_is_claimed(noise):
 
 
 def test_the_divisor_is_the_batch_size_and_not_the_draw():
-    member, found, rate = scores(DPSGD(0.5, 1e-5, 0.0), batch_size=250, steps=8)
+    member, found, rate = scores(DPSGD(0.5, 0.0, delta=1e-5), batch_size=250, steps=8)
     drawn = np.rint(found[member])
     np.testing.assert_allclose(found[member], drawn, atol=1e-4)
     assert drawn.sum() != 8 * 250
@@ -115,7 +115,7 @@ def test_the_divisor_is_the_batch_size_and_not_the_draw():
 
 
 def test_nothing_that_follows_the_images_is_reported():
-    model, data = local(Linear(4), [DPSGD(1.0, 1e-3, 1.0)]), Canaries(np.zeros(40, int), 4, 1.0)
+    model, data = local(Linear(4), [DPSGD(1.0, 1.0, delta=1e-3)]), Canaries(np.zeros(40, int), 4, 1.0)
     stream = PoissonStream(data, 10, np.full(40, ""), b"secret", "a")
     down = Broadcast(torch.zeros(4).double(), torch.zeros(0).double(), [{"noise": torch.tensor(1.0)}])
     rnd = Round(0, 0, 1.0, 3, "steps", 0, False, False)
@@ -129,7 +129,7 @@ def test_nothing_that_follows_the_images_is_reported():
 
 def test_a_round_repeated_gives_the_same_noise_and_another_question_another():
     one, same, other = (
-        simulate(net(), EqualClients(batch_size=8), federated([DPSGD(1.0, 1e-3, noise)], rounds=2)).server.w
+        simulate(net(), EqualClients(batch_size=8), federated([DPSGD(1.0, noise, delta=1e-3)], rounds=2)).server.w
         for noise in (1.0, 1.0, 1.0000001)
     )
     assert torch.equal(one, same)
@@ -150,7 +150,7 @@ class Counting(PlainNet):
 
 def test_a_statistic_of_images_is_refused_before_it_leaves():
     with refused(ConfigError, "DPSGD", "buffer"):
-        simulate(Counting(), EqualClients(), federated([DPSGD(1.0, 1e-3, 1.0)]))
+        simulate(Counting(), EqualClients(), federated([DPSGD(1.0, 1.0, delta=1e-3)]))
 
 
 def test_arguments_that_contradict_each_other():
@@ -165,6 +165,6 @@ def test_arguments_that_contradict_each_other():
 
 
 def test_noise_that_was_never_computed_is_an_error():
-    aggregator = DPSGD(1.0, 1e-5, epsilon=8.0)
+    aggregator = DPSGD(epsilon=8.0, delta=1e-5)
     with refused(ConfigError, "noise multiplier"):
         scores(aggregator, 250, steps=1)

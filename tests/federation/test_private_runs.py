@@ -26,7 +26,7 @@ from fedlit.objectives import AUCSaddle, FedLC, FedRS, RatioLoss
 from fedlit.reports.compare.card import model_card
 from fedlit.schedules import ConstantSchedule, Stage, StageSchedule
 
-PRIVATE = DPSGD(1.0, 1e-3, noise=1.0)
+PRIVATE = DPSGD(1.0, 1.0, delta=1e-3)
 
 
 def play(
@@ -126,7 +126,7 @@ def account(schedule: Schedule, share: float = 1.0, epsilon: float | None = None
     streams = {"a": Halves(0.5), "b": Halves(0.3)}
     given = {"epsilon": epsilon} if epsilon else {"noise": 1.0}
     cohorts = Cohorts(Share(share), ["a", "b"], 9, 0)
-    return Account(Recorded(1.0, 1e-3, **given), 0, streams, schedule, cohorts)
+    return Account(Recorded(delta=1e-3, **given), 0, streams, schedule, cohorts)
 
 
 def test_steps_of_all_rounds_are_counted():
@@ -147,7 +147,7 @@ def test_a_round_beyond_the_budget_is_named():
 def fitted(folder: Path, rounds: int, **options):
     torch.manual_seed(0)
     return fedlit.fit(
-        PlainNet(), EqualClients(batch_size=8), aggregators=[DPSGD(1.0, 1e-2, epsilon=4.0)], rounds=rounds,
+        PlainNet(), EqualClients(batch_size=8), aggregators=[DPSGD(epsilon=4.0, delta=1e-2)], rounds=rounds,
         schedule=ConstantSchedule(2, "steps"), run_dir=folder, workers=1, seed=0, **options,
     )  # fmt: skip
 
