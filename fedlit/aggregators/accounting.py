@@ -1,4 +1,4 @@
-"""What private steps cost: epsilon by the accountants of Opacus, and the noise for a given epsilon."""
+"""Epsilon of private steps, by the accountants of Opacus, and the noise for a given epsilon."""
 
 import math
 import warnings

@@ -12,7 +12,7 @@ from fedlit.core.schedule import Schedule
 from fedlit.federation.participation import Cohorts
 
 SIMULATED = "not private: reproducible noise"
-"""What stands beside every epsilon of a simulation, whose noise follows from the run's seed."""
+"""Stands with every epsilon of a simulation, whose noise follows from the run's seed."""
 
 COVERED = (
     "epsilon covers the training images of a patient, in this run; not numbers of images and labels, validation and "
@@ -26,7 +26,7 @@ AT_SITES = (
 
 
 class Account:
-    """What private steps have cost, a pure function of the plan and the number of rounds, so that a resume needs none.
+    """The cost of private steps: a pure function of the plan and the number of rounds, so a resume needs no state.
 
     Args:
         aggregator: The algorithm that makes steps private.

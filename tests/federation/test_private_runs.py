@@ -68,7 +68,7 @@ ROWS = [
     ("a second model", lambda: play(Ditto()), ConfigError, "Ditto", "second model"),
     ("more batches", lambda: play(GradientDissimilarity()), ConfigError, "GradientDissimilarity", "images"),
     ("control variates of batches", lambda: play(Scaffold(extra_batches=1)), ConfigError, "Scaffold", "images"),
-    ("BatchNorm", lambda: play(module=ToyNet()), ConfigError, "body.1", "FedBNPlus"),
+    ("BatchNorm", lambda: play(module=ToyNet()), ConfigError, "body.1", "model.norm"),
     ("FedLC", lambda: play(module=trained_on(FedLC())), ConfigError, "FedLC", "labels"),
     ("FedRS", lambda: play(module=trained_on(FedRS())), ConfigError, "FedRS", "labels"),
     ("RatioLoss", lambda: play(module=trained_on(RatioLoss())), ConfigError, "RatioLoss", "prior"),

@@ -80,7 +80,7 @@ def _of_module(module: LightningModule) -> Iterator[str]:
     for part, training in modes:
         part.training = training
     if mixing:
-        yield f"{mixing[0]} computes with its statistics of images; freeze it (FedBNPlus), or set model.norm: group"
+        yield f"{mixing[0]} computes with statistics of images; freeze it, or set model.norm: group"
     objective = objective_of(module)
     if objective is not None and type(objective).settle_client is not Objective.settle_client:
         yield f"{type(objective).__name__} has constants of a client's labels; use another objective"
