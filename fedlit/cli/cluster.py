@@ -8,7 +8,6 @@ from pathlib import Path
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system import slurm
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import Slurm, Submission
 from fedlit.experiment.parser import Parser
@@ -74,9 +73,8 @@ def looked(args: Namespace, plans: Mapping[Path, Callable[[], Sequence[PlannedRu
             if lines:
                 console.print(f"last lines of {name}:\n{lines}", style="red")
     elif args.cancel:
-        queued = [number for each in submissions for number in each.queued()]
-        slurm.cancel([*(each.following for each in submissions if each.following), *queued])
-        console.print(f"cancelled {len(queued)} jobs; what has finished stays. To continue, submit again")
+        cancelled = sum(each.cancel() for each in submissions if each.tasks)
+        console.print(f"cancelled {cancelled} jobs; what has finished stays. To continue, submit again")
     elif args.on and getattr(args, "dry_run", False):
         for submission in submissions:
             console.print(Slurm(Cluster.read(args.on), ()).script(submission, plans[submission.table]()))

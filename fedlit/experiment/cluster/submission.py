@@ -32,7 +32,7 @@ class Submission:
     """The jobs of a table's runs, noted in ``jobs/TABLE.json`` next to it."""
 
     table: Path
-    tasks: dict[str, str] = field(default_factory=dict)  # Number of the last job of each run.
+    tasks: dict[str, str] = field(default_factory=dict)  # Number of the last job of each run; "" if it was cancelled.
     directories: dict[str, str] = field(default_factory=dict)  # Directory of each run.
     following: str = ""  # Number of the job that repeats the command after them.
 
@@ -63,10 +63,18 @@ class Submission:
             (self.folder / f"{run.name}.yaml").write_text(run.config)
         return [self.folder / f"{run.name}.yaml" for run in runs]
 
-    def queued(self) -> list[str]:
-        """Return the jobs that wait or run."""
+    def queued(self) -> dict[str, str]:
+        """Return the jobs that wait or run, by the names of their runs."""
         listed = slurm.listed()
-        return [number for number in self.tasks.values() if number in listed]
+        return {name: number for name, number in self.tasks.items() if number in listed}
+
+    def cancel(self) -> int:
+        """Cancel the jobs that wait or run, and the job after them; return the number of runs."""
+        queued = self.queued()
+        slurm.cancel([self.following, *queued.values()])
+        self.tasks |= dict.fromkeys(queued, "")
+        self.write()
+        return len(queued)
 
     def states(self) -> list[tuple[str, str, str]]:
         """Return name, state and last lines of the output of each run; only failed ones have lines."""
@@ -82,9 +90,11 @@ class Submission:
             return f"running, {checkpoint.rounds(last) if last else 0} rounds done", ""
         if job is not None:
             return f"{job.state.lower()}: {job.reason}", ""
+        if not self.tasks[name]:
+            return "cancelled", ""
         output = self.folder / f"{self.tasks[name]}.log"
         if not output.exists():
-            return f"no output: cancelled before its start, or its node cannot see {self.folder}", ""
+            return f"no output: can its node see {self.folder}?", ""
         text = "\n".join(each.read_text(errors="replace") for each in (directory / LOG, output) if each.exists())
         return "failed, or cancelled", "\n".join(text.splitlines()[-LAST_LINES:])
 
@@ -105,7 +115,7 @@ class Slurm:
         submission, follows = Submission.of(table), bool(os.environ.get(FOLLOWING))
         if queued := submission.queued():
             if follows:  # SLURM starts this job although jobs that a signal has stopped wait again
-                self._follow(submission, ":".join({number.partition("_")[0] for number in queued}))
+                self._follow(submission, ":".join({number.partition("_")[0] for number in queued.values()}))
             raise Submitted(
                 f"{len(queued)} runs of {table.parent} wait or run on SLURM; nothing was submitted\n{self._how}"
             )
