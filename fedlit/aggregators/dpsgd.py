@@ -33,8 +33,8 @@ class DPSGD(PrivateAggregator):
     variates are means of noised gradients, and optimizer, server and means over clients see nothing else.
 
     Epsilon and delta are those of a client: of one patient more or less among its training patients, towards all who
-    see everything that it sends in the run. A client whose data set names no patients protects single images. They do not
-    cover numbers of images and labels, validation and test results, and other runs on the same data.
+    see everything that it sends in the run. A client whose data set names no patients protects single images. They do
+    not cover numbers of images and labels, validation and test results, and other runs on the same data.
 
     **In a simulation the noise follows from the seed**, so that a run can be repeated: it shows what privacy costs, and
     is not private itself.
