@@ -47,10 +47,10 @@ def client_round(
         seconds = time.perf_counter() - began
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
     seed_process(rnd.seed, "round", rnd.index, client.name)
-    if isinstance(stream, PoissonStream):
-        stream.ask(down, rnd)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
+    if isinstance(stream, PoissonStream):
+        stream.ask(down, rnd)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
