@@ -111,6 +111,7 @@ METRICS = {
         "The same for personal heads, which rank fewer images: an image counts only for the classes of its client."
     ),
     "client/NAME/...": "Metrics of one client, on its own data.",
+    "client/NAME/epsilon": "Epsilon of one client so far, if steps are private.",
     "drift/client_drift": (
         "Spread of the clients' updates as they are sent, after an aggregator has scaled or normalised them: mean "
         "|delta_k|^2 - |mean delta|^2."

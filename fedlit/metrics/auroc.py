@@ -20,6 +20,8 @@ def auroc(scores: Tensor, labels: Tensor, classes: Sequence[str] | None = None) 
     Pairs are counted as integers and divided once, so the value is exact.
 
     See Hanley and McNeil (1982), "The meaning and use of the area under a receiver operating characteristic curve".
+    torchmetrics' ``multilabel_auroc`` is the same statistic, but it divides in float32, takes the sigmoid of logits, in
+    which large ones become ties, and is 0 for a class without positives or without negatives.
 
     Args:
         scores: ``[N, C]`` floating point, of any monotone scale. Logits are best, because probabilities near 0 and 1

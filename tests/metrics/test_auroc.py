@@ -4,9 +4,10 @@ import time
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
+from torchmetrics.functional.classification import multilabel_auroc
 
 from fedlit.metrics.auroc import (
     ClassAUROC,
@@ -108,6 +109,21 @@ def test_is_the_share_of_ordered_pairs(rows):
     expected = sum(pairs) / len(pairs) if pairs else NAN
     scores, labels = torch.tensor(rows, dtype=torch.float64).T[..., None]
     assert auroc(scores, labels).item() == pytest.approx(expected, abs=1e-15, nan_ok=True)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.lists(st.tuples(st.integers(0, 8), st.sampled_from([0.0, 1.0, NAN])), min_size=1, max_size=60))
+def test_is_that_of_torchmetrics_where_both_are_float64(rows):
+    """The scores are in [0, 1]; torchmetrics takes the sigmoid of others, in which large ones become equal."""
+    scores, labels = torch.tensor(rows, dtype=torch.float64).T[..., None].repeat(1, 1, 2)
+    ours, codes = auroc(scores, labels), labels.nan_to_num(nan=-1).long()
+    assume(not ours.isnan().any())  # torchmetrics gives 0 to a class that lacks a side
+    torch.set_default_dtype(torch.float64)  # in which torchmetrics divides
+    try:
+        theirs = multilabel_auroc(scores / 8, codes, 2, average=None, ignore_index=-1)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
 
 
 def test_pair_counts_do_not_overflow():
