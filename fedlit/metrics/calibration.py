@@ -1,4 +1,4 @@
-"""Calibration of probabilities: Brier score and its decomposition, intercept, slope, and expected calibration error.
+"""Calibration of probabilities: reliability diagram, intercept and slope; and the net benefit of using them.
 
 Bins hold equal numbers of images: with bins of equal width, nearly all images of a rare finding are in the first.
 """
@@ -58,20 +58,6 @@ class Reliability:
         weight = stats.norm.ppf((1 + level) / 2) ** 2 / np.minimum(effective, self.count)
         half = np.sqrt(weight * spread + weight**2 / 4)
         return (self.observed + weight / 2 + np.array([[-1], [1]]) * half) / (1 + weight)
-
-    @property
-    def parts(self) -> dict[str, float]:
-        """Return the decomposition of the Brier score (Murphy 1973) and the expected calibration error.
-
-        Brier score = reliability - resolution + uncertainty, up to the spread of probabilities inside of a bin.
-        """
-        share, rate = self.count / self.count.sum(), float(self.count @ self.observed / self.count.sum())
-        return {
-            "reliability": float(share @ (self.predicted - self.observed) ** 2),
-            "resolution": float(share @ (self.observed - rate) ** 2),
-            "uncertainty": rate * (1 - rate),
-            "ece": float(share @ np.abs(self.predicted - self.observed)),
-        }
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
-"""Confidence intervals of AUROC: DeLong's variance, and the bootstrap over patients.
+"""Confidence intervals of AUROC from a bootstrap over patients.
 
-DeLong's formulas assume independent images. Images of the same patient are not independent: if patients have several
-images, only bootstrap intervals are wide enough.
+Images of the same patient are not independent, so formulas for independent images, such as DeLong's, would be too
+narrow if patients have several.
 """
 
 import hashlib
@@ -80,40 +80,6 @@ def logit_intervals(
     return tuple(Interval(*each, level) for each in ends)
 
 
-def delong(scores: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """Return the variance of each class's AUROC (DeLong et al. 1988) by midranks (Sun and Xu 2014).
-
-    Args:
-        scores: ``[N, C]`` floating point, of any monotone scale.
-        labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
-
-    Returns:
-        ``[C]`` float64; NaN for a class with fewer than 2 positives or negatives.
-
-    Raises:
-        ValueError: The shapes differ, a label is not 0, 1 or NaN, or a score is not finite.
-    """
-    scores, codes = _checked(scores, labels)
-    return np.array([_variance(*_places(score, code)) for score, code in zip(scores.T, codes.T, strict=True)])
-
-
-def paired_delong(first: ArrayLike, second: ArrayLike, labels: ArrayLike) -> np.ndarray:
-    """Return the variance of the difference of two runs' AUROCs on the same images (DeLong et al. 1988).
-
-    Scores and labels are as for ``delong``; the scales of the two runs may differ.
-
-    Returns:
-        ``[C]`` float64; exactly 0 if all images of a class keep their rank, and NaN with fewer than 2 positives or
-        negatives.
-    """
-    one, codes = _checked(first, labels)
-    other, _ = _checked(second, labels)
-    # Computed from differences of placement values, so it is exactly 0 for equal values.
-    columns = zip(one.T, other.T, codes.T, strict=True)
-    pairs = (zip(_places(a, code), _places(b, code), strict=True) for a, b, code in columns)
-    return np.array([_variance(*(ours - theirs for ours, theirs in pair)) for pair in pairs])
-
-
 @dataclass(frozen=True, eq=False)
 class Bootstrap:
     """Each class's AUROC, or the difference of two runs' AUROCs, with its draws over patients."""
@@ -147,8 +113,8 @@ def bootstrap(
     ``default_rng(seed).integers(P, size=(draws, P))``, positions in the sorted list of P patients.
 
     Args:
-        scores: ``[N, C]`` as for ``delong``.
-        labels: ``[N, C]`` as for ``delong``.
+        scores: ``[N, C]`` floating point, of any monotone scale.
+        labels: ``[N, C]`` with 1 positive, 0 negative, NaN unlabelled (left out of its class).
         patients: ``[N]`` ids of a sortable type.
         draws: Number of draws B, at least 1.
         seed: Seed of the draws.
@@ -225,25 +191,3 @@ def patient_codes(patients: ArrayLike, images: int) -> tuple[np.ndarray, int]:
     if len(names) < 2:
         raise ValueError(f"Expected images of at least two patients, found {len(names)}.")
     return patient, len(names)
-
-
-def _places(score: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return DeLong's placement values as counts, which are exact; a tie counts one half.
-
-    A positive image counts the negatives that rank below it, a negative image the positives that rank above it.
-    """
-    ours, theirs = score[code == 1], score[code == 0]
-    ranks = stats.rankdata(np.concatenate([ours, theirs]))
-    # The rank among all minus the rank on the same side is the number of lower scores on the other side.
-    return ranks[: len(ours)] - stats.rankdata(ours), len(ours) - (ranks[len(ours) :] - stats.rankdata(theirs))
-
-
-def _variance(positives: np.ndarray, negatives: np.ndarray) -> float:
-    """Return DeLong's variance from placement values or their changes; NaN with fewer than 2 positives or negatives."""
-    n_pos, n_neg = len(positives), len(negatives)
-    if min(n_pos, n_neg) < 2:
-        return float("nan")
-    positives, negatives = positives - positives.mean(), negatives - negatives.mean()
-    of_positives = positives @ positives / (n_pos * (n_pos - 1))
-    of_negatives = negatives @ negatives / (n_neg * (n_neg - 1))
-    return float(of_positives / n_neg**2 + of_negatives / n_pos**2)

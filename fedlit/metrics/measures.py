@@ -21,8 +21,8 @@ class Measure:
     title: str  # Name in tables.
     # `logit` or `plain`: an interval that is symmetric on this scale; `share`: a plain one that ends at 0 and 1;
     # `score`: Wilson's interval with the effective number of images; `auroc`:
-    # :func:`fedlit.metrics.intervals.logit_intervals`; None for a measure without an interval.
-    scale: str | None = "plain"
+    # :func:`fedlit.metrics.intervals.logit_intervals`.
+    scale: str = "plain"
     side: str = "rarer"  # Patients that determine the degrees of freedom: `positives`, `negatives`, or `rarer` of both.
     # When Student's distribution is used instead of the normal one: `always`, `never`, or if patients have several
     # images (`clustered`), because the variance then does not follow from the value.
@@ -39,19 +39,12 @@ MEASURES = {
     "auprc": Measure("AUPRC", "logit", student="always"),
     "sensitivity": Measure("sensitivity", "share", "positives"),
     "specificity": Measure("specificity", "logit", student="always"),
-    "ppv": Measure("PPV", None),
-    "npv": Measure("NPV", None),
     "brier": Measure("Brier score", "logit"),
-    "reliability": Measure("reliability", None),
-    "resolution": Measure("resolution", None),
-    "uncertainty": Measure("uncertainty", None),
-    "ece": Measure("ECE", None),
     "intercept": Measure("calibration intercept", student="never"),
     "slope": Measure("calibration slope"),
     "net_benefit": Measure("net benefit"),
 }
-"""Measures without a threshold. Those without an interval of their own are biased by noise (ECE, reliability,
-resolution), belong to the data (uncertainty), or follow from the specificity (predictive values)."""
+"""Measures without a threshold."""
 
 AT_THRESHOLD = {
     "sensitivity": Measure("sensitivity", "score", "positives"),
@@ -100,7 +93,7 @@ def standard_error(draws: np.ndarray, patients: int) -> float:
 def interval(measure: Measure, value: float, error: float, support: PatientCounts, level: float) -> Interval:
     """Return an interval, or NaN if none has the coverage of its level: with few patients, or without any variation."""
     nothing, patients = Interval(np.nan, np.nan, level), support.patients(measure.side)
-    if measure.scale is None or support.fewest < SUPPORT or not error > 0:
+    if support.fewest < SUPPORT or not error > 0:
         return nothing
     if measure.scale == "auroc":
         images = support.n_pos if support.patients_pos <= support.patients_neg else support.n_neg

@@ -15,10 +15,10 @@ from fedlit.metrics.thresholds import Ranking, predictive_values, ranked
 class Stated:
     """Rates at which a class is judged, fixed before the test."""
 
-    sensitivity: float = 0.9  # Sensitivity at which specificity and predictive values are given.
+    sensitivity: float = 0.9  # Sensitivity at which specificity is given.
     specificity: float = 0.9  # Specificity at which sensitivity is given.
     risk: float = 0.1  # Probability from which a patient would be treated, for net benefit.
-    prevalence: float = 0.1  # Share of positives for predictive values.
+    prevalence: float = 0.1  # Share of positives for predictive values at thresholds.
 
 
 class Performance:
@@ -63,14 +63,12 @@ class Performance:
         images, positives, squares, *rest = self._sums @ draws
         measured = ranked(self._ranking.counted(draws), self._stated.sensitivity, self._stated.specificity)
         with np.errstate(divide="ignore", invalid="ignore"):
-            at, prevalence = self._stated.sensitivity, self._stated.prevalence
-            measured["ppv"], measured["npv"] = predictive_values(at, measured["specificity"], prevalence)
             measured |= {"brier": squares / images} | self._recalibration.draws(np.stack(rest[:7]))
             measured["net_benefit"] = net_benefit(rest[7], rest[8], images, self._stated.risk)
             for number in range(len(self._thresholds)):
                 true, false = rest[9 + 2 * number : 11 + 2 * number]
                 rates = true / positives, 1 - false / (images - positives)
-                named = (*rates, *predictive_values(*rates, prevalence))
+                named = (*rates, *predictive_values(*rates, self._stated.prevalence))
                 names = ("sensitivity", "specificity", "ppv", "npv")
                 measured |= {f"{name}@{number}": value for name, value in zip(names, named, strict=True)}
         return measured

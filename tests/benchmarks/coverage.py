@@ -79,7 +79,7 @@ def cases(positives: Sequence[int], images: Sequence[int]) -> Iterator[tuple[int
 
 def intervals(trials: int, positives: Sequence[int], images: Sequence[int]) -> None:
     """Print the share of data sets with an interval, and the coverage of these intervals."""
-    keys = [*(key for key in MEASURES if MEASURES[key].scale), *(f"{key}@0" for key in AT_THRESHOLD), "bin"]
+    keys = [*MEASURES, *(f"{key}@0" for key in AT_THRESHOLD), "bin"]
     print(f"% of {trials} data sets with an interval / % of these that cover the true value, of a level of 95%")
     for expected, each, area, stretch in cases(positives, images):
         rng, patients = np.random.default_rng((expected, each)), int(expected / SHARE)

@@ -1,7 +1,6 @@
 """Measure the errors of the tests that `fedlit compare` adds for a study.
 
     python tests/benchmarks/joining.py margin    # type-I error and power of the margin test
-    python tests/benchmarks/joining.py power     # power with the numbers of --power
     python tests/benchmarks/joining.py gains     # false claims of the gains of sites and of their summary
 
 Every rate is a percentage with its standard error. `--trials` is the number of comparisons per rate. Scores are those
@@ -16,7 +15,7 @@ from scipy.special import ndtri
 
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.joining import MethodGains, _corrected, _gains, _summarised
-from fedlit.reports.compare.margin import margin_tests, needed
+from fedlit.reports.compare.margin import margin_tests
 from fedlit.reports.compare.statistics import statistics
 
 MARGIN = 0.02
@@ -36,28 +35,6 @@ def margin(trials: int) -> None:
                     found.append(test.conclusion.startswith("not worse"))
             where = f"{draw.__name__}, {seeds} seeds, SD {sd}, {images} images"
             print(f"{where:46} type-I {rate(errors)}   power {rate(powers)}", flush=True)
-
-
-def power(trials: int) -> None:
-    """Print the power with the patients that `--power` needs, from pilots with 1,000 images.
-
-    A pilot of 100 seeds shows the error of the plan. A pilot of 10 seeds, drawn for each report, adds that of the
-    pilot's variances; plans with more than 5,000 images count as out of reach.
-    """
-    for pilot, pilots, more, sd in ((100, 1, 0.03, 0.01), (100, 1, 0.05, 0.02), (10, trials, 0.03, 0.01)):
-        plans = []
-        for number in range(pilots):
-            shared, named = simulated(np.random.default_rng((number, pilot)), 1, pilot, sd, 1000, 0.0)
-            plans += needed(statistics(named, named[0], shared, draws=DRAWS), more)
-        for seeds in (3, 5, 10):
-            planned, found = [plan.patients_needed[seeds] or np.inf for plan in plans], []
-            for trial in (trial for trial in range(trials) if planned[trial % pilots] <= 5000):
-                shared, named = simulated(
-                    np.random.default_rng((trial, seeds)), 1, seeds, sd, planned[trial % pilots], more
-                )
-                found.append(statistics(named, named[0], shared, draws=DRAWS).against[0].macro.interval.low > 0)
-            where = f"{more} with SD {sd}, pilot of {pilot} seeds, {seeds} seeds, median {np.median(planned):g} images"
-            print(f"{where}: {len(found)} of {trials} reports, power {rate(found) if found else '-'}", flush=True)
 
 
 def at_sites(rng: np.random.Generator, sites: int, seeds: int, sd: float, tau: float, images: int) -> list[MethodGains]:
@@ -111,7 +88,7 @@ def gains(trials: int) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("margin", "power", "gains"))
+    parser.add_argument("what", choices=("margin", "gains"))
     parser.add_argument("--trials", type=int, default=400)
     args = parser.parse_args()
-    {"margin": margin, "power": power, "gains": gains}[args.what](args.trials)
+    {"margin": margin, "gains": gains}[args.what](args.trials)

@@ -58,17 +58,6 @@ def test_without_a_fit_there_is_no_slope(score: np.ndarray):
     assert np.isnan(Recalibration.of(score, np.array([False, False, True, True])).slope)
 
 
-def test_the_parts_of_the_brier_score_add_up():
-    images, values = np.array([100, 200, 300]), np.array([0.1, 0.3, 0.8])
-    probability = np.repeat(values, images)
-    positive = RNG.random(600) < 0.4
-    parts = Reliability.of(probability, positive, bin_edges(probability)).parts
-    whole = parts["reliability"] - parts["resolution"] + parts["uncertainty"]
-    assert whole == pytest.approx(brier_score_loss(positive, probability))
-    rates = [positive[probability == value].mean() for value in values]
-    assert parts["ece"] == pytest.approx(np.average(np.abs(rates - values), weights=images))
-
-
 def test_bins_have_equal_numbers_of_images():
     probability = expit(RNG.normal(size=1000) - 3)
     assert set(np.bincount(bin_of(probability, bin_edges(probability)))) == {100}

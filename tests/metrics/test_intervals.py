@@ -11,7 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from fedlit.metrics import intervals
 from fedlit.metrics.auroc import auroc
-from fedlit.metrics.intervals import Interval, bootstrap, delong, logit_intervals, paired_delong
+from fedlit.metrics.intervals import Interval, bootstrap, logit_intervals
 from fedlit.metrics.paired import holm
 
 NAN = float("nan")
@@ -34,9 +34,13 @@ def placement_values(score, label):
     return wins.mean(1), wins.mean(0)
 
 
-def plain_covariance(first, second, label):
-    (a10, a01), (b10, b01) = placement_values(first, label), placement_values(second, label)
-    return np.cov(a10, b10)[0, 1] / len(a10) + np.cov(a01, b01)[0, 1] / len(a01)
+def independent(first, second, labels):
+    """Return the standard error of each class's AUROC difference for independent images (DeLong et al. 1988)."""
+    variances = []
+    for a, b, label in zip(first.T, second.T, labels.T, strict=True):
+        pairs = zip(placement_values(a, label), placement_values(b, label), strict=True)
+        variances.append(sum(np.var(one - other, ddof=1) / len(one) for one, other in pairs))
+    return np.sqrt(variances)
 
 
 def area(scores, labels):
@@ -77,86 +81,10 @@ class TestLogitIntervals:
         assert [math.isnan(each.low) and math.isnan(each.high) for each in found] == [True] * 6 + [False]
 
 
-class TestDeLong:
-    @pytest.mark.parametrize("levels", [None, 1, 3])
-    @pytest.mark.parametrize("n", [30, 200])
-    def test_is_the_variance_of_placement_values_with_ties_and_missing_labels(self, n, levels):
-        scores, labels = random_set(n, seed=n, levels=levels)
-        found = delong(scores, labels)
-        for c, (score, label) in enumerate(zip(scores.T, labels.T, strict=True)):
-            assert found[c] == pytest.approx(plain_covariance(score, score, label), rel=1e-10)
-
-    def test_a_hand_derived_example(self):
-        # Positives 3, 1 and negatives 2, 0: V10 = (1, 1/2), V01 = (1/2, 1); both variances are 1/8, over 2 images each.
-        assert delong(column(3, 1, 2, 0), column(1, 1, 0, 0)).tolist() == [0.125]
-
-    def test_a_published_example(self):
-        # Stata's manual, roctab: area 0.8932, standard error 0.0307
-        assert area(*hanley_ct()) == pytest.approx(0.8932, abs=5e-5)
-        assert np.sqrt(delong(*hanley_ct())) == pytest.approx(0.0307, abs=5e-5)
-
-    def test_monotone_maps_change_nothing(self):
-        scores, labels = random_set(80, seed=3)
-        np.testing.assert_array_equal(delong(scores, labels), delong(np.exp(scores) - 5, labels))
-        assert paired_delong(scores, 3 * scores + 1, labels).tolist() == [0.0] * 4
-
-    def test_perfect_classes_have_no_variance(self):
-        labels = np.array([1, 1, 1, 0, 0, 0, 0], dtype=np.float64)
-        found = delong(np.stack([labels, -labels], axis=1), np.stack([labels, labels], axis=1))
-        assert found.tolist() == [0.0, 0.0]
-
-    def test_degenerate_classes_are_undefined(self):
-        # without positives, without negatives, unlabelled, one positive, one score for all
-        scores = np.stack([*[np.array([0.1, 0.5, 0.5, 0.9])] * 4, np.zeros(4)], axis=1)
-        labels = np.array([[0, 0, 0, 0], [1, 1, 1, 1], [NAN] * 4, [0, 1, 0, 0], [0, 1, 0, 1]]).T
-        np.testing.assert_array_equal(delong(scores, labels), [NAN, NAN, NAN, NAN, 0.0])
-
-    @pytest.mark.filterwarnings("error")
-    def test_tensors_and_read_only_arrays_are_as_good(self):
-        scores, labels = random_set(40, seed=4)
-        expected = delong(scores, labels)
-        for values in (scores, labels):
-            values.flags.writeable = False
-        np.testing.assert_array_equal(delong(scores, labels), expected)
-        tensor = torch.tensor(scores, requires_grad=True)
-        np.testing.assert_array_equal(delong(tensor, torch.tensor(labels)), expected)
-
-    @pytest.mark.parametrize("level", [0.0, 1.0, 95])
-    def test_a_level_is_a_probability(self, level):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            Interval(0.0, 1.0, level)
-
-    def test_scores_and_labels_are_checked(self):
-        scores, labels = random_set()
-        for other, said in ((labels[:, :2], "the same shape"), (labels + 1, "labels 0, 1 or NaN")):
-            with pytest.raises(ValueError, match=said):
-                delong(scores, other)
-        with pytest.raises(ValueError, match="finite scores"):
-            paired_delong(scores, np.where(scores > 1, np.inf, scores), labels)
-
-
-class TestPairedDeLong:
-    def test_is_the_covariance_of_placement_values(self):
-        first, labels = random_set(90, seed=5, levels=4)
-        second = np.round(first + np.random.default_rng(6).standard_normal(first.shape), 1)
-        found = paired_delong(first, second, labels)
-        for c, label in enumerate(labels.T):
-            a, b = first[:, c], second[:, c]
-            variance = plain_covariance(a, a, label) + plain_covariance(b, b, label) - 2 * plain_covariance(a, b, label)
-            assert found[c] == pytest.approx(variance, rel=1e-9)
-
-    def test_a_hand_derived_example(self):
-        # First as above; second: positives 3, 2 over negatives 1, 0. The places' differences are (0, -1/2) and
-        # (-1/2, 0): variance 1/8 over 2 images each.
-        assert paired_delong(column(3, 1, 2, 0), column(3, 2, 1, 0), column(1, 1, 0, 0)).tolist() == [0.125]
-
-    def test_is_symmetric_and_0_without_changes(self):
-        first, labels = random_set(70, seed=7)
-        second = random_set(70, seed=8)[0]
-        np.testing.assert_array_equal(paired_delong(first, second, labels), paired_delong(second, first, labels))
-        assert paired_delong(first, first, labels).tolist() == [0.0] * 4
-        labels[:, 0] = 0
-        assert np.isnan(paired_delong(first, second, labels)).tolist() == [True, False, False, False]
+@pytest.mark.parametrize("level", [0.0, 1.0, 95])
+def test_a_level_is_a_probability(level):
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        Interval(0.0, 1.0, level)
 
 
 class TestBootstrap:
@@ -187,12 +115,29 @@ class TestBootstrap:
         np.testing.assert_array_equal(whole.draws, pieces.draws)
         assert (bootstrap(scores, labels, ids, draws=37, seed=2).draws != whole.draws).any()
 
-    def test_agrees_with_delong_where_patients_have_one_image(self):
+    def test_agrees_with_formulas_where_patients_have_one_image(self):
         scores, labels = random_set(600, seed=15)
         other = scores + 0.7 * np.random.default_rng(16).standard_normal(scores.shape)
         one, two = (bootstrap(values, labels, np.arange(600)) for values in (scores, other))
-        assert one.draws.std(0) == pytest.approx(np.sqrt(delong(scores, labels)), rel=0.08)
-        assert one.minus(two).draws.std(0) == pytest.approx(np.sqrt(paired_delong(scores, other, labels)), rel=0.08)
+        same = np.zeros_like(scores)
+        assert one.draws.std(0) == pytest.approx(independent(scores, same, labels), rel=0.08)
+        assert one.minus(two).draws.std(0) == pytest.approx(independent(scores, other, labels), rel=0.08)
+
+    def test_a_published_example(self):
+        # Stata's manual, roctab: area 0.8932, standard error 0.0307
+        found = bootstrap(*hanley_ct(), np.arange(109), draws=4000)
+        assert found.estimate == pytest.approx(0.8932, abs=5e-5)
+        assert found.draws.std(0) == pytest.approx(0.0307, rel=0.05)
+
+    @pytest.mark.filterwarnings("error")
+    def test_tensors_and_read_only_arrays_are_as_good(self):
+        scores, labels = random_set(40, seed=4)
+        expected = bootstrap(scores, labels, np.arange(40), draws=5).draws
+        for values in (scores, labels):
+            values.flags.writeable = False
+        tensor = torch.tensor(scores, requires_grad=True)
+        for given in ((scores, labels), (tensor, torch.tensor(labels))):
+            np.testing.assert_array_equal(bootstrap(*given, np.arange(40), draws=5).draws, expected)
 
     def test_differences_are_paired(self):
         scores, labels = random_set(80, seed=17)
@@ -236,6 +181,14 @@ class TestBootstrap:
         with pytest.raises(ValueError, match=said):
             bootstrap(*random_set(6), patients, draws=draws)
 
+    def test_scores_and_labels_are_checked(self):
+        scores, labels = random_set()
+        for other, said in ((labels[:, :2], "the same shape"), (labels + 1, "labels 0, 1 or NaN")):
+            with pytest.raises(ValueError, match=said):
+                bootstrap(scores, other, np.arange(60))
+        with pytest.raises(ValueError, match="finite scores"):
+            bootstrap(np.where(scores > 1, np.inf, scores), labels, np.arange(60))
+
 
 class TestCoverage:
     """A column is a simulated test set; two normal populations 1.2 apart have AUROC Phi(1.2 / sqrt 2)."""
@@ -245,33 +198,30 @@ class TestCoverage:
     def covered(self, low, high, truth):
         return ((low <= truth) & (truth <= high)).mean()
 
-    def normal(self, value, variance, truth):
-        """Return how often a normal interval on the scale of AUROC covers it."""
-        reach = stats.norm.ppf(0.975) * np.sqrt(variance)
-        return self.covered(value - reach, value + reach, truth)
-
     def simulate(self, n_pos, n_neg, shift, seed):
         rng = np.random.default_rng(seed)
         labels = np.repeat([1.0, 0.0], [n_pos, n_neg])[:, None] * np.ones(self.SIMULATIONS)
         return rng.standard_normal(labels.shape) + shift * labels, labels
 
-    def test_of_delong_and_of_the_bootstrap(self):
+    def test_of_the_bootstrap(self):
         scores, labels = self.simulate(40, 60, 1.2, seed=20)
         truth = NormalDist().cdf(1.2 / math.sqrt(2))
         boot = bootstrap(scores, labels, np.arange(100), draws=1000)
-        assert 0.93 <= self.normal(area(scores, labels), delong(scores, labels), truth) <= 0.97
         assert 0.93 <= self.covered(*np.nanquantile(boot.draws, [0.025, 0.975], axis=0), truth) <= 0.97
 
     @pytest.mark.slow
     def test_of_paired_differences(self):
         scores, labels = self.simulate(40, 60, 1.2, seed=22)
         noise = np.random.default_rng(23).standard_normal(scores.shape)
-        truth = NormalDist().cdf(1.2 / math.sqrt(2)) - NormalDist().cdf(1.2 / 2)
-        difference = area(scores, labels) - area(scores + noise, labels)
-        assert 0.93 <= self.normal(difference, paired_delong(scores, scores + noise, labels), truth) <= 0.97
         one, other = scores + noise, scores - noise  # independent noise of the same size: equal AUROC
-        difference = area(one, labels) - area(other, labels)
-        assert 0.93 <= self.normal(difference, paired_delong(one, other, labels), 0.0) <= 0.97
+        for first, second, truth in (
+            (scores, scores + noise, NormalDist().cdf(1.2 / math.sqrt(2)) - NormalDist().cdf(1.2 / 2)),
+            (one, other, 0.0),
+        ):
+            found = [bootstrap(values, labels, np.arange(100), draws=500) for values in (first, second)]
+            change = found[0].minus(found[1])
+            reach = stats.norm.ppf(0.975) * change.draws.std(0)
+            assert 0.93 <= self.covered(change.estimate - reach, change.estimate + reach, truth) <= 0.97
 
     @pytest.mark.slow
     def test_only_patients_cover_where_they_have_many_images(self):
@@ -283,7 +233,8 @@ class TestCoverage:
         scores, truth = shared[patients] + own + 1.2 * labels, NormalDist().cdf(1.2 / math.sqrt(2))
         found = bootstrap(scores, labels, patients, draws=1000)
         assert 0.93 <= self.covered(*np.nanquantile(found.draws, [0.025, 0.975], axis=0), truth) <= 0.97
-        assert self.normal(area(scores, labels), delong(scores, labels), truth) < 0.85
+        reach = stats.norm.ppf(0.975) * independent(scores, np.zeros_like(scores), labels)
+        assert self.covered(found.estimate - reach, found.estimate + reach, truth) < 0.85
         naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(400), draws=500)
         assert (found.draws[:, :20].std(0) > 1.3 * naive.draws.std(0)).all()
 

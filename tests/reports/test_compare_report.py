@@ -42,15 +42,14 @@ def test_a_comparison_is_shown_and_written(
     changes = pd.read_csv(tmp_path / "out" / "differences.csv").set_index("class")
     assert (changes["difference"] > 0).all()
     assert (changes["low"] > 0).all()
-    assert set(changes["images_test"]) == {"bootstrap"}
     both = auroc.pivot(index="class", columns="method", values="auroc")
     pd.testing.assert_series_equal(
         changes["difference"], both["Scaffold"] - both["FedAvg"], check_names=False, check_like=True
     )
     page = (tmp_path / "out" / "report.html").read_text()
-    for words in ("ROC curves", "Client drift", "Settings that differ", "FedAvg-0", "beyond noise", "p (Holm)"):
+    for words in ("ROC curves", "Settings that differ", "FedAvg-0", "beyond noise", "p (Holm)"):
         assert words in page
-    charts = ("auroc", "differences", "roc", "rounds", "steps", "bytes", "drift")
+    charts = ("auroc", "differences", "roc", "steps", "bytes")
     files = {f"{n}.{s}" for n in charts for s in ("svg", "pdf")} | {"auroc.csv", "differences.csv", "report.html"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == files
 
@@ -66,7 +65,7 @@ def test_the_baseline_and_the_metric_are_chosen(runs: Path, tmp_path: Path, fedl
     out = fedlit_cli(f"compare {runs}/FedAvg-0 {runs}/Scaffold-0 {options}").succeeded()
     assert "below Scaffold" in out
     assert "90% int." in out
-    assert "drift/client_drift against rounds" in (tmp_path / "report.html").read_text()
+    assert "drift/client_drift against local steps" in (tmp_path / "report.html").read_text()
     assert set(pd.read_csv(tmp_path / "differences.csv")["baseline"]) == {"Scaffold"}
 
 
@@ -76,7 +75,7 @@ def test_runs_without_predictions_leave_curves(tmp_path: Path, fedlit_cli: Cli) 
     out = fedlit_cli(f"compare {tmp_path / 'x'} --output {tmp_path / 'out'}").succeeded()
     assert "no predictions" in out.replace("\n", " ")
     assert "fedlit test" in " ".join(out.split())
-    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"rounds", "steps", "bytes", "drift"}
+    assert {path.stem for path in (tmp_path / "out").glob("*.svg")} == {"steps", "bytes"}
 
 
 EVIL = '<script>alert("x")</script> & co'
@@ -159,10 +158,10 @@ def test_ids_are_unique_and_every_reference_has_its_own(whole):
     assert len(ids) == len(set(ids))
     targets = [a["href"][1:] for _, a in tree.tags if a.get("href", "").startswith("#")]
     targets += re.findall(r"url\(#([^)]*)\)", whole)
-    assert any(target.startswith("chart-rounds") for target in targets)
+    assert any(target.startswith("chart-steps") for target in targets)
     assert set(targets) <= set(ids)
     contents = [a["href"][1:] for a in tree.of("a") if not a.get("download")]
-    assert contents == ["auroc", "differences", "roc", "progress", "drift", "partitions", "runs", "how"]
+    assert contents == ["auroc", "differences", "roc", "progress", "partitions", "runs", "how"]
     assert [a["id"] for a in tree.of("h2") if "id" in a] == contents
 
 
@@ -219,13 +218,13 @@ def test_every_style_has_its_own_swatch(tmp_path):
 def test_a_chart_is_saved_as_it_was_drawn(report, whole):
     tree = Tree(whole)
     links = {a["download"]: a["href"] for a in tree.of("a") if a.get("download")}
-    charts = ["auroc", "differences", "roc", "rounds", "steps", "bytes", "drift"]
+    charts = ["auroc", "differences", "roc", "steps", "bytes"]
     assert list(links) == [*(f"{name}.svg" for name in charts), "partition-1.png"]
     for name in charts:
         data = links[f"{name}.svg"].removeprefix("data:image/svg+xml;base64,")
         assert base64.b64decode(data) == (report.parent / f"{name}.svg").read_bytes()
     labels = [a["aria-label"] for a in tree.of("svg") if a.get("class") != "swatch"]
-    assert labels[3] == "val/auroc_macro of each method against rounds."
+    assert labels[3] == "val/auroc_macro of each method against local steps."
     assert all(a["role"] == "img" for a in tree.of("svg") if a.get("class") != "swatch")
     assert links["partition-1.png"] == "data:image/png;base64," + base64.b64encode(b"png").decode()
     assert "Runs: FedAvg (seed 0)." in tree.text

@@ -10,8 +10,7 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.auroc import auroc
-from fedlit.metrics.intervals import delong, logit_intervals, paired_delong
+from fedlit.metrics.intervals import bootstrap, logit_intervals
 from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 
@@ -67,17 +66,16 @@ def test_intervals_of_several_seeds_resample_the_same_patients_for_all_runs() ->
     assert not np.isnan(found).any()
 
 
-def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> None:
+def test_single_seeds_are_tested_by_paired_draws_of_patients() -> None:
     one, other = predictions(1.0, 0), predictions(1.6, 1)
-    numbers = compared({("FedAvg", 0): one, ("FedProx", 0): other}, draws=100)
-    (against,) = numbers.against
-    error = np.sqrt(paired_delong(other.scores, one.scores, one.labels))
+    (against,) = compared({("FedAvg", 0): one, ("FedProx", 0): other}, draws=100).against
+    found = [bootstrap(each.scores, each.labels, each.patients, draws=100) for each in (other, one)]
+    error = found[0].minus(found[1]).draws.std(0, ddof=1)
     difference = np.subtract(aurocs(other), aurocs(one))
     np.testing.assert_allclose([d.p_images for d in against.classes], 2 * stats.norm.sf(np.abs(difference) / error))
     assert np.isnan([d.p for d in against.classes] + [d.p_holm for d in against.classes]).all()
     ends = np.array([(d.interval.low, d.interval.high) for d in against.classes])
     np.testing.assert_allclose(ends.T, difference + np.array([[-1], [1]]) * stats.norm.ppf(0.975) * error)
-    assert against.how == "DeLong"
     assert np.isnan(against.macro.p_seeds)
     assert against.macro.p_images < 0.05
     assert "beyond test-set noise (p < 0.001)" in against.verdict(CLASSES)
@@ -86,13 +84,11 @@ def test_single_seeds_of_independent_images_are_tested_by_paired_delong() -> Non
 
 def test_images_of_one_patient_are_no_independent_evidence() -> None:
     once = [predictions(1.0, 0, 60), predictions(1.3, 1, 60)]
-    # Every image four times over: DeLong takes that for four times the evidence.
-    rows = np.tile(np.arange(60), 4)
+    rows = np.tile(np.arange(60), 4)  # every image four times over
     names = np.array([f"i{n}" for n in range(len(rows))])
     copies = [replace(each.take(rows), images=names) for each in once]
     alone = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], once, strict=True))).against[0]
     repeated = compared(dict(zip([("FedAvg", 0), ("FedProx", 0)], copies, strict=True))).against[0]
-    assert (alone.how, repeated.how) == ("DeLong", "bootstrap")
     np.testing.assert_allclose(
         [d.interval.high - d.interval.low for d in repeated.classes],
         [d.interval.high - d.interval.low for d in alone.classes],
@@ -100,17 +96,13 @@ def test_images_of_one_patient_are_no_independent_evidence() -> None:
     )
 
 
-def test_unknown_patients_give_delongs_intervals_and_a_note() -> None:
+def test_unknown_patients_are_images_with_a_note() -> None:
     found = predictions(1.0, images=300)
+    known = replace(found, patients=found.images)
     found.patients[:] = ""
-    numbers = compared({("FedAvg", 0): found}, draws=100)
-    positives = (found.labels == 1).sum(0).numpy()
-    expected = logit_intervals(
-        auroc(found.scores, found.labels).numpy(), delong(found.scores, found.labels), positives, positives
-    )
-    assert [e.interval for e in numbers.scored[0].classes] == list(expected)
-    assert numbers.scored[0].how == "DeLong"
-    assert any("Patients are unknown" in note for note in numbers.shared.notes)
+    ours, theirs = (compared({("FedAvg", 0): each}, draws=100) for each in (found, known))
+    assert [e.interval for e in ours.scored[0].classes] == [e.interval for e in theirs.scored[0].classes]
+    assert any("Patients are unknown" in note for note in ours.shared.notes)
 
 
 @pytest.mark.parametrize("seeds", [(0, 1, 2), (4, 5, 6), (4, 5)])
@@ -147,6 +139,8 @@ def test_a_clear_difference_is_said_to_be_none_of_noise() -> None:
     assert "beyond noise" in text
     assert "better in Effusion, Mass, Nodule" in text
     assert {d.stars for d in against.classes} == {"***"}
+    reach = against.macro.interval.high - against.macro.value
+    assert f"The interval of the mean reaches {reach:.3f} to either side." in text
 
 
 def test_holm_counts_methods_and_classes() -> None:

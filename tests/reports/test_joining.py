@@ -77,7 +77,6 @@ def test_gains_are_differences_on_the_same_images(folder: Path):
     np.testing.assert_allclose([each.p_holm for each in homes], holm([each.p for each in homes]))
     assert fedavg.summary.effects.sites == 3
     assert fedavg.summary.interval.low > 0
-    assert fedavg.summary.prediction.low < fedavg.summary.interval.low
 
 
 def test_the_summary_adds_the_noise_of_trainings_that_all_sites_share(tmp_path: Path):
@@ -172,7 +171,7 @@ def test_two_kinds_of_individual_models_are_refused(tmp_path: Path):
 
 def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    options = f"--against individual --margin 0.1 --power --draws 100 --latex --output {tmp_path}"
+    options = f"--against individual --margin 0.1 --draws 100 --latex --output {tmp_path}"
     out = fedlit_cli(f"compare {folder} {options}").succeeded()
     assert max(map(len, out.replace(str(tmp_path), "").splitlines())) <= 80
     for site in SITES:
@@ -184,9 +183,8 @@ def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_
     page = (tmp_path / "report.html").read_text()
     assert "Joining or staying alone" in page
     assert "Hartung" in page
-    for words in ("pooled against fedavg: not worse by more than 0.1.", "a difference of 0.1 is found with 80% power"):
-        assert words in page
-        assert words in " ".join(out.split())
+    assert "pooled against fedavg: not worse by more than 0.1." in page
+    assert "pooled against fedavg: not worse by more than 0.1." in " ".join(out.split())
     assert "all sites" in (tmp_path / "gains.tex").read_text()
 
 

@@ -208,9 +208,6 @@ MUTANTS = (
     Mutant("the mean gap counts clients without both sides", "objectives/auc.py",
            '"both": (~gap.isnan()).to(h.dtype)', '"both": torch.ones_like(gap)', "objectives"),
     # Data and metrics.
-    Mutant("ECE is the mean over bins of any size", "metrics/calibration.py",
-           "share @ np.abs(self.predicted - self.observed)", "np.abs(self.predicted - self.observed).mean()",
-           "metrics"),
     Mutant("rows of predictions have the groups of others", "predictions/table.py",
            "name: values[rows] for name, values in self.groups.items()", "name: v for name, v in self.groups.items()",
            "predictions"),

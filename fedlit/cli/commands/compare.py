@@ -19,9 +19,9 @@ from fedlit.tracking.addresses import store_address
 
 EPILOG = """Runs that differ only in their seed count as one method. The methods are compared on the images, labels and
 classes that all runs share, from the predictions that `fedlit fit` and `fedlit test` write; the report names what is
-left out. Intervals come from a bootstrap over patients or from DeLong's method. Intervals and p describe the
-uncertainty from the test images; the standard deviation over seeds and p over seeds describe that from training. OUTPUT
-receives report.html, its figures as SVG and PDF, auroc.csv and differences.csv.
+left out. Intervals come from a bootstrap over patients. Intervals and p describe the uncertainty from the test images;
+the standard deviation over seeds and p over seeds describe that from training. OUTPUT receives report.html, its figures
+as SVG and PDF, auroc.csv and differences.csv.
 
 Files of predictions are those of `fedlit predict`, as CSV or Parquet. A CSV file of another model needs the columns
 image and score/CLASS; missing labels, patients and sites are those of the runs, by image.
@@ -51,15 +51,11 @@ def parser(argv: Sequence[str]) -> Parser:
     margin = "Largest loss of AUROC that is acceptable, such as 0.01: test that no method is worse by more "
     margin += "(non-inferiority)."
     options.add_argument("--margin", type=Fraction | None, default=None, help=margin)
-    power = (
-        "Print how many test patients and seeds find a difference of the margin (by default 0.01) with a power of 0.8."
-    )
-    options.add_argument("--power", action="store_true", help=power)
     latex = "Also write the tables as LaTeX with booktabs."
     options.add_argument("--latex", action="store_true", help=latex)
     tested = "Test set on which the methods are compared. By default federation."
     options.add_argument("--set", metavar="NAME", type=str | None, default=None, help=tested)
-    metric = "Metric that is plotted against rounds, local steps and bytes. By default val/auroc_macro."
+    metric = "Metric that is plotted against local steps and bytes. By default val/auroc_macro."
     options.add_argument("--metric", metavar="KEY", type=str | None, default=None, help=metric)
     options.add_argument("--output", type=Path, default=Path("comparison"), help="Folder for the report.")
     options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")
@@ -71,7 +67,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Compare runs and write the report; return the exit code."""
     from fedlit.reports.compare.comparison import compare_runs
     from fedlit.reports.compare.joining import gains_from_joining
-    from fedlit.reports.compare.margin import MARGIN, margin_tests, needed
+    from fedlit.reports.compare.margin import margin_tests
     from fedlit.reports.compare.report import write_latex, write_report
     from fedlit.reports.compare.runs import load_runs
     from fedlit.reports.compare.terminal import show  # matplotlib takes a second to import
@@ -84,15 +80,12 @@ def execute(args: Namespace, parser: Parser) -> int:
         options = {"metric": args.metric, "level": args.level, "draws": args.draws, "progress": status.update}
         comparison = compare_runs(runs, notes, args.baseline, test_set=args.set, **options)
         numbers = comparison.statistics
-        if (args.margin is not None or args.power) and not (numbers and numbers.against):
+        if args.margin is not None and not (numbers and numbers.against):
             raise ConfigError(
-                "--margin, --power: expected at least two methods with predictions, found fewer; add runs of another "
-                "method"
+                "--margin: expected at least two methods with predictions, found fewer; add runs of another method"
             )
         if args.margin is not None:
             comparison = replace(comparison, margins=margin_tests(numbers, args.margin))
-        if args.power:
-            comparison = replace(comparison, plans=tuple(needed(numbers, args.margin or MARGIN)))
         if args.against:
             gains = gains_from_joining(runs, args.level, args.draws, status.update)
             comparison = replace(comparison, joining=gains)

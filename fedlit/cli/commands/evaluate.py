@@ -44,14 +44,16 @@ def parser(argv: Sequence[str]) -> Parser:
     )
     options.add_argument("--threshold", metavar="POINT", type=dict | list[dict] | None, default=None, help=threshold)
     rates = {
-        "sensitivity": "Sensitivity at which specificity and predictive values are given.",
+        "sensitivity": "Sensitivity at which specificity is given.",
         "specificity": "Specificity at which sensitivity is given.",
     }
     for name, text in rates.items():
         options.add_argument(f"--{name}", type=Fraction, default=0.9, help=text)
     risk = "Probability from which a patient would be treated, for net benefit."
     options.add_argument("--risk", type=Fraction, default=0.1, help=risk)
-    prevalence = "Share of positives for predictive values. By default that of each class in the test set."
+    prevalence = (
+        "Share of positives for predictive values at thresholds. By default that of each class in the test set."
+    )
     options.add_argument("--prevalence", type=Fraction | None, default=None, help=prevalence)
     options.add_argument("--output", type=Path, default=Path("evaluation"), help="Folder for the report.")
     options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")

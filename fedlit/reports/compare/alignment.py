@@ -39,11 +39,6 @@ class Shared:
         """Return `[N]`, the patient of each image, or the image's index if patients are unknown."""
         return np.arange(len(self.labels)) if self.patients is None else self.patients
 
-    @property
-    def clustered(self) -> bool:
-        """Return True if a patient has several images, so that images are not independent."""
-        return self.patients is not None and len(set(self.patients.tolist())) < len(self.patients)
-
 
 def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
     """Reduce the predictions of runs, named in messages, on one test set to what they share, in the same order.

@@ -18,7 +18,7 @@ from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
 
 if TYPE_CHECKING:
     from fedlit.reports.compare.joining import Joining
-    from fedlit.reports.compare.margin import MarginTest, Needed
+    from fedlit.reports.compare.margin import MarginTest
 
 METRIC = "val/auroc_macro"
 
@@ -31,11 +31,10 @@ class Comparison:
     baseline: Method  # The method from which the others are subtracted.
     test_set: str  # Test set on which they are compared.
     statistics: Statistics | None  # All numbers; None if no run has predictions.
-    metric: str | None  # Key of the metric that is shown by round; None if no run has the default one.
+    metric: str | None  # Key of the metric that is plotted; None if no run has the default one.
     notes: Notes  # What was left out and why, and other causes of differences.
     joining: "Joining | None" = None  # Gains of the sites, if they were asked for.
     margins: "tuple[MarginTest, ...]" = ()  # Tests against a margin, if one was given.
-    plans: "tuple[Needed, ...]" = ()  # Patients and seeds that a difference needs, if they were asked for.
 
 
 def compare_runs(

@@ -1,4 +1,4 @@
-"""Curves of metrics and client drift against rounds, local steps or communicated bytes."""
+"""Curves of metrics against local steps or communicated bytes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -73,13 +73,7 @@ def average(series: Sequence[pd.Series]) -> tuple[Band | None, list[pd.Series]]:
 
 
 def curves_figure(
-    curves: Curves,
-    x_label: str,
-    y_label: str,
-    styles: Mapping[str, Style],
-    *,
-    in_bytes: bool = False,
-    log_y: bool = False,
+    curves: Curves, x_label: str, y_label: str, styles: Mapping[str, Style], *, in_bytes: bool = False
 ) -> Figure:
     """Draw each method's mean over seeds with its band (see `spread` and `band_note`).
 
@@ -90,8 +84,6 @@ def curves_figure(
     labels = {method: method if any(drawn) else f"{method} (none)" for method, drawn in averaged.items()}
     figure = method_figure({labels[method]: styles[method] for method in averaged}, HEIGHT)
     axes = figure.subplots()
-    if log_y:
-        axes.set_yscale("log")
     for number, (method, (band, tails)) in enumerate(averaged.items()):
         style = styles[method]
         for tail in tails:

@@ -30,9 +30,6 @@ class Difference:
     seeds_variance: float = float("nan")
     freedom: float = float("nan")
     covers_images: bool = False  # True if ``seeds_variance`` is under both noises.
-    # Test-set noise that one training of each method does not share with its others; part of both variances. With other
-    # numbers of seeds, the variance of the mean difference under this noise, times the smaller number.
-    run_variance: float = float("nan")
 
     @property
     def claimed(self) -> bool:

@@ -70,7 +70,7 @@ def differences_figure(numbers: Statistics, styles: Mapping[str, Style]) -> Figu
 def gains_figure(joining: Joining, styles: Mapping[str, Style]) -> Figure:
     """Draw each site's gain from a method, one panel per method with the same scale; the last row is the summary.
 
-    A point is filled if the gain is claimed. A grey bar below the summary is the prediction interval of a further site.
+    A point is filled if the gain is claimed.
     """
     names = [*(gain.site for gain in joining.methods[0].home), "all sites"]
     methods = [gains.method.name for gains in joining.methods]
@@ -82,8 +82,6 @@ def gains_figure(joining: Joining, styles: Mapping[str, Style]) -> Figure:
         if (summary := gains.summary) is None:
             panel.annotate("none", (1, last), (4, 0), panel.get_yaxis_transform(), "offset points", **UNDEFINED)
         else:
-            ends = [min(max(end, -1), 1) for end in (summary.prediction.low, summary.prediction.high)]
-            panel.plot(ends, [last + 0.3] * 2, color=FAINT, linewidth=2.2, solid_capstyle="butt")
             _difference(panel, last, summary.as_difference, style)
     entries = [entry for each in joining.methods for entry in (*(home.gain for home in each.home), each.summary)]
     shown = [end for entry in entries if entry for end in (entry.interval.low, entry.interval.high)]

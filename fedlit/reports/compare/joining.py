@@ -26,7 +26,7 @@ from fedlit.reports.compare.methods import Method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
-from fedlit.reports.compare.words import interval_text, number
+from fedlit.reports.compare.words import number
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,6 @@ class GainSummary:
 
     effects: RandomEffects
     interval: Interval  # Interval of the mean gain: sites, images and, with several seeds, trainings.
-    prediction: Interval  # Interval for the gain of a further site; NaN for two sites.
     p: float  # Two-sided p of no gain; NaN with one seed.
     p_holm: float = float("nan")  # ``p``, corrected by Holm over methods.
 
@@ -72,12 +71,10 @@ class GainSummary:
                 f"this {'is beyond noise' if self.p_holm < ALPHA else 'could be noise'}, {p} (corrected over methods)"
             )
         mean, sites = _signed(effects.mean, self.interval), f"{effects.sites} sites"
-        ends = interval_text(self.prediction.low, self.prediction.high, "+.3f")
-        further = f"; the gain of a further site from the same population would be {ends}"
         return (
-            f"The mean gain from {method} over {sites} is {mean}; {claim}. Estimated from {sites}, gains differ "
-            f"between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 {100 * effects.i2:.0f}%"
-            + (f"{further}." if self.prediction.low == self.prediction.low else ".")
+            f"The mean gain from {method} over {sites} is {mean}; {claim}. Estimated from {sites}, gains "
+            f"differ between sites with a standard deviation (tau) of {effects.tau2**0.5:.3f}, I\u00b2 "
+            f"{100 * effects.i2:.0f}%."
         )
 
 
@@ -277,15 +274,8 @@ def _summary(gains: MethodGains, level: float, notes: Notes) -> GainSummary | No
         freedom = total**2 / (variance**2 / freedom + shared**2 / (len(together) - 1))
         variance = total
     reach = stats.t.ppf((1 + level) / 2, freedom) * variance**0.5
-    further = np.nan
-    if effects.sites > 2:  # Higgins et al. 2009
-        further = stats.t.ppf((1 + level) / 2, effects.sites - 2) * (effects.tau2 + variance) ** 0.5
     p = float(2 * stats.t.sf(abs(effects.mean) / variance**0.5, freedom)) if several and variance else np.nan
-
-    def around(size: float) -> Interval:
-        return Interval(effects.mean - size, effects.mean + size, level)
-
-    return GainSummary(effects, around(reach), around(further), p)
+    return GainSummary(effects, Interval(effects.mean - reach, effects.mean + reach, level), p)
 
 
 def _untested(

@@ -20,7 +20,6 @@ from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.methods import ABSENT
-from fedlit.reports.compare.statistics import DELONG
 from fedlit.reports.compare.styles import LARGER, Style, save, svg
 from fedlit.reports.compare.words import ALONE
 from fedlit.reports.table import Table
@@ -59,7 +58,7 @@ def page(
     """
     return template("compare/report.html.jinja").render(
         comparison=comparison, numbers=comparison.statistics, methods=comparison.methods, looks=looks, charts=charts,
-        partitions=partitions, tables=tables, shared=shared, delong=DELONG, absent=ABSENT, alone=ALONE,
+        partitions=partitions, tables=tables, shared=shared, absent=ABSENT, alone=ALONE,
         version=__version__, fewest=MIN_PATIENTS, narrowest=FEWEST, furthest=LEFT,
     )  # fmt: skip
 

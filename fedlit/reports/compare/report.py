@@ -7,7 +7,7 @@ import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.reports.compare.comparison import METRIC, Comparison
-from fedlit.reports.compare.cost import DRIFT, metric_against, sent, steps
+from fedlit.reports.compare.cost import metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
 from fedlit.reports.compare.joining import Joining
@@ -35,7 +35,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         ConfigError: If the folder cannot be created.
     """
     looks = styles([method.name for method in comparison.methods])
-    charts = {"progress": _progress(comparison, looks), "drift": _drift(comparison.methods, looks)}
+    charts = {"progress": _progress(comparison, looks)}
     numbers = comparison.statistics
     if numbers is not None:
         charts |= _numbers(numbers, looks)
@@ -111,8 +111,6 @@ def _gains(joining: Joining) -> Chart:
         f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
         f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05."
     )
-    if any(each.summary and each.summary.prediction.low == each.summary.prediction.low for each in joining.methods):
-        caption += " The grey bar is the prediction interval for a further site; it may end outside of the figure."
     names = [each.method.name for each in joining.methods]
     figure = gains_figure(joining, styles(names))
     return Chart("gains", figure, caption, "Gains of each site and method; the table has the numbers.")
@@ -140,31 +138,16 @@ def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]
         return charts
     y_label = "validation AUROC, mean of classes" if key == METRIC else key
     for name, label, x_label, x in (
-        ("rounds", "rounds", "round", None),
         ("steps", "local steps", "local steps, all clients", steps),
         ("bytes", "communicated bytes", "communicated, all clients", sent),
     ):
         of_runs = {method.name: method.runs for method in comparison.methods}
-        curves = {n: [metric_against(run, key, x(run) if x else None) for run in runs] for n, runs in of_runs.items()}
+        curves = {n: [metric_against(run, key, x(run)) for run in runs] for n, runs in of_runs.items()}
         if any(len(series) for seeds in curves.values() for series in seeds):
             figure = curves_figure(curves, x_label, y_label, looks, in_bytes=name == "bytes")
             caption = f"{key} against {label}. {band_note(curves)}"
             charts.append(Chart(name, figure, caption, f"{key} of each method against {label}."))
     return charts
-
-
-def _drift(methods: Sequence[Method], looks: Mapping[str, Style]) -> list[Chart]:
-    curves = {method.name: [run.metric(DRIFT) for run in method.runs] for method in methods}
-    values = [value for seeds in curves.values() for series in seeds for value in series]
-    if not values:
-        return []
-    figure = curves_figure(curves, "round", "client drift", looks, log_y=min(values) > 0)
-    caption = (
-        "Spread of the clients' updates as sent: mean |delta_k|\u00b2 \u2212 |mean delta|\u00b2. If an aggregator "
-        "scales or normalises updates before they are sent, their spread cannot be compared with that of other "
-        f"methods. {band_note(curves)}"
-    )
-    return [Chart("drift", figure, caption, "Client drift of each method by round.")]
 
 
 def _partitions(methods: Sequence[Method]) -> dict[bytes, str]:

@@ -33,8 +33,6 @@ from fedlit.reports.compare.support import Support
 SET = "federation"
 """Test set of the clients, which is compared by default."""
 
-DELONG, RESAMPLED = "DeLong", "bootstrap"
-
 
 @dataclass(frozen=True)
 class AurocEstimate:
@@ -53,7 +51,6 @@ class MethodAuroc:
     by_seed: np.ndarray  # `[S, C]` AUROC of each run.
     classes: tuple[AurocEstimate, ...]  # AUROC of each class.
     macro: AurocEstimate  # Their mean, over the classes where it is defined (the same for all methods).
-    how: str  # Method of the classes' intervals: ``bootstrap`` or ``DeLong``.
 
     @property
     def rows(self) -> tuple[AurocEstimate, ...]:
@@ -67,9 +64,8 @@ class MethodDifferences:
 
     method: Method
     baseline: Method  # The method that is subtracted.
-    how: str  # Method of the classes' intervals and p: ``bootstrap`` or ``DeLong``.
     classes: tuple[Difference, ...]  # Difference of each class.
-    macro: Difference  # Difference of the mean over classes; always from the bootstrap.
+    macro: Difference  # Difference of the mean over classes.
 
     @property
     def rows(self) -> tuple[Difference, ...]:
@@ -108,7 +104,8 @@ class MethodDifferences:
         worse = [n for n, d in zip(names, self.classes, strict=True) if d.claimed and d.value < 0]
         parts = [f"{word} in {listed(which)}" for word, which in (("better", better), ("worse", worse)) if which]
         by_class = f"By class, it is {' and '.join(parts)}" if parts else "No single class differs beyond noise"
-        return f"{size}. This {noise} ({both}; {each}). {by_class}."
+        reach = f"The interval of the mean reaches {macro.interval.high - macro.value:.3f} to either side"
+        return f"{size}. This {noise} ({both}; {each}). {reach}. {by_class}."
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,26 +125,24 @@ class Statistics:
         for scored in self.scored:
             support = [*self.support.rows(), (None,) * 5]
             for name, estimate, counts in zip(self.names, scored.rows, support, strict=True):
-                how = RESAMPLED if estimate is scored.macro else scored.how
-                interval = (estimate.interval.low, estimate.interval.high, estimate.interval.level, how)
+                interval = (estimate.interval.low, estimate.interval.high, estimate.interval.level)
                 method = scored.method
                 rows.append((method.name, name, estimate.value, estimate.sd, len(method.runs), *interval, *counts))
-        columns = ["method", "class", "auroc", "sd_over_seeds", "seeds", "low", "high", "level", "interval"]
+        columns = ["method", "class", "auroc", "sd_over_seeds", "seeds", "low", "high", "level"]
         counts = ["n_pos", "n_neg", "patients_pos", "patients_neg"]
         table = pd.DataFrame(rows, columns=[*columns, *counts, "in_mean"])
         return table.astype(dict.fromkeys(counts, "Int64") | {"in_mean": "boolean"})
 
     def differences_table(self) -> pd.DataFrame:
         """Return one row per method and class, as in ``differences.csv``."""
-        columns = ["method", "baseline", "class", "difference", "low", "high", "level", "images_test", "p_images"]
+        columns = ["method", "baseline", "class", "difference", "low", "high", "level", "p_images"]
         columns += ["p_seeds", "p", "p_holm", "stars"]
         rows = []
         for against in self.against:
             for name, change in zip(self.names, against.rows, strict=True):
-                how = RESAMPLED if change is against.macro else against.how
                 interval = (change.interval.low, change.interval.high, change.interval.level)
                 names = (against.method.name, against.baseline.name, name)
-                alone = (how, change.p_images, change.p_seeds)
+                alone = (change.p_images, change.p_seeds)
                 rows.append((*names, change.value, *interval, *alone, change.p, change.p_holm, change.stars))
         return pd.DataFrame(rows, columns=columns)
 
@@ -225,9 +220,8 @@ def statistics(
     """Compare methods on the images and classes that their runs share.
 
     Intervals are of the mean over seeds. They come from a bootstrap over patients, or over images if patients are
-    unknown, in which all runs see the same draws. Single seeds use DeLong's method instead: for a method's AUROC if
-    patients are unknown, for a difference also if each patient has one image. The standard deviation of the bootstrap's
-    draws is the error of a difference under test-set noise, so a small p does not need millions of draws.
+    unknown, in which all runs see the same draws. The standard deviation of the draws is the error of a difference
+    under test-set noise, so a small p does not need millions of draws.
 
     The scores of ``shared`` are in the order of the methods and of their runs.
 
@@ -240,8 +234,8 @@ def statistics(
         progress(f"bootstrap: run {number + 1} of {len(shared.scores)}")
         seed = parts.index(shared.rows[number].start) if parts else 0  # draws of the data are independent
         boots.append(_with_macro(intervals.bootstrap(*shared.of_run(number), draws, seed), support.averaged))
-    runs = zip(shared.scores, boots, strict=True)
-    resampled = [_Resampled(method, *zip(*islice(runs, len(method.runs)), strict=True)) for method in methods]
+    of_runs = iter(boots)
+    resampled = [_Resampled(method, tuple(islice(of_runs, len(method.runs)))) for method in methods]
     first = resampled[methods.index(baseline)]
     scored = [_scored(each, shared, support, level) for each in resampled]
     against = [_against(each, first, shared, support, level) for each in resampled if each is not first]
@@ -250,10 +244,9 @@ def statistics(
 
 @dataclass(frozen=True, eq=False)
 class _Resampled:
-    """A method with the scores and the bootstrap of each of its runs."""
+    """A method with the bootstrap of each of its runs."""
 
     method: Method
-    scores: tuple[np.ndarray, ...]
     boots: tuple[Bootstrap, ...]
 
     @property
@@ -286,9 +279,7 @@ def _scored(runs: _Resampled, shared: Shared, support: Support, level: float) ->
     deviations = np.full(by_seed.shape[1], np.nan) if runs.single else by_seed.std(0, ddof=1)
     fewest = np.minimum(*support.independent).clip(2)
     # The bootstrap's variance of k patients is k - 1 over k of the unbiased one.
-    variance, how = _error(mean)[:-1] ** 2 * fewest / (fewest - 1), RESAMPLED
-    if runs.single and shared.patients is None:
-        variance, how = intervals.delong(runs.scores[0], shared.labels), DELONG
+    variance = _error(mean)[:-1] ** 2 * fewest / (fewest - 1)
     images, known = support.rarer, support.averaged
     if known.any():  # the mean over classes has the median class's patients, and the rarer images of all classes
         usual = np.median(fewest[known])
@@ -300,40 +291,23 @@ def _scored(runs: _Resampled, shared: Shared, support: Support, level: float) ->
     shown = [each if ok else Interval(np.nan, np.nan, level) for each, ok in zip(ends, _judged(support), strict=True)]
     columns = (mean.estimate.tolist(), deviations.tolist(), shown)
     estimates = [AurocEstimate(*numbers) for numbers in zip(*columns, strict=True)]
-    return MethodAuroc(runs.method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1], how)
+    return MethodAuroc(runs.method, by_seed[:, :-1], tuple(estimates[:-1]), estimates[-1])
 
 
 def _against(
     runs: _Resampled, baseline: _Resampled, shared: Shared, support: Support, level: float
 ) -> MethodDifferences:
-    both = runs, baseline
-    error, how = _error(runs.mean.minus(baseline.mean)), RESAMPLED
-    if runs.single and baseline.single and not shared.clustered:
-        tested = intervals.paired_delong(runs.scores[0], baseline.scores[0], shared.labels)
-        error[:-1], how = np.sqrt(tested), DELONG
-    by_draw = paired_by_seed(runs.method, baseline.method)
-    extra = extra_variance(shared.overlap) if by_draw else None
-    columns = zip(*(each.by_seed.T for each in both), error, strict=True)
+    error = _error(runs.mean.minus(baseline.mean))
+    extra = extra_variance(shared.overlap) if paired_by_seed(runs.method, baseline.method) else None
+    columns = zip(runs.by_seed.T, baseline.by_seed.T, error, strict=True)
     differences = [tested_difference(*column, level, extra) for column in columns]
     differences = [each if ok else each.untested for each, ok in zip(differences, _judged(support), strict=True)]
-    noise = [np.stack([boot.draws[:, -1] for boot in each.boots]) for each in both]
-    sides = [noise[0] - noise[1]] if by_draw else noise
-    run = sum(_run_variance(side) / len(side) for side in sides) * min(len(each.boots) for each in both)
-    macro = replace(differences[-1], run_variance=run)
-    return MethodDifferences(runs.method, baseline.method, how, tuple(differences[:-1]), macro)
+    return MethodDifferences(runs.method, baseline.method, tuple(differences[:-1]), differences[-1])
 
 
 def _judged(support: Support) -> np.ndarray:
     """Return `[C + 1]` bool, the classes with intervals and tests, and whether their mean has them."""
     return np.append(support.judged, support.judged.any())
-
-
-def _run_variance(draws: np.ndarray) -> float:
-    """Return the variance of a run under test-set noise that other seeds do not share, given draws by seed; or NaN."""
-    if len(draws) < 2:
-        return float("nan")
-    specific = draws - draws.mean(0)
-    return float(np.nanvar(specific, axis=1).mean() * len(draws) / (len(draws) - 1))
 
 
 def _corrected(against: Sequence[MethodDifferences]) -> tuple[MethodDifferences, ...]:

@@ -46,9 +46,9 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print()
         for against in numbers.against:
             console.print(f"{against.verdict(numbers.shared.classes)}\n")
-    if comparison.margins or comparison.plans:
-        console.print(Text("Non-inferiority and power", "italic"))
-    for each in (*comparison.margins, *comparison.plans):
+    if comparison.margins:
+        console.print(Text("Non-inferiority", "italic"))
+    for each in comparison.margins:
         console.print(f"{each.text}\n")
     if comparison.joining is not None:
         for line in gains_list(comparison.joining).by_group():

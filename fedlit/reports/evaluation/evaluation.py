@@ -14,17 +14,14 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
-from scipy.special import expit
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics import measures
-from fedlit.metrics.calibration import Reliability, bin_edges
 from fedlit.metrics.intervals import FEWEST, patient_codes, resampled
 from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.performance import Performance, Stated
-from fedlit.metrics.thresholds import predictive_values
 from fedlit.predictions.table import GROUP
 from fedlit.reports.compare.difference import extra_variance
 from fedlit.reports.compare.methods import Method, grouped
@@ -37,8 +34,6 @@ CHUNK = 128
 """Draws at a time: their counts and sums stay in the processor's cache."""
 MOST_GROUPS = 12
 RATES = ("sensitivity", "specificity")
-PREDICTIVE = ("ppv", "npv")
-"""Measures at a fixed sensitivity whose intervals are those of the specificity, with which they rise."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class EvaluationOptions:
     test_set: str | None = None  # Test set; None for all.
     points: tuple[Point, ...] = ()  # Operating points.
     stated: Stated = field(default_factory=Stated)  # Rates at which classes are judged.
-    # Share of positives for predictive values; None for that of the test set, of all groups together.
+    # Share of positives for predictive values at thresholds; None for that of the test set, of all groups together.
     prevalence: float | None = None
     level: float = LEVEL  # Level of the intervals.
     draws: int = DRAWS  # Number of draws of the bootstrap.
@@ -63,7 +58,6 @@ class Cell:
     support: PatientCounts
     runs: dict[str, np.ndarray]  # `[R]` of each measure, by run.
     draws: dict[str, np.ndarray]  # `[B]` of each measure, the mean over runs.
-    prevalence: float
     thresholds: tuple[Threshold, ...]
 
 
@@ -257,9 +251,7 @@ def _cell(
             return None
         ids, local = np.unique(patient[ours], return_inverse=True)
         part = Performance(logit, positive, local, len(ids), stated, [t.values[number] for t in chosen])
-        probability = expit(logit)
-        binned = Reliability.of(probability, positive, bin_edges(probability)).parts
-        values.append({key: value[0] for key, value in part.values(np.ones((len(ids), 1))).items()} | binned)
+        values.append({key: value[0] for key, value in part.values(np.ones((len(ids), 1))).items()})
         parts.append((ids, part))
     draws: dict[str, list[np.ndarray]] = {}
     for start in range(0, counts.shape[1], CHUNK):
@@ -272,7 +264,6 @@ def _cell(
         _support(rows, labels, images.numbers, patient),
         {key: np.array([each[key] for each in values]) for key in values[0]},
         {key: np.concatenate(each) for key, each in draws.items()},
-        prevalence,
         chosen,
     )
 
@@ -285,18 +276,12 @@ def _support(rows: np.ndarray, labels: np.ndarray, image: np.ndarray, patient: n
 
 def _estimate(cell: Cell, key: str, request: EvaluationOptions) -> dict[str, object]:
     """Return value, standard deviation over seeds, and interval of a measure."""
-    by_run, low, high = cell.runs[key], np.nan, np.nan
-    of = "specificity" if key in PREDICTIVE else key
-    if (measure := _measure(of)).scale is not None:
-        error = standard_error(cell.draws[of], cell.support.patients(measure.side))
-        ends = measures.interval(measure, float(cell.runs[of].mean()), error, cell.support, request.level)
-        low, high = ends.low, ends.high
-    if key in PREDICTIVE:
-        both = predictive_values(request.stated.sensitivity, np.array([low, high]), cell.prevalence)
-        low, high = both[PREDICTIVE.index(key)].tolist()
-    sd = float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
-    value = {"measure": key.partition("@")[0], "value": float(by_run.mean()), "sd_over_seeds": sd}
-    return value | {"low": low, "high": high}
+    by_run, measure = cell.runs[key], _measure(key)
+    value, sd = float(by_run.mean()), float(by_run.std(ddof=1)) if len(by_run) > 1 else np.nan
+    error = standard_error(cell.draws[key], cell.support.patients(measure.side))
+    ends = measures.interval(measure, value, error, cell.support, request.level)
+    name = key.partition("@")[0]
+    return {"measure": name, "value": value, "sd_over_seeds": sd, "low": ends.low, "high": ends.high}
 
 
 def _measure(key: str) -> measures.Measure:

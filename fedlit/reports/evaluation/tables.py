@@ -13,8 +13,8 @@ from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
 from fedlit.reports.table import Number, Table
 
-RANKING = ("auroc", "auprc", "sensitivity", "specificity", "ppv", "npv")
-CALIBRATION = ("intercept", "slope", "brier", "net_benefit", "ece", "reliability", "resolution", "uncertainty")
+RANKING = ("auroc", "auprc", "sensitivity", "specificity")
+CALIBRATION = ("intercept", "slope", "brier", "net_benefit")
 BY_GROUP = ("auroc", "auprc", "intercept", "slope", "sensitivity", "specificity")
 SUPPORT = ("positives (patients)", "negatives (patients)")
 MOST_NAMED = 6
@@ -90,13 +90,10 @@ def _measured(
 
 
 def _title(name: str, evaluation: Evaluation) -> str:
-    stated, prevalence = evaluation.request.stated, evaluation.request.prevalence
-    share = "the set's prevalence" if prevalence is None else f"prevalence {prevalence:g}"
+    stated = evaluation.request.stated
     at = {
         "sensitivity": f"sensitivity at specificity {stated.specificity:g}",
         "specificity": f"specificity at sensitivity {stated.sensitivity:g}",
-        "ppv": f"PPV at sensitivity {stated.sensitivity:g}, {share}",
-        "npv": f"NPV at sensitivity {stated.sensitivity:g}, {share}",
         "net_benefit": f"net benefit at {stated.risk:g}",
     }
     return at.get(name, MEASURES[name].title)
