@@ -53,11 +53,18 @@ def test_the_aggregator_of_the_recipe_trains(folder: Path, monkeypatch: pytest.M
     fedlit_cli(f"fit --config configs/quickstart.yaml {words} {SMALL}").succeeded()
 
 
-def test_a_metric_of_your_own_selects_the_best_model(folder: Path):
+def test_a_metric_of_your_own_selects_the_best_model_and_has_intervals(folder: Path, fedlit_cli: Cli):
     names: dict = {}
     exec(compile(python("class Age"), RECIPES, "exec"), names)
     assert names["fitted"].metrics["val/mae"].is_monotonic_decreasing
     assert {"client/north/mae", "client/south/mae"} <= set(names["fitted"].metrics)
+    exec(compile(python("federation.cases.csv"), RECIPES, "exec"), names)
+    out = fedlit_cli("compare runs/ages").succeeded()
+    assert "mae" in out
+    fedlit_cli(f"card {names['fitted'].directory}").succeeded()
+    card = (names["fitted"].directory / "model_card.md").read_text()
+    (line,) = (line for line in card.splitlines() if "| mae | all |" in line)
+    assert " to " in line
 
 
 def test_folds_are_planned(folder: Path, fedlit_cli: Cli):

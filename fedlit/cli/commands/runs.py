@@ -27,7 +27,8 @@ def parser(argv: Sequence[str]) -> Parser:
     listing, removal = Parser(description=LIST), Parser(description=REMOVE)
     folders = "Run directories, the folder of an experiment, or the folder of all runs. By default runs/."
     listing.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[Path("runs")], help=folders)
-    metric = f"Rank by this metric of each run's best model, such as {VALIDATION}. Test metrics are refused."
+    metric = f"Rank by this metric of each run's best model: an AUROC such as {VALIDATION}, a loss, or what a run "
+    metric += "monitors. Test metrics are refused."
     listing.add_argument("--by", metavar="METRIC", type=str | None, default=None, help=metric)
     runs = "Run directories: runs/EXPERIMENT/RUN."
     removal.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
@@ -43,8 +44,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = wide_console()
     try:
         if args.subcommand == "list":
-            metric = args.list.by
-            console.print(_table(list_runs(args.list.folders or [Path("runs")], metric), metric or VALIDATION))
+            console.print(_table(list_runs(args.list.folders or [Path("runs")], args.list.by)))
             return 0
         return _remove(args.remove, console)
     except ConfigError as error:
@@ -54,7 +54,7 @@ def execute(args: Namespace, parser: Parser) -> int:
 
 def _remove(args: Namespace, console: Console) -> int:
     runs = removable(args.runs)
-    console.print(_table(runs, VALIDATION))
+    console.print(_table(runs))
     if not args.yes:
         if not sys.stdin.isatty():
             complain("remove: expected an answer on a terminal, found none; add --yes")
@@ -67,16 +67,24 @@ def _remove(args: Namespace, console: Console) -> int:
     return 0
 
 
-def _table(runs: Sequence[RunState], metric: str) -> RenderableType:
+def _table(runs: Sequence[RunState]) -> RenderableType:
+    metrics = {run.metric for run in runs}
     rows = [
         (
             str(run.directory),
             run.status,
             str(run.rounds),
-            f"{run.value:.4f}" if run.value == run.value else "-",
+            _value(run, named=len(metrics) > 1),
             decimal(run.size),
             minute(run.started),
         )
         for run in runs
     ]
-    return Table("", ("run", "status"), ("rounds", metric, "size", "started"), rows).printed()
+    head = metrics.pop() if len(metrics) == 1 else "metric of its best model"
+    return Table("", ("run", "status"), ("rounds", head, "size", "started"), rows).printed()
+
+
+def _value(run: RunState, named: bool) -> str:
+    if run.value != run.value:
+        return "-"
+    return f"{run.metric} {run.value:.4f}" if named else f"{run.value:.4f}"

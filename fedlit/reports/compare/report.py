@@ -20,9 +20,12 @@ from fedlit.reports.compare.tables import (
     auroc_table,
     differences_table,
     gains_table,
+    logged_table,
     runs_table,
     settings_table,
+    site_values_table,
     sites_table,
+    spread_table,
     tests_table,
 )
 from fedlit.reports.table import Table
@@ -47,6 +50,10 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         write_csv(numbers.differences_table(), folder / "differences.csv")
     if comparison.joining is not None:
         write_csv(comparison.joining.table(), folder / "gains.csv")
+    if comparison.logged:
+        write_csv(pd.concat([metric.table() for metric in comparison.logged]), folder / "logged.csv")
+    if comparison.sites:
+        write_csv(pd.concat([each.table() for each in comparison.sites]), folder / "sites.csv")
     differing = differences(comparison.methods)
     same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
     shared = Table("Settings that all methods share", ("setting", "value"), (), same)
@@ -56,7 +63,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 
 def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write a ``.tex`` file for each table of the AUROC, the differences and the gains; return the files."""
+    """Write a ``.tex`` file for each table of numbers; return the files."""
     numbers, tables = comparison.statistics, {}
     if numbers is not None:
         tables["auroc"] = auroc_table(numbers, comparison.test_set)
@@ -64,6 +71,10 @@ def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
             tables["differences"] = differences_table(numbers)
     if comparison.joining is not None:
         tables["gains"] = gains_table(comparison.joining)
+    if comparison.logged:
+        tables["logged"] = logged_table(comparison)
+    if comparison.sites:
+        tables["sites"] = site_values_table(comparison.sites)
     for name, table in tables.items():
         (folder / f"{name}.tex").write_text(table.latex(), encoding="utf-8")
     return [folder / f"{name}.tex" for name in tables]
@@ -78,6 +89,10 @@ def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[T
         tables["differences"] = tests
     if (joining := comparison.joining) is not None:
         tables["joining"] = [sites_table(joining, gains) for gains in joining.methods]
+    if comparison.logged:
+        tables["logged"] = [logged_table(comparison)]
+    if comparison.sites:
+        tables["sites"] = [spread_table(comparison.sites), site_values_table(comparison.sites)]
     return tables
 
 
