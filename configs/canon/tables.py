@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics.claim import Difference, claim, corrected
 from fedlit.metrics.levels import LEVEL
 from fedlit.metrics.paired import p_text
-from fedlit.reports.compare.difference import Difference, corrected, tested_difference
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, light_axes, measured
 
@@ -53,7 +53,7 @@ class Contrast:
         if len(both) < FEWEST:
             raise ConfigError(f"--seeds: expected at least {FEWEST} draws for intervals, found {len(both)}; add seeds")
         # The differences of draws with their own test images contain the noise of both.
-        found = tested_difference(*both.T, error=np.nan, level=LEVEL, extra=0.0)
+        found = claim(*both.T, error=np.nan, level=LEVEL, extra=0.0)
         return cls(row, (first, second), measure, (both[:, 0], both[:, 1]), found)
 
     @property

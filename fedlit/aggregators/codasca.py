@@ -5,6 +5,7 @@ from typing import Literal
 from fedlit.aggregators.composition import Composition
 from fedlit.aggregators.scaffold import Scaffold
 from fedlit.aggregators.stages import Output, Stages
+from fedlit.core.ranges import Count
 
 
 class CODASCA(Composition):
@@ -40,6 +41,8 @@ class CODASCA(Composition):
         reset: Whether control variates start from zero at each stage, as in Algorithm 4. With ``auto`` the schedule
             decides: stage lists and the theory's schedule restart, the practice schedule does not.
         output: Output of a stage: ``last``, ``average``, ``random`` or ``centre``.
+        extra_batches: Number of further batches after each round from which c_k is computed, at the weights that the
+            client received (the alternative below eq. 7); by default c_k is the mean of the round's gradients.
 
     Raises:
         ConfigError: gamma is negative or above 10 (probably its inverse); eta_g is not above 0; a stage has one round
@@ -55,5 +58,6 @@ class CODASCA(Composition):
         eta_g: float = 1.0,
         reset: Literal["auto", "always", "never"] = "auto",
         output: Output = "last",
+        extra_batches: Count | None = None,
     ) -> None:
-        super().__init__(Scaffold(eta_g, reset), Stages(gamma, output))
+        super().__init__(Scaffold(eta_g, reset, extra_batches), Stages(gamma, output))

@@ -11,12 +11,12 @@ from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Round, ServerState, State
-from fedlit.core.ranges import Positive
+from fedlit.core.ranges import Count, Positive
 from fedlit.schedules import Schedule
 
 
 class Scaffold(Aggregator):
-    """SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), Algorithm 1 with option II for the control variates.
+    """SCAFFOLD (Karimireddy et al., ICML 2020, arXiv:1910.06378), Algorithm 1, by default with option II of line 12.
 
     Local step (eq. 3): ``w -= lr (g_k(w) - c_k + c)``. After a client's round its control variate becomes the mean of
     the local gradients of that round. This is option II (eq. 4) in exact arithmetic, without the loss of digits in
@@ -33,6 +33,9 @@ class Scaffold(Aggregator):
         reset: Whether control variates start from zero at each stage of the schedule. By default they never do, as in
             the paper. ``always`` is Algorithm 4 of CODASCA, and with ``auto`` the schedule decides: stage lists and the
             theory's schedule restart, the practice schedule does not.
+        extra_batches: Number of further batches after each round from which a client computes its control variate, at
+            the weights that it received: option I. By default it is option II, which costs no batch. The gradient is
+            that of the loss and of proximal terms; it is not clipped.
 
     Raises:
         ConfigError: eta_g is not above 0, or a stage has one round and control variates are reset with each stage.
@@ -46,8 +49,13 @@ class Scaffold(Aggregator):
         "drift/c_k_norm_dual": "Root mean square of the norms of the dual parts of the clients' control variates.",
     }
 
-    def __init__(self, eta_g: Positive = 1.0, reset: Literal["never", "auto", "always"] | None = None) -> None:
-        self.eta_g, self.reset = eta_g, reset or "never"
+    def __init__(
+        self,
+        eta_g: Positive = 1.0,
+        reset: Literal["never", "auto", "always"] | None = None,
+        extra_batches: Count | None = None,
+    ) -> None:
+        self.eta_g, self.reset, self.extra_batches = eta_g, reset or "never", extra_batches
 
     def check_schedule(self, schedule: Schedule, rounds: int) -> None:
         """Refuse a stage of one round, and warn about short ones, if control variates are reset with each stage."""
@@ -110,12 +118,23 @@ class Scaffold(Aggregator):
 
     def on_client_round_end(self, ctx: ClientContext) -> State:
         """Set c_k to the mean gradient without the correction; send its change [P] and its squared norms [2]."""
-        new = ctx.scratch["sum"].div_(ctx.num_steps).sub_(ctx.scratch["shift"])
+        new = ctx.scratch["sum"].div_(ctx.num_steps) if self.extra_batches is None else self._at_start(ctx)
+        new.sub_(ctx.scratch["shift"])
         for segment in ctx.mask.unshared(ctx.layout):
             new[segment] = 0  # nothing was corrected there
         delta = new - ctx.state["c"]
         ctx.state["c"] = new
         return {"c": delta, "squares": _squares(new, ctx.layout)}
+
+    def _at_start(self, ctx: ClientContext) -> Tensor:
+        """Return the mean gradient [P] of further batches at the received weights, with the correction (option I)."""
+        mean, dual = torch.zeros_like(ctx.grad), ctx.layout.slices["dual"]
+        for _ in range(self.extra_batches):
+            with ctx.model.at(ctx.start, ctx.stats.clone()):  # the statistics of these batches are not the client's
+                mean.add_(ctx.model.gradient(ctx.loss(ctx.next_batch(), ctx.num_steps)), alpha=1 / self.extra_batches)
+        mean[dual].neg_()
+        ctx.correction.add_to(mean, ctx.start)
+        return mean
 
     def on_aggregate_end(self, state: State, server: ServerState, mean: State, rnd: Round) -> None:
         """Move c by the owners' mean change (eq. 5), and scale the change of the weights by ``eta_g``."""

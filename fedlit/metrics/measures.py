@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special, stats
 
+from fedlit.metrics.claim import Difference, claim
 from fedlit.metrics.intervals import Interval, logit_intervals
 
 SUPPORT = 30
@@ -115,17 +116,6 @@ def interval(measure: Measure, value: float, error: float, support: PatientCount
     return Interval((middle - half) / (1 + weight), (middle + half) / (1 + weight), level)
 
 
-@dataclass(frozen=True)
-class Gap:
-    """A measure in one group minus that in another."""
-
-    value: float  # Difference of the means over seeds.
-    interval: Interval  # Its interval under all noise that `p` covers.
-    p_images: float  # Two-sided p of no gap, under test-set noise only.
-    p_seeds: float  # Two-sided p of a paired t-test over seeds; NaN for one seed.
-    p: float  # p for both noises; that of the images for one seed.
-
-
 @dataclass(frozen=True, eq=False)
 class Sample:
     """A measure in one group of patients."""
@@ -142,14 +132,13 @@ class Sample:
         return Sample(values, draws, self.support)
 
 
-def compare_groups(measure: Measure, group: Sample, reference: Sample, level: float, extra: float = np.inf) -> Gap:
-    """Test the gap between two groups of patients, in the same runs.
+def compare_groups(
+    measure: Measure, group: Sample, reference: Sample, level: float, extra: float = np.inf
+) -> Difference:
+    """Test the gap between two groups of patients, in the same runs, by :func:`fedlit.metrics.claim.claim`.
 
     The standard error under test-set noise comes from draws of all patients, so patients in both groups are no problem.
-    With several seeds, the variance is the sum of that of the images and of that over seeds. If each seed has its own
-    test images, gaps of seeds show both noises: the larger p and the longer interval are used. The ``extra`` variance
-    is that of test images in common (Nadeau and Bengio 2003), relative to that of one seed; it is infinite if all seeds
-    have the same images.
+    ``extra`` is :func:`fedlit.metrics.claim.extra_variance`. With one seed, ``p`` is that of the images.
 
     Rates and AUROC are tested on the logit scale. On their own, a small group that happens to be near 1 seems to vary
     too little, so p of 0.001 is too small by three to seven times; most reports have so many tests that it counts.
@@ -165,37 +154,13 @@ def compare_groups(measure: Measure, group: Sample, reference: Sample, level: fl
     return replace(gap, p_images=tests.p_images, p=max(gap.p_seeds, others) if others == others else np.nan)
 
 
-def _tested_gap(measure: Measure, group: Sample, reference: Sample, level: float, extra: float) -> Gap:
-    changes, both = group.values - reference.values, (group, reference)
-    value, fewest = float(changes.mean()), min(each.support.patients(measure.side) for each in both)
-    error = standard_error(group.draws - reference.draws, fewest)
-    if min(each.support.fewest for each in both) < SUPPORT or not error > 0 or not np.isfinite(value):
-        return Gap(value, Interval(np.nan, np.nan, level), np.nan, np.nan, np.nan)
-    # Welch and Satterthwaite, here and below.
+def _tested_gap(measure: Measure, group: Sample, reference: Sample, level: float, extra: float) -> Difference:
+    both = group, reference
+    error = standard_error(group.draws - reference.draws, min(each.support.patients(measure.side) for each in both))
+    if min(each.support.fewest for each in both) < SUPPORT or not error > 0:
+        return claim(group.values, reference.values, np.nan, level, extra).untested
     parts = [(np.nanvar(each.draws), measure.freedom(each.support)) for each in both]
-    inverse = sum(part**2 / freedom for part, freedom in parts) / sum(part for part, _ in parts) ** 2
-    p = p_images = _two_sided(value / error, inverse)
-    p_seeds, seeds = float("nan"), len(changes)
-    reach = _quantile(level, inverse) * error
-    if seeds > 1:
-        own = extra < np.inf
-        variance = changes.var(ddof=1) * (1 / seeds + (extra if own else 0))
-        p_seeds = _two_sided(value / max(variance, 1e-24) ** 0.5, 1 / (seeds - 1))
-        if own:
-            reach = max(reach, _quantile(level, 1 / (seeds - 1)) * variance**0.5)
-            return Gap(value, Interval(value - reach, value + reach, level), p_images, p_seeds, max(p_seeds, p_images))
-        total = variance + error**2
-        inverse = (variance**2 / (seeds - 1) + error**4 * inverse) / total**2
-        p = max(p_seeds, _two_sided(value / total**0.5, inverse))
-        reach = _quantile(level, inverse) * total**0.5
-    return Gap(value, Interval(value - reach, value + reach, level), p_images, p_seeds, p)
-
-
-def _quantile(level: float, inverse: float) -> float:
-    """Return the quantile of Student's t for an interval, given the inverse of its degrees of freedom."""
-    return float(stats.t.ppf((1 + level) / 2, 1 / inverse if inverse else np.inf))
-
-
-def _two_sided(statistic: float, inverse: float) -> float:
-    """Return the two-sided p of Student's t, given the inverse of its degrees of freedom."""
-    return float(2 * stats.t.sf(abs(statistic), 1 / inverse if inverse else np.inf))
+    with np.errstate(divide="ignore"):  # Welch and Satterthwaite; infinite for normal distributions
+        freedom = sum(part for part, _ in parts) ** 2 / np.float64(sum(part**2 / degrees for part, degrees in parts))
+    gap = claim(group.values, reference.values, error, level, extra, freedom)
+    return replace(gap, p=gap.p_images) if len(group.values) == 1 else gap

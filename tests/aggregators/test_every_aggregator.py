@@ -49,7 +49,7 @@ IN_ONE_PROCESS = [
 IN_WORKER_PROCESSES = [PersonalHeads(), Scaffold(), SurgicalHeads()]
 SLOWLY = [
     Ditto(1.0, lr=0.05), FedAdagrad(), FedAdam(), FedAvgM(), FedDyn(1.0), FedPer(), FedRep(2), FedYogi(), LocalOnly(),
-    MOON(5.0), ServerOptimizer(),
+    MOON(5.0), Scaffold(extra_batches=2), ServerOptimizer(),
 ]  # fmt: skip
 ELSEWHERE = {
     GradientDissimilarity: "refuses clients with rows of their own: test_dissimilarity.py",

@@ -128,6 +128,7 @@ CASES = {
     "CODASCA, eta_g": ([CODASCA(GAMMA, 1.3)], STAGES, {"scaffold": True, "eta_g": 1.3}),
     "CODASCA, random": ([CODASCA(GAMMA, output="random")], DRAWN, {"scaffold": True, "output": "random"}),
     "CODASCA, average": ([CODASCA(GAMMA, output="average")], STAGES, {"scaffold": True, "output": "average"}),
+    "CODASCA, extra batches": ([CODASCA(GAMMA, extra_batches=3)], STAGES, {"scaffold": True, "extra": 3}),
 }
 MODELS = {"linear": 0, "perceptron with BatchNorm": 6}
 PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
@@ -215,15 +216,16 @@ def test_the_cases_meet_what_they_are_for():
         assert ((one - other).abs().max() > 1e-5) == ((n, m) not in same), (n, m)
 
 
-def test_what_fedbn_keeps_local_takes_no_part():
+@pytest.mark.parametrize("extra", [None, 2])
+def test_what_fedbn_keeps_local_takes_no_part(extra):
     torch.manual_seed(3)
     module, data = Scorer(hidden=6).double(), Sites(THREE)
     local = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Scaffold or CODASCA: the schedule has a stage")
-        record, done = trajectory(module, data, [CODASCA(GAMMA, 1.3), FedBN()], STAGES)
+        record, done = trajectory(module, data, [CODASCA(GAMMA, 1.3, extra_batches=extra), FedBN()], STAGES)
     data.setup()
-    hand = transcription(module, data, gamma=GAMMA, scaffold=True, eta_g=1.3, local=local)
+    hand = transcription(module, data, gamma=GAMMA, scaffold=True, eta_g=1.3, local=local, extra=extra or 0)
     agree(record, hand, STAGES, 1e-9, local)
     for name, state in done.states.items():
         for key, tensor in done.buffers(state.stats).items():

@@ -32,6 +32,7 @@ from scipy.stats import norm
 
 from fedlit.experiment.rule import Rule
 from fedlit.metrics.auroc import class_auroc
+from fedlit.metrics.claim import claim, corrected
 from fedlit.metrics.intervals import logit_intervals
 from fedlit.metrics.levels import LEVEL
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, PatientCounts, Sample, compare_groups
@@ -39,7 +40,6 @@ from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.tally import Tally, pooled_auroc
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share
-from fedlit.reports.compare.difference import corrected, tested_difference
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.statistics import statistics
@@ -193,7 +193,7 @@ def tune(trials: int) -> None:
                     tests.append(ours)
                 of_seed = rng.normal(0, 0.01, (methods + 1, finals))  # other test images
                 values = np.array(tests) + of_seed
-                changes = [tested_difference(each, values[0], np.nan, LEVEL, 0.0) for each in values[1:]]
+                changes = [claim(each, values[0], np.nan, LEVEL, 0.0) for each in values[1:]]
                 hits.append(any(each.claimed for each in corrected(changes)))
             whose = "each seed chooses" if by == "seed" else "one choice: a claim about settings"
             shown(f"tune: {methods} and a baseline, ten seeds, {whose}", hits)

@@ -10,10 +10,10 @@ from matplotlib.colors import to_hex
 from sklearn.metrics import roc_auc_score
 from sklearn.metrics import roc_curve as sklearn_roc_curve
 
+from fedlit.metrics.claim import Difference
 from fedlit.metrics.intervals import Interval, bootstrap
 from fedlit.reports.compare.alignment import Shared
 from fedlit.reports.compare.curves import average, band_note, curves_figure, spread
-from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.forest import differences_figure, intervals_figure
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure, patient_draws, roc_curve

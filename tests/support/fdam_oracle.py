@@ -89,6 +89,7 @@ class FDAM:
         gamma: coefficient of gamma/2 |v - v_0|^2 (eq. 5).
         scaffold: Alg. 4 in place of Alg. 2.
         reset: zero the control variates when a stage begins, as Alg. 4 says.
+        extra: batches of a client after a round; c_k is then the mean of their gradients at the round's start.
         output: of a stage: ``last``, ``average`` (Alg. 2), ``random`` (Alg. 4), or ``centre``: the last iterate, and
             the next stage's v_0 is the average.
         implicit: the step on v as its argmin, eta known (CODA, Guo et al. 2020).
@@ -111,6 +112,7 @@ class FDAM:
     score: Callable[[Tensor], Tensor] = torch.sigmoid
     scaffold: bool = False
     reset: bool = True
+    extra: int = 0
     eta_g: float = 1.0
     output: str = "last"
     choose: Callable[[int], int] = lambda stage: 0
@@ -149,7 +151,7 @@ class FDAM:
             for k in self.batches:
                 ends[k], statistics[k] = self._client(k, stage, centre, total)
             if self.scaffold:
-                self._control_variates(ends, stage)
+                self._control_variates(ends, stage, centre)
             before, self.x = self.x, {}
             for n in before:
                 mean = sum(ends[k][n] for k in ends) / len(ends)
@@ -214,11 +216,17 @@ class FDAM:
                 values.append(margin_form(h, y, x["a"][c], x["b"][c], x["alpha"][c], self.p[c], self.margin).mean())
         return sum(values) / len(values)
 
-    def _control_variates(self, ends: dict[str, Tensors], stage: Stage) -> None:
-        """Eq. 6, then c as the mean of the c_k."""
+    def _control_variates(self, ends: dict[str, Tensors], stage: Stage, centre: Tensors) -> None:
+        """Eq. 6, or the alternative below eq. 7 with extra batches, then c as the mean of the c_k."""
         for k, end in ends.items():
+            x = self.x | {n: t for n, t in self.kept[k].items() if n in self.x}
+            found = [self._gradient(x, _copy(self.stats), *next(self.batches[k])) for _ in range(self.extra)]
             for n in self.x:
                 if n in self.local:
+                    continue
+                if found:
+                    pull = 0 if n == "alpha" else self.gamma * (x[n] - centre[n])
+                    self.c_k[k][n] = sum(each[n] for each in found) / len(found) + pull
                     continue
                 if n == "alpha":
                     moved = (end[n] - self.x[n]) / (stage.window * stage.lr)

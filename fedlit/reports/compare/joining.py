@@ -15,14 +15,14 @@ import torch
 from scipy import stats
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics.claim import Difference, corrected
 from fedlit.metrics.intervals import Interval
 from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import COLUMNS, Predictions
 from fedlit.reports.compare.alignment import image_ids
-from fedlit.reports.compare.difference import Difference, corrected, paired_by_seed
 from fedlit.reports.compare.external import completed
-from fedlit.reports.compare.methods import Method, grouped
+from fedlit.reports.compare.methods import Method, grouped, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of

@@ -16,12 +16,12 @@ from scipy import stats
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.past_runs import monitored
 from fedlit.metrics.auroc import slug
+from fedlit.metrics.claim import Difference, claim, corrected, extra_variance
 from fedlit.metrics.direction import better
 from fedlit.metrics.intervals import MIN_PATIENTS, Interval
 from fedlit.predictions.table import FOLDER
 from fedlit.reports.compare.alignment import overlap_of
-from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
-from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.methods import Method, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.tracking.names import BY_CLIENT, CLIENT_MEAN
 
@@ -183,12 +183,12 @@ def _metric(
 
 
 def _change(ours: MethodMetric, theirs: MethodMetric, cases: "_Cases | None", level: float) -> Difference:
-    extra, error = None, float("nan")
+    extra, error, freedom = None, float("nan"), float("inf")
     if paired_by_seed(ours.method, theirs.method):
         extra = np.inf if cases is None else extra_variance(cases.overlap)
     if cases is not None:
-        error = cases.error(ours.method, theirs.method)
-    change = tested_difference(ours.by_seed, theirs.by_seed, error, level, extra)
+        error, freedom = cases.error(ours.method, theirs.method), max(cases.patients - 1, 1)
+    change = claim(ours.by_seed, theirs.by_seed, error, level, extra, freedom)
     return change if error == error else replace(change, p=np.nan)  # nothing is known of test-set noise
 
 

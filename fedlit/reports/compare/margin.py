@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
+from fedlit.metrics.claim import Difference
 from fedlit.metrics.paired import holm
-from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.words import number
 

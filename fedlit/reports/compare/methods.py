@@ -205,3 +205,8 @@ def listed(names: Sequence[str], most: int = 4) -> str:
 def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
     keys = dict.fromkeys(key for each in settings for key in each)
     return [key for key in keys if len({each.get(key, ABSENT) for each in settings}) > 1]
+
+
+def paired_by_seed(method: Method, baseline: Method) -> bool:
+    """Return True if each seed has its own draw of the data; equal seeds on one draw are separate trainings."""
+    return method.draws == baseline.draws and len(set(method.draws)) >= max(2, len(method.draws))

@@ -20,13 +20,13 @@ import numpy as np
 import pandas as pd
 
 from fedlit.metrics import intervals
+from fedlit.metrics.claim import Difference, claim, corrected, extra_variance
 from fedlit.metrics.intervals import Bootstrap, Interval
 from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.paired import ALPHA, p_text
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import Shared, share_by_draw
-from fedlit.reports.compare.difference import Difference, corrected, extra_variance, paired_by_seed, tested_difference
-from fedlit.reports.compare.methods import Method, listed
+from fedlit.reports.compare.methods import Method, listed, paired_by_seed
 from fedlit.reports.compare.past_run import Notes
 from fedlit.reports.compare.support import Support
 
@@ -300,7 +300,7 @@ def _against(
     error = _error(runs.mean.minus(baseline.mean))
     extra = extra_variance(shared.overlap) if paired_by_seed(runs.method, baseline.method) else None
     columns = zip(runs.by_seed.T, baseline.by_seed.T, error, strict=True)
-    differences = [tested_difference(*column, level, extra) for column in columns]
+    differences = [claim(*column, level, extra) for column in columns]
     differences = [each if ok else each.untested for each, ok in zip(differences, _judged(support), strict=True)]
     return MethodDifferences(runs.method, baseline.method, tuple(differences[:-1]), differences[-1])
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from fedlit.metrics.claim import Difference
 from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS, Interval
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.between_sites import BySite
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost_row
-from fedlit.reports.compare.difference import Difference
 from fedlit.reports.compare.joining import Joining, MethodGains
 from fedlit.reports.compare.logged import LoggedMetric
 from fedlit.reports.compare.methods import ABSENT, Method

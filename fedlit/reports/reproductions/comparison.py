@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from fedlit.metrics.claim import Difference, claim, corrected
 from fedlit.metrics.levels import LEVEL
-from fedlit.reports.compare.difference import Difference, corrected, tested_difference
 from fedlit.reports.reproductions.published import grid
 
 
@@ -38,7 +38,7 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
 
 def _tested(changes: list[pd.Series]) -> list[Difference]:
     """Return the tests of differences by seed, corrected for all of them."""
-    return corrected([tested_difference(each.to_numpy(), np.zeros(len(each)), np.nan, LEVEL, 0.0) for each in changes])
+    return corrected([claim(each.to_numpy(), np.zeros(len(each)), np.nan, LEVEL, 0.0) for each in changes])
 
 
 def markdown(table: pd.DataFrame, what: str, versus: str) -> str:

@@ -1,4 +1,4 @@
-"""Tests of the difference between two methods, under test-set noise and seed noise."""
+"""The rule of all claims: a difference of two methods or two groups, under test-set noise and seed noise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,12 +8,11 @@ from scipy import stats
 
 from fedlit.metrics.intervals import Interval
 from fedlit.metrics.paired import ALPHA, holm, stars
-from fedlit.reports.compare.methods import Method
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A method's AUROC minus the baseline's."""
+    """A value minus another: a method's AUROC and the baseline's, or a measure in two groups of patients."""
 
     value: float  # Difference of the means over seeds.
     interval: Interval  # Its interval under both noises; under test-set noise only if a method has one seed.
@@ -56,11 +55,6 @@ class Difference:
         return Difference(self.value, Interval(np.nan, np.nan, self.interval.level), np.nan, np.nan, np.nan)
 
 
-def paired_by_seed(method: Method, baseline: Method) -> bool:
-    """Return True if each seed has its own draw of the data; equal seeds on one draw are separate trainings."""
-    return method.draws == baseline.draws and len(set(method.draws)) >= max(2, len(method.draws))
-
-
 def extra_variance(overlap: float) -> float:
     """Return the extra variance of a mean over paired seeds, relative to the variance of one seed.
 
@@ -71,40 +65,47 @@ def extra_variance(overlap: float) -> float:
     return overlap / (1 - overlap) if overlap < 1 else np.inf
 
 
-def tested_difference(
-    ours: np.ndarray, theirs: np.ndarray, error: float, level: float, extra: float | None
+def claim(
+    ours: np.ndarray,
+    theirs: np.ndarray,
+    error: float,
+    level: float,
+    extra: float | None,
+    images_freedom: float = np.inf,
 ) -> Difference:
-    """Return the difference between two methods' AUROCs, with its tests.
+    """Return the difference between two means over seeds, with its tests.
 
     Args:
-        ours: `[S]` AUROC of the method, by seed.
-        theirs: `[T]` AUROC of the baseline, by seed.
+        ours: `[S]` values of the method or group, by seed.
+        theirs: `[T]` values of the baseline or reference, by seed.
         error: Standard error of the difference under test-set noise, or NaN.
         level: Level of the interval.
         extra: The `extra_variance` of paired seeds; None if seeds are not paired.
+        images_freedom: Degrees of freedom of `error`.
     """
     value = float(ours.mean() - theirs.mean())
-    normal = stats.norm.ppf((1 + level) / 2)
 
     def around(reach: float) -> Interval:
         return Interval(value - reach, value + reach, level)
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        p_images = 1.0 if error == value == 0 else float(2 * stats.norm.sf(abs(value) / error)) if error else np.nan
+        p_images = float(2 * stats.t.sf(abs(value) / error, images_freedom)) if error else np.nan
+        p_images = 1.0 if error == value == 0 else p_images
+        reach_images = stats.t.ppf((1 + level) / 2, images_freedom) * error
         if min(len(ours), len(theirs)) < 2:
             alone = {"p_images": p_images, "p_seeds": np.nan, "p": np.nan, "images_variance": error**2}
-            return Difference(value, around(normal * (error or np.nan)), **alone)
+            return Difference(value, around(reach_images or np.nan), **alone)
         if extra is None:
             p_seeds, variance, freedom = _over_seeds(ours, theirs)
         else:
             p_seeds, variance, freedom = _over_draws(ours - theirs, extra if extra < np.inf else 0.0)
-        if extra is not None and extra < np.inf:  # the differences of draws show both noises
-            reach = max(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), normal * error)
-            noise = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom, "covers_images": True}
-            return Difference(value, around(reach), p_images, p_seeds, max(p_seeds, p_images), **noise)
         noise = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom}
+        if extra is not None and extra < np.inf:  # the differences of draws show both noises
+            reach = max(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), reach_images)
+            p = max(p_seeds, p_images)
+            return Difference(value, around(reach), p_images, p_seeds, p, covers_images=True, **noise)
         total = variance + error**2
-        freedom *= (total / variance) ** 2
+        freedom = total**2 / (variance**2 / freedom + error**4 / images_freedom)  # Welch and Satterthwaite
         reach = stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(total)
         p = max(p_seeds, float(2 * stats.t.sf(abs(value) / np.sqrt(total), freedom)))
     return Difference(value, around(reach), p_images, p_seeds, p, **noise)
