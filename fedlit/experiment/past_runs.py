@@ -103,7 +103,9 @@ def _state(run: Path, metric: str) -> RunState:
     files = {(s.st_dev, s.st_ino): s.st_size for s in (p.stat() for p in run.rglob("*") if p.is_file())}
     rounds = checkpoint.rounds(last) if last else 0
     started = (run / "config.yaml").stat().st_mtime
-    return RunState(run, status, rounds, metric, metric_of(run, metric), sum(files.values()), started)
+    return RunState(
+        run, status, rounds, metric, value=metric_of(run, metric), size=sum(files.values()), started=started
+    )
 
 
 def removable(runs: Sequence[Path]) -> list[RunState]:

@@ -85,7 +85,9 @@ def compare_runs(
     subtracted = by_name.get(subtracted.name, tested[0])
     numbers = numbers_of(tested, subtracted, predictions, notes, level=level, draws=draws, progress=progress)
     subtracted = numbers.scored[tested.index(subtracted)].method
-    return Comparison(tuple(methods), subtracted, test_set, numbers, metric, notes, logged, by_site(numbers, logged))
+    return Comparison(
+        tuple(methods), subtracted, test_set, numbers, metric, notes, logged=logged, sites=by_site(numbers, logged)
+    )
 
 
 def predictions_of(runs: Sequence[PastRun], test_set: str, notes: Notes) -> dict[str, Predictions | None]:

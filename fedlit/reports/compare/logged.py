@@ -86,7 +86,8 @@ def logged_metrics(
     names = shown_names(runs, test_set)
     columns = (str(name) for table in tables.values() for name in table if name not in TEXTS)
     found = [
-        _metric(name, methods, baseline, test_set, tables, level, notes) for name in dict.fromkeys((*names, *columns))
+        _metric(name, methods, baseline, test_set, tables, level=level, notes=notes)
+        for name in dict.fromkeys((*names, *columns))
     ]
     tested = iter(corrected([each.change for metric in found for each in metric.methods if each.change is not None]))
     return tuple(
