@@ -10,7 +10,9 @@ import torch
 from fedlit.metrics.auroc import auroc
 from fedlit.metrics.intervals import MIN_PATIENTS
 from fedlit.metrics.support import independent
+from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.logged import LoggedMetric
+from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.statistics import Statistics
 
 
@@ -73,3 +75,39 @@ def _of_run(numbers: Statistics, number: int) -> dict[str, float]:
         areas = auroc(torch.from_numpy(scores[here][:, enough]), torch.from_numpy(labels[here][:, enough]))
         values[site] = float(areas.mean())
     return values
+
+
+@dataclass(frozen=True, eq=False)
+class CrossTest:
+    """The own model of a site on the test images of a site."""
+
+    model: str  # Site whose own model it is.
+    tested_on: str  # Site that holds the images.
+    by_seed: np.ndarray  # `[S]` mean AUROC over classes of each run; NaN without classes.
+    classes: int  # Number of classes in the mean: with enough patients at the site, and learned by the model.
+
+
+def cross_tests(alone: Mapping[str, Method], scored: Mapping[str, Predictions]) -> tuple[CrossTest, ...]:
+    """Return each site's own model on the test images of each site, given its runs and their predictions."""
+    cells = []
+    for model, method in sorted(alone.items()):
+        for site in sorted(alone):
+            values, counts = zip(*(_tested(scored[run.where], site) for run in method.runs), strict=True)
+            cells.append(CrossTest(model, site, np.array(values), max(counts)))
+    return tuple(cells)
+
+
+def _tested(found: Predictions, site: str) -> tuple[float, int]:
+    here = found.take(found.clients == site)
+    units = here.patients if (here.patients != "").all() else np.arange(len(here))
+    used = np.minimum(*independent(here.labels.numpy(), units)) >= MIN_PATIENTS
+    if found.trained_positives is not None:
+        used &= np.array(found.trained_positives) > 0
+    areas = auroc(here.scores[:, used], here.labels[:, used])
+    return float(areas.mean()), int(used.sum())
+
+
+def matrix_rows(cells: tuple[CrossTest, ...]) -> pd.DataFrame:
+    """Return one row per model and site, as in ``matrix.csv``."""
+    rows = [(c.model, c.tested_on, *pd.Series(c.by_seed).agg(["mean", "std", "count"]), c.classes) for c in cells]
+    return pd.DataFrame(rows, columns=["model", "tested_on", "auroc", "sd_over_seeds", "seeds", "classes"])

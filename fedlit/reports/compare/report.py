@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
+from fedlit.reports.compare.between_sites import matrix_rows
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
@@ -21,6 +22,7 @@ from fedlit.reports.compare.tables import (
     differences_table,
     gains_table,
     logged_table,
+    matrix_table,
     runs_table,
     settings_table,
     site_values_table,
@@ -50,6 +52,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         write_csv(numbers.differences_table(), folder / "differences.csv")
     if comparison.joining is not None:
         write_csv(comparison.joining.table(), folder / "gains.csv")
+        write_csv(matrix_rows(comparison.joining.matrix), folder / "matrix.csv")
     if comparison.logged:
         write_csv(pd.concat([metric.table() for metric in comparison.logged]), folder / "logged.csv")
     if comparison.sites:
@@ -71,6 +74,7 @@ def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
             tables["differences"] = differences_table(numbers)
     if comparison.joining is not None:
         tables["gains"] = gains_table(comparison.joining)
+        tables["matrix"] = matrix_table(comparison.joining)
     if comparison.logged:
         tables["logged"] = logged_table(comparison)
     if comparison.sites:
@@ -88,7 +92,7 @@ def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[T
         tests = [tests_table(numbers, against) for against in numbers.against]
         tables["differences"] = tests
     if (joining := comparison.joining) is not None:
-        tables["joining"] = [sites_table(joining, gains) for gains in joining.methods]
+        tables["joining"] = [*(sites_table(joining, gains) for gains in joining.methods), matrix_table(joining)]
     if comparison.logged:
         tables["logged"] = [logged_table(comparison)]
     if comparison.sites:

@@ -5,6 +5,7 @@ beyond noise, and the baseline if all other methods are worse beyond noise.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -19,7 +20,7 @@ from fedlit.reports.compare.logged import LoggedMetric
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.statistics import MethodDifferences, Statistics
 from fedlit.reports.compare.words import interval_text, number, short
-from fedlit.reports.table import Number, Table
+from fedlit.reports.table import Cell, Number, Table
 
 COSTS = ("rounds", "sent", "steps", "drift")
 MOST_SETTINGS = 12
@@ -223,6 +224,21 @@ def sites_table(joining: Joining, gains: MethodGains) -> Table:
     )
     head = ("alone", "joined", f"gain [{100 * joining.level:g}% interval]", "p (Holm)", "elsewhere")
     return Table(caption, ("site", "measured on"), head, rows)
+
+
+def matrix_table(joining: Joining) -> Table:
+    """Return a row for each site's own model and a column for the test images of each site."""
+    most: dict[str, int] = {}
+    for cell in joining.matrix:
+        most[cell.tested_on] = max(cell.classes, most.get(cell.tested_on, 0))
+    rows: dict[str, list[Cell]] = {}
+    for cell in joining.matrix:
+        value = _mean_and_sd(pd.Series(cell.by_seed))
+        if 0 < cell.classes < most[cell.tested_on]:
+            value = replace(value, text=f"{value.text} ({cell.classes} of {most[cell.tested_on]} classes)")
+        rows.setdefault(cell.model, [cell.model]).append(value)
+    caption = "AUROC of each site's own model (rows) on the test images of each site (columns), mean ± SD over seeds"
+    return Table(caption, ("own model of",), tuple(most), list(rows.values()))
 
 
 def gains_list(joining: Joining) -> Table:

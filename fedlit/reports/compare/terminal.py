@@ -12,6 +12,7 @@ from fedlit.reports.compare.tables import (
     estimates_table,
     gains_list,
     logged_table,
+    matrix_table,
     methods_table,
     settings_list,
     spread_table,
@@ -73,6 +74,7 @@ def show(comparison: Comparison, console: Console) -> None:
         for line in gains_list(comparison.joining).by_group():
             console.print(line)
         console.print(Text(GAINS, "dim"))
+        console.print(matrix_table(comparison.joining).printed())
         for gains in comparison.joining.methods:
             if gains.summary is not None:
                 console.print(f"\n{gains.summary.text(gains.method.name)}")
