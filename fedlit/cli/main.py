@@ -14,6 +14,7 @@ from rich.console import Console
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
 from fedlit.cli.shipped import with_shipped
+from fedlit.core.errors import Submitted
 from fedlit.core.system.imports import uncollected
 from fedlit.core.system.output import lasting_output
 from fedlit.experiment.mistakes import explain
@@ -74,6 +75,9 @@ def main(argv: list[str] | None = None) -> None:
             code = command(args.subcommand).execute(args[args.subcommand], parser)
     except KeyboardInterrupt:
         sys.exit(130)
+    except Submitted as told:
+        print(told)
+        code = 0
     except SystemExit as stopped:
         if stopped.code:
             raise

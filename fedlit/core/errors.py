@@ -11,6 +11,10 @@ class FedlitError(Exception):
     """
 
 
+class Submitted(FedlitError):
+    """No mistake: the runs of a command are jobs of a cluster now, and it ends. The text says how to follow them."""
+
+
 class ConfigError(FedlitError, ValueError):
     """The configuration, or something that it names, cannot work; nothing has been trained yet."""
 

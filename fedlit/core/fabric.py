@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 from lightning.fabric.accelerators import ACCELERATOR_REGISTRY
+from lightning.fabric.plugins.environments import ClusterEnvironment, LightningEnvironment
 from lightning.fabric.strategies import DDPStrategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
@@ -140,13 +141,19 @@ def make_fabric(
         devices = int(os.environ["LOCAL_WORLD_SIZE"])
         num_nodes = int(os.environ["WORLD_SIZE"]) // devices
     _check_processes(devices, num_nodes)
+    plugins = _environment(devices, num_nodes)
     if benchmark:
         torch.backends.cudnn.benchmark = True
     several = num_nodes > 1 or (devices if isinstance(devices, int) else len(devices)) > 1
     strategy = RankPerClients() if several else "auto"
     try:
         return FederationFabric(
-            accelerator=accelerator, devices=devices, num_nodes=num_nodes, precision=precision, strategy=strategy
+            accelerator=accelerator,
+            devices=devices,
+            num_nodes=num_nodes,
+            precision=precision,
+            strategy=strategy,
+            plugins=plugins,
         )
     except (RuntimeError, ValueError, TypeError, ImportError, MisconfigurationException) as error:
         usable = ", ".join(
@@ -165,6 +172,27 @@ def _check_processes(devices: int | list[int], num_nodes: int) -> None:
     if wrong:
         raise ConfigError(f"fabric.devices: expected at least 1, -1 for all, or different indices, found {devices}")
     AT_LEAST_ONE.check("fabric.num_nodes", num_nodes)
+
+
+def _environment(devices: int | list[int], num_nodes: int) -> list[ClusterEnvironment]:
+    """Return how processes start, where Lightning would take SLURM's tasks for the processes of this run.
+
+    Raises:
+        ConfigError: SLURM has started several tasks, but not one for each device.
+    """
+    tasks = int(os.environ.get("SLURM_NTASKS", 1))
+    if "SLURM_JOB_ID" not in os.environ or os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+        return []
+    if tasks == 1:
+        return [] if "LOCAL_WORLD_SIZE" in os.environ else [LightningEnvironment()]
+    wanted = num_nodes * (devices if isinstance(devices, int) else len(devices))
+    if tasks != wanted or "SLURM_NTASKS_PER_NODE" not in os.environ:
+        raise ConfigError(
+            f"fabric.devices: expected one task of SLURM for each device, {wanted} with --ntasks-per-node, found "
+            f"{tasks} tasks; for more cores use --cpus-per-task and one task, for more devices --fabric.devices with "
+            "--ntasks-per-node and srun"
+        )
+    return []
 
 
 def launch(fabric: FederationFabric) -> None:

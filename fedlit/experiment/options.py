@@ -108,9 +108,13 @@ def check_classes(model: LightningModule, data: FederatedDataModule) -> None:
         )
 
 
+OF_A_CLUSTER = ("on", "status", "cancel", "print_jobs")
+"""Options of commands that start many runs."""
+
+
 def resolved(args: Namespace, parser: Parser) -> str:
     """Return the whole configuration as YAML, without the names of its files and the options of single commands."""
-    others = ("config", "part", "client", "output", "format", "jobs", "sites", "fresh_state")
+    others = ("config", "part", "client", "output", "format", "jobs", "sites", "fresh_state", *OF_A_CLUSTER)
     settled = args.clone()
     # Resolved, so that a default and the same value from the user give the same configuration.
     for part in (settled.federation, *settled.phases):

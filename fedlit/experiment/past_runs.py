@@ -12,6 +12,7 @@ from fedlit.experiment.mistakes import near
 from fedlit.experiment.rule import VALIDATION
 from fedlit.metrics.direction import better
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.journal import FILE
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.names import TEST
 from fedlit.tracking.removal import remove_from_mlflow
@@ -80,6 +81,17 @@ def _direction(metric: str, modes: Sequence[str | None]) -> str:
             "not known"
         )
     return direction
+
+
+def noted_runs(folders: Sequence[Path]) -> list[Path]:
+    """Return the runs in folders with notes for MLflow, each before its phases.
+
+    Raises:
+        ConfigError: A folder does not exist or has no run.
+    """
+    runs = [run for folder in folders for run in _runs_in(folder)]
+    whole = [each for run in dict.fromkeys(runs) for each in (run, *sorted(run.glob(f"{PHASES}/*")))]
+    return [run for run in whole if (run / FILE).exists()]
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -15,9 +15,11 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.system.files import whole
 from fedlit.core.system.signals import ENDING
+from fedlit.experiment.cluster.submission import Slurm
 from fedlit.experiment.grid import plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import near
+from fedlit.experiment.past_runs import noted_runs
 from fedlit.experiment.plan import Plan, load_plan
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.sweep_progress import SweepProgress
@@ -43,7 +45,7 @@ def load_sweep(path: str | Path) -> Plan:
     return load_plan(path, "sweep")
 
 
-def run_sweep(sweep: Plan, jobs: int = 1, console: Console | None = None) -> pd.DataFrame:
+def run_sweep(sweep: Plan, jobs: int | Slurm = 1, console: Console | None = None) -> pd.DataFrame:
     """Run the unfinished runs of a sweep, ``jobs`` at a time; write and return the table of :func:`run_all`.
 
     Raises:
@@ -66,7 +68,7 @@ def run_sweep(sweep: Plan, jobs: int = 1, console: Console | None = None) -> pd.
     return table
 
 
-def run_starts(planned: Plan, jobs: int, console: Console) -> None:
+def run_starts(planned: Plan, jobs: int | Slurm, console: Console) -> None:
     """Train the models from whose weights the runs of a plan start.
 
     Raises:
@@ -87,12 +89,14 @@ def run_all(
     runs: Sequence[PlannedRun],
     file: Path,
     metric: str,
-    jobs: int,
+    jobs: int | Slurm,
     console: Console,
     tried: Collection[str] = (),
     above: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Run the unfinished runs, ``jobs`` at a time; write a table with one row per run to a file, and return it.
+
+    With a cluster in place of a number they become its jobs, which the error :class:`Submitted` says.
 
     A signal stops the runs at a checkpoint, and then this process by ``SystemExit``. A lock next to the file excludes
     other processes. Runs whose names are among ``tried`` are not run again if they have failed. The file begins with
@@ -103,8 +107,11 @@ def run_all(
         ConfigError: ``jobs`` is below 1, or another process is running them; no run has been started.
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
-    AT_LEAST_ONE.check("--jobs", jobs)
+    cluster, at_once = (jobs, 1) if isinstance(jobs, Slurm) else (None, jobs)
+    AT_LEAST_ONE.check("--jobs", at_once)
     with locked(file):
+        if cluster is not None:
+            tried = {*tried, *cluster.tried(file)}
         for run in runs:
             refuse_held(run.directory)
         standings = {run.name: run.standing() for run in runs}
@@ -113,8 +120,10 @@ def run_all(
         todo = {run.name: run for run in runs if statuses[run.name] == "waiting"}
         finished = list(statuses.values()).count("finished")
         console.print(f"{len(runs)} runs, {finished} finished before: {file.parent}")
+        if cluster is not None:
+            cluster.submit(file, list(todo.values()))
         rows = {run.name: _row(run, metric, statuses[run.name]) for run in runs}
-        progress = SweepProgress(len(runs), len(runs) - len(todo), jobs, console)
+        progress = SweepProgress(len(runs), len(runs) - len(todo), at_once, console)
 
         def started(job: CommandLine) -> None:
             todo[job.name].prepare()
@@ -139,11 +148,15 @@ def run_all(
 
         with progress.bar:
             imports = [name for run in todo.values() for name in run.tracker.imports]
-            signum = run_jobs([run.job() for run in todo.values()], jobs, started, ended, progress.tick, imports)
+            signum = run_jobs([run.job() for run in todo.values()], at_once, started, ended, progress.tick, imports)
         table = _table(rows)
         _write(table, file, above)
         for line in _own_images(table, metric):
             console.print(line, style="yellow")
+        for run in runs:
+            if statuses[run.name] == "finished":
+                for each in noted_runs([run.directory]):
+                    run.tracker.send_notes(each)
     if signum:
         console.print("stopped by a signal; repeat the command to continue")
         raise SystemExit(128 + signum)

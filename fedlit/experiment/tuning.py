@@ -12,6 +12,7 @@ import pandas as pd
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.cluster.submission import Slurm
 from fedlit.experiment.grid import plan
 from fedlit.experiment.mistakes import near
 from fedlit.experiment.naming import as_option
@@ -111,7 +112,7 @@ def load_tuning(path: str | Path) -> Plan:
     return tuning
 
 
-def run_tuning(tuning: Plan, jobs: int, console: Console) -> tuple[list[Tuned], pd.DataFrame]:
+def run_tuning(tuning: Plan, jobs: int | Slurm, console: Console) -> tuple[list[Tuned], pd.DataFrame]:
     """Run the tries, choose, and run the chosen settings with the final seeds; finished runs are skipped.
 
     Returns:

@@ -241,6 +241,10 @@ class Tracker:
     def finish(self, status: RunStatus) -> None:
         """Called once after the last round, with the status of a finished, failed or stopped run."""
 
+    def send_notes(self, directory: Path) -> bool:
+        """Send what a finished run on a cluster has noted in its directory; return whether all was taken."""
+        return False
+
     def log_groups(self, groups: Sequence[RunGroup]) -> None:
         """Called in the process that has started several runs, after they have ended."""
 

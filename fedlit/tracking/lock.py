@@ -11,6 +11,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import slurm
 
 LOCK, HOLDER = ".running.lock", ".running.json"
 """Files in a run directory that a process is using: the lock, and the description of its holder."""
@@ -24,12 +25,14 @@ class LockHolder:
     host: str
     started: str  # Date and time at which the process took the lock.
     boot: str = ""  # Boot id of the machine; "" if it has none.
+    job: str = ""  # Number of its job of SLURM; "" if it has none.
 
     @classmethod
     def here(cls) -> "LockHolder":
         """Return the description of this process, starting now."""
         started, boot = time.strftime("%Y-%m-%d %H:%M:%S"), Path("/proc/sys/kernel/random/boot_id")
-        return cls(os.getpid(), socket.gethostname(), started, boot.read_text().strip() if boot.exists() else "")
+        identity = boot.read_text().strip() if boot.exists() else ""
+        return cls(os.getpid(), socket.gethostname(), started, identity, os.environ.get("SLURM_JOB_ID", ""))
 
     @classmethod
     def read(cls, directory: Path) -> "LockHolder | None":
@@ -42,6 +45,10 @@ class LockHolder:
     def is_near(self, other: "LockHolder") -> bool:
         """Check if both processes are on the same machine, in any container, and see each other's locks."""
         return self.host == other.host or bool(self.boot and self.boot == other.boot)
+
+    def has_ended(self, here: "LockHolder") -> bool:
+        """Return whether the process has ended on another machine: its job is this one, or SLURM lists it no longer."""
+        return bool(self.job) and (self.job == here.job or slurm.ended(self.job))
 
     def __str__(self) -> str:
         return f"process {self.pid} on host {self.host}, since {self.started}"
@@ -75,7 +82,7 @@ class RunLock:
         except OSError as error:
             raise ConfigError(f"{self.directory}: cannot write there: {error.strerror or error}") from error
         here, holder = LockHolder.here(), LockHolder.read(self.directory)
-        if holder is not None and not holder.is_near(here):
+        if holder is not None and not holder.is_near(here) and not holder.has_ended(here):
             self._lock.release()
             raise ConfigError(
                 f"{self.directory}: this run is held by {holder}; this host, {here.host}, cannot check if it is still "

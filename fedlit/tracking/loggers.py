@@ -78,6 +78,10 @@ class Trackers(Tracker):
         for tracker in self.trackers:
             tracker.finish(status)
 
+    def send_notes(self, directory: Path) -> bool:
+        """Let each tracker send what the run has noted."""
+        return any([tracker.send_notes(directory) for tracker in self.trackers])
+
     def log_groups(self, groups: Sequence[RunGroup]) -> None:
         """Pass the groups to each tracker."""
         for tracker in self.trackers:

@@ -13,6 +13,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
+from fedlit.tracking.journal import FILE, Journal, Notes, is_later
 from fedlit.tracking.parents import log_parents
 from fedlit.tracking.preflight import check_store
 from fedlit.tracking.sender import CLOSING_PAUSE, Sender
@@ -26,6 +27,7 @@ CHARTS = "model-metrics?workflowType=machine_learning"
 ALL_RUNS = "runs?workflowType=machine_learning&compareRunsMode=CHART"
 """Path of the charts of all runs in an experiment."""
 
+NOTES_SECONDS = 300.0  # longest wait for a store that gets a run that has ended
 EXIT_SECONDS = 3.0  # longest wait for the thread if the interpreter exits without finish()
 
 # By default MLflow retries a dead server for minutes in one call; instead, the thread retries and can stop.
@@ -103,7 +105,7 @@ class MLflowTracker(Tracker):
         self.tags = dict(tags or {})
         self.flush_seconds, self.finish_seconds = flush_seconds, finish_seconds
         self.keeps_models = log_model
-        self._sender: Sender | None = None
+        self._sender: Sender | Journal | None = None
 
     def of_phase(self) -> "MLflowTracker":
         """Return a tracker of a phase, whose MLflow run is shown below that of the whole run."""
@@ -113,18 +115,47 @@ class MLflowTracker(Tracker):
 
     def check(self, experiment: str, directory: Path | None) -> None:
         """Refuse a deleted experiment, and a database that cannot be written."""
+        if is_later():
+            return
         self._keep_store(directory)
         check_store(self.tracking_uri, experiment, self.artifact_location)
 
     def start(self, run: RunInfo, metrics: MetricsFile) -> None:
         """Start the thread, which creates or continues the MLflow run as soon as the store responds."""
-        prepare()
-        self._keep_store(run.directory if run.resumed else None)
-        store = MLflowStore(self.tracking_uri, self.artifact_location, run)
         tags = {"mlflow.source.name": "fedlit", "mlflow.source.type": "LOCAL", **self.tags, **run.tags}
-        self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)
+        if is_later():
+            self._sender = Journal(run, metrics, tags)
+        else:
+            prepare()
+            self._keep_store(run.directory if run.resumed else None)
+            store = MLflowStore(self.tracking_uri, self.artifact_location, run)
+            self._sender = Sender(store, metrics, run.params, tags, self.flush_seconds)
         self._sender.start()
         atexit.register(self._at_exit)
+
+    def send_notes(self, directory: Path) -> bool:
+        """Send what a finished run on a cluster has noted, with its times; return whether MLflow has taken all.
+
+        If it has not, the run keeps its notes, and a warning says so.
+        """
+        if (notes := Notes.read(directory)) is None:
+            return False
+        prepare()
+        store = MLflowStore(self.tracking_uri, self.artifact_location, notes.run)
+        store.started_ms, store.ended_ms = notes.began, notes.ended
+        metrics = MetricsFile(directory / "metrics.csv")
+        sender = Sender(store, metrics, notes.run.params, notes.run.tags, self.flush_seconds)
+        sender.send_at_once(notes.times, notes.files, NOTES_SECONDS)
+        if sent := sender.terminated and not sender.unsent():
+            (directory / FILE).unlink()
+        else:
+            logger.warning(
+                "MLflow at %s did not take all of %s. To send the rest when MLflow is available: fedlit runs log %s",
+                without_credentials(self.tracking_uri),
+                directory,
+                shlex.quote(str(directory)),
+            )
+        return sent
 
     def _keep_store(self, resumed: Path | None) -> None:
         """Use the store of a resumed run, which the environment of its first start may have named."""
@@ -177,6 +208,8 @@ class MLflowTracker(Tracker):
         """Return the address of the run's page and, for a store without a server, the command that serves it."""
         if self._sender is None:
             return None
+        if isinstance(self._sender, Journal):
+            return f"to show this run in MLflow: fedlit runs log {shlex.quote(str(self._sender.run.directory))}"
         store = self._sender.store
         uri = without_credentials(self.tracking_uri)
         if store.run_id is None:

@@ -54,6 +54,7 @@ class MLflowStore:
         self.run_id: str | None = None
         self.experiment_id: str | None = None
         self.started_ms = int(time.time() * 1000)
+        self.ended_ms: int | None = None  # of a run that has ended before it is sent; None is now
         self.params: dict[str, str] = {}  # of a continued run
         self._steps: dict[str, set[int]] = {}  # known steps of each metric
         self._unknown: set[str] = set()  # metrics that have other steps
@@ -145,7 +146,7 @@ class MLflowStore:
 
     def terminate(self, status: RunStatus) -> None:
         """Set the status and the end time of the run."""
-        self._client.set_terminated(self.run_id, status)
+        self._client.set_terminated(self.run_id, status, self.ended_ms)
         if self._whole is not None and status != "FINISHED":
             self._whole.terminate(status)
 

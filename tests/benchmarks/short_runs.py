@@ -113,7 +113,13 @@ def main() -> None:
             for method, more in METHODS.items():
                 for window in (SHORT, LONG):
                     for name in sides:
-                        words = [*more, "--federation.aggregators", method, "--federation.schedule.window", str(window)]
+                        words = [
+                            *more,
+                            "--federation.aggregators",
+                            f"[{method}]",
+                            "--federation.schedule.window",
+                            str(window),
+                        ]
                         used = seconds(sides[name], [*words, "--logger", args.logger])
                         spent[name, method, window] += [used] * bool(turn)
         for process in sides.values():

@@ -47,6 +47,12 @@ def test_runs_that_differ_in_their_seed_alone_are_one_method(tmp_path: Path) -> 
     assert differences(methods).to_dict("list") == {"FedAvg": ["FedAvg"], "Scaffold": ["Scaffold"]}
 
 
+def test_a_key_without_a_value_that_a_later_version_has_makes_no_other_method(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", None, config())
+    write_run(tmp_path / "b", None, config(seed=1, later=None))
+    assert [method.seeds for method in grouped(loaded(tmp_path))] == [(0, 1)]
+
+
 def test_starts_of_the_same_body_are_one_method_if_each_seed_has_its_own(tmp_path: Path) -> None:
     for seed, start in ((0, "body/seed=0"), (1, "body/seed=1"), (2, "other/seed=2")):
         write_run(tmp_path / "x" / str(seed), None, config(seed=seed, weights=f"runs/{start}"))

@@ -15,6 +15,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.data import folders
 from fedlit.experiment import grid
+from fedlit.experiment.grid import combinations_of
 from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, pretrained
 from fedlit.models.small_cnn import SmallCNN
@@ -24,6 +25,7 @@ from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
 
+SMALLER = {"model.backbone": "resnet10t"}
 TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
 
 
@@ -79,8 +81,7 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
 
     monkeypatch.setattr(timm, "create_model", created)
     made = figure("surgical-table1", {}, scale="paper", dry_run=True)
-    part = first_case(made.parts()[0])
-    made.parts = lambda: [part]
+    made.plans = {"table-1": with_cases(made.plans["table-1"], "individual-NIH")}
     (keys,) = configurations(made)["surgical-table-1"]
     assert keys["model"]["init_args"]["pretrained"]
     assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
@@ -93,10 +94,8 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
 def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     file = tmp_path / "imagenet.pth"
     torch.save(timm.create_model("resnet10t").state_dict(), file)
-    smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
-    made = figure("surgical-table1", smaller, scale="paper", dry_run=True, weights=file)
-    part = first_case(made.parts()[0])
-    made.parts = lambda: [part]
+    made = figure("surgical-table1", {}, scale="paper", dry_run=True, weights=file, set=SMALLER)
+    made.plans = {"table-1": with_cases(made.plans["table-1"], "individual-NIH")}
     model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
     assert (model["pretrained"], model["weights"]) == (False, str(file))
     with refused(ConfigError, "fdam-fig1.yaml at laptop"):
@@ -136,10 +135,8 @@ def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
 
 @pytest.mark.slow
 def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
-    smaller = {"scales": {"paper": {"settings": {"model.backbone": "resnet10t"}}}}
-    made = figure("surgical-table1", smaller, scale="paper", dry_run=True, seconds_per_step=0.1)
-    part = made.parts()[0]
-    made.parts = lambda: [replace(part, cases={k: part.cases[k] for k in ("individual-NIH", "central")})]
+    made = figure("surgical-table1", {}, scale="paper", dry_run=True, seconds_per_step=0.1, set=SMALLER)
+    made.plans = {"table-1": with_cases(made.plans["table-1"], "individual-NIH", "central")}
     nih, central = made.plan()["surgical-table-1"]
     estimate = Estimate(made.chosen.images, 0.1)
     batches = -(-78484 // 64)  # 70% of 112,120 images in batches of 64; 15 rounds of warm-up, 150 more
@@ -176,11 +173,11 @@ def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_be
     estimate = Estimate(made.chosen.images, 0.1)
     counted = estimate.costs(sweep, {"model.optimizer.lr"})
     assert len(asked) == 2
-    assert [(cost, False) for cost in map(estimate.cost, whole(sweep))] == counted
-    assert [cost.steps for cost, _ in counted] == ([4 * 15 * 10] * 2 + [4 * 15 * 20] * 2) * 2
+    assert [(cost, False) for cost in map(estimate.cost, whole(sweep))] == [*counted.values()]
+    assert [cost.steps for cost, _ in counted.values()] == ([4 * 15 * 10] * 2 + [4 * 15 * 20] * 2) * 2
     sweep.directory.mkdir(parents=True)  # what is there may be finished
     monkeypatch.setattr(grid.PlannedRun, "standing", lambda run: "finished" if run.group == "FedAvg-20-0.3" else "new")
-    finished = [finished for _, finished in estimate.costs(sweep, {"model.optimizer.lr"})]
+    finished = [finished for _, finished in estimate.costs(sweep, {"model.optimizer.lr"}).values()]
     assert finished == [False] * 2 + [True] * 2 + [False] * 4
 
 
@@ -190,20 +187,42 @@ def test_seconds_that_are_none_are_refused(figure):
 
 
 @pytest.mark.parametrize(
-    ("name", "part", "steps"),
+    ("name", "plan", "steps"),
     [
-        ("surgical-sites", "surgical-sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
-        pytest.param("fdam-table4", "fdam-table4-laptop", 5 * 256, marks=pytest.mark.slow),
+        ("surgical-sites", "sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
         # six hospitals of 600 images, 330 of them train
-        pytest.param("surgical-table1", "surgical-table-1", 8 * 6 * 21, marks=pytest.mark.slow),
+        pytest.param("surgical-table1", "table-1", 8 * 6 * 21, marks=pytest.mark.slow),
     ],
 )
-def test_epochs_of_built_in_data_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
+def test_epochs_of_built_in_data_are_counted_from_their_settings(name, plan, steps, tmp_path):
+    planned = Reproduction(name, run_dir=tmp_path).plans[plan]
+    last = [*combinations_of(planned)][-1]
+    one = replace(planned, set=dict(last.settings), cases={}, grid={}, names="", starts=None, seeds=[0])
+    (run,) = grid.plan(one)
+    assert Estimate({}, 0.1).cost(run).steps == steps
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "steps"), [pytest.param("fdam-table4", "fdam-table4-laptop", 5 * 256, marks=pytest.mark.slow)]
+)
+def test_steps_of_parts_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
     reproduced = Reproduction(name, run_dir=tmp_path)
     (chosen,) = (each for each in reproduced.parts() if each.experiment == part)
     reproduced.parts = lambda: [replace(chosen, body=None)]
     run = plan_some(reproduced)[part][-1]
     assert Estimate({}, 0.1).cost(run).steps == steps
+
+
+def test_runs_that_plans_share_are_counted_once(tmp_path):
+    """Figure 5 is of four methods in six settings, of which one is on both axes, and of the model of all labels."""
+    made = Reproduction("surgical-fig5", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
+    small = {"model.backbone": "small_cnn"}
+    assert made.plans["by-clients"].experiment == made.plans["by-shared"].experiment
+    made.plans = {name: replace(each, given=small, given_bodies=small) for name, each in made.plans.items()}
+    text = made.announcement()
+    assert "| surgical-simulation | 25 | 0 |" in text
+    assert "| surgical-body | 1 | 0 |" in text
+    assert len({run.name for run in made.plan()["surgical-simulation"]}) == 25
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -223,6 +242,10 @@ def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path, n
     assert text.startswith(f"# {name} at {size} scale: ")
     for each in (*parts.values(), *made.plans.values()):
         assert each.experiment in text
+
+
+def with_cases(planned: Plan, *names: str) -> Plan:
+    return replace(planned, cases={name: planned.cases[name] for name in names})
 
 
 def with_one_case(planned: Plan) -> Plan:

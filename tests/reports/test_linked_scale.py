@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from reproduced import table_of_runs
+from reproduced import table_of_plans
 
 from fedlit.core.system.shipped import CONFIGS
+from fedlit.experiment.grid import combinations_of
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.report import tables_of
@@ -22,24 +23,39 @@ def named(aggregators: list[dict]) -> list[str]:
     return [each["class_path"].rpartition(".")[2] for each in aggregators]
 
 
-def planned(name: str, tmp_path: Path, wanted: list[str], no_pretrained) -> dict[str, dict]:
-    """The configurations of some cases."""
+def settings(name: str, plan: str, scale: str = "linked") -> dict[str, dict]:
+    """The keys of every case of a plan, and its labels."""
+    planned = Reproduction(name, scale=scale).plans[plan]
+    return {each.case: {**each.settings, "labels": each.labels} for each in combinations_of(planned)}
+
+
+def planned(name: str, plan: str, tmp_path: Path, **only: object) -> dict[str, dict]:
+    """The configurations of some cases of a plan."""
     small = {"model.backbone": "resnet10t"}
     reproduced = Reproduction(name, root=tmp_path, scale="linked", run_dir=tmp_path / "runs", set=small)
-    for part in reproduced.parts():
-        for case in [case for case in part.cases if case not in wanted]:
-            del part.cases[case]
+    reproduced.plans = {plan: replace(reproduced.plans[plan], **only)}
     return {run.case: yaml.safe_load(run.config) for runs in reproduced.plan().values() for run in runs}
 
 
 def test_the_documents_of_surgical_aggregation_have_it():
     ours = ("surgical-sites", "surgical-warmup")  # conditions of our own
     surgical = [name for name in NAMES if name.startswith("surgical-") and name not in ours]
-    trained = [name for name in surgical if read_document(find(name)).scales["paper"].parts]
+    trained = [name for name in surgical if read_document(find(name)).scales["paper"].plans]
     assert [name for name in WITH_LINKED if name.startswith("surgical")] == trained
 
 
-@pytest.mark.parametrize("name", WITH_LINKED)
+@pytest.mark.parametrize("name", [name for name in WITH_LINKED if name.startswith("surgical")])
+def test_its_plans_are_laid_over_those_of_the_paper(name):
+    linked, paper = (Reproduction(name, scale=scale) for scale in ("linked", "paper"))
+    assert list(linked.plans) == list(paper.plans)
+    assert linked.chosen.root == paper.chosen.root
+    for of_linked, of_paper in zip(linked.plans.values(), paper.plans.values(), strict=True):
+        assert [Path(file).resolve() for file in of_linked.config] == [Path(f).resolve() for f in of_paper.config]
+        assert of_linked.set["data.resize"] == "pad"
+        assert {key: value for key, value in of_linked.set.items() if key in of_paper.set} == of_paper.set
+
+
+@pytest.mark.parametrize("name", [name for name in WITH_LINKED if not name.startswith("surgical")])
 def test_it_is_laid_over_the_papers_scale(name):
     scales = read_document(find(name)).scales
     per_class = name in ("fdam-table4", "fdam-table5")
@@ -69,7 +85,8 @@ def test_tables_4_and_5_have_one_model_per_class_from_one_body_that_is_not_upsam
 def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(tmp_path, no_pretrained):
     """Heads of partial loss are warmed up on negatives where labels are missing."""
     wanted = ["central", "vanilla-fedbnplus", "partialloss-fedbnplus", "surgagg-fedbnplus"]
-    found = planned("surgical-table2", tmp_path, wanted, no_pretrained)
+    cases = Reproduction("surgical-table2", scale="linked").plans["table-2"].cases
+    found = planned("surgical-table2", "table-2", tmp_path, cases={name: cases[name] for name in wanted})
     for case, keys in found.items():
         data, model = (keys[section]["init_args"] for section in ("data", "model"))
         phase, main = keys["phases"][0], keys["federation"]
@@ -90,26 +107,25 @@ def test_rows_of_the_tables_are_trained_as_in_the_code_of_surgical_aggregation(t
         stops = {"surgagg-fedbnplus": (150, None, None), "central": (1000, 25, None)}.get(case, (1000, 26, 1e-4))
         assert (main["rounds"], main["patience"], main["patience_margin"]) == stops
     assert list(found) == wanted
-    cases = Reproduction("surgical-table2", scale="linked").parts()[-1].cases
-    central, individual = cases["central"].keys, cases["individual-NIH"].keys
     ends = [f"federation.{key}" for key in ("aggregators", "lr_factors", "patience", "patience_margin")]
+    central, individual = (cases[name] for name in ("central", "individual-NIH"))
     assert all(central[key] == individual[key] for key in (*ends, "phases.rounds", "phases.schedule"))
 
 
 def test_where_all_sites_label_the_same_surgical_aggregation_alone_trains_all_rounds():
-    part = Reproduction("surgical-table1", scale="linked").parts()[0]
+    cases = settings("surgical-table1", "table-1")
     early, late = (1000, 26, 1e-4), (150, None, None)
     for strategy in ("fedavg", "fedbnplus"):
-        pair = [part.settings | part.cases[f"{method}-{strategy}"].keys for method in ("partialloss", "surgagg")]
+        pair = [cases[f"{method}-{strategy}"] for method in ("partialloss", "surgagg")]
         stops = [tuple(keys[f"federation.{key}"] for key in ("rounds", "patience", "patience_margin")) for keys in pair]
         assert stops == [early, late]
         assert len({str([keys[f"{of}.aggregators"] for of in ("federation", "phases")]) for keys in pair}) == 1
+        assert "phases.objective" not in pair[0]
 
 
 def test_table_1_has_a_row_for_each_of_the_stopping_rules():
     def rows(scale):
-        report = Reproduction("surgical-table1", scale=scale)._reporter()
-        return [title for title, row in report.rows.items() if row.part in ("", "surgical-table-1")]
+        return [keys["labels"]["method"] for keys in settings("surgical-table1", "table-1", scale).values()]
 
     assert rows("paper")[-2:] == ["Vanilla, PartialLoss, SurgAgg FedAvg", "Vanilla, PartialLoss, SurgAgg FedBN+"]
     assert rows("linked")[-4:] == ["PartialLoss FedAvg", "PartialLoss FedBN+", "SurgAgg FedAvg", "SurgAgg FedBN+"]
@@ -117,19 +133,17 @@ def test_table_1_has_a_row_for_each_of_the_stopping_rules():
 
 def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path, no_pretrained):
     numbers = {2: (4, 10), 3: (6, 6), 4: (4, 5), 5: (2, 3), 6: (0, 4), 8: (0, 3), 10: (0, 2)}
-    cases = Reproduction("surgical-fig6", scale="linked").parts()[0].cases
     found = {}
-    for case in cases.values():
-        if case.labels["method"] == "SurgAgg":
-            keys = case.keys
-            assert keys["data.partition.init_args.clients"] == case.labels["clients"]
-            drawn = tuple(keys[f"data.scheme.init_args.{kind}"] for kind in ("shared", "unique"))
-            found[case.labels["clients"]] = drawn
+    for keys in settings("surgical-fig6", "by-clients").values():
+        if keys["labels"]["method"] == "SurgAgg":
+            assert keys["data.partition.clients"] == keys["labels"]["clients"]
+            found[keys["labels"]["clients"]] = tuple(keys[f"data.scheme.{kind}"] for kind in ("shared", "unique"))
     assert found == numbers
-    cases = Reproduction("surgical-fig7", scale="linked").parts()[0].cases
-    surgical = [case.keys for case in cases.values() if case.labels["method"] == "SurgAgg"]
-    assert [14 - keys["data.scheme.init_args.shared"] for keys in surgical] == [14, 13, 12, 10, 6, 2, 0]
-    made = planned("surgical-fig6", tmp_path, ["clients-6-shared-drawn-surgagg"], no_pretrained)
+    by_shared = settings("surgical-fig7", "by-shared").values()
+    surgical = [keys for keys in by_shared if keys["labels"]["method"] == "SurgAgg"]
+    assert [14 - keys["data.scheme.shared"] for keys in surgical] == [14, 13, 12, 10, 6, 2, 0]
+    six = {6: Reproduction("surgical-fig6", scale="linked").plans["by-clients"].grid["clients"][6]}
+    made = planned("surgical-fig6", "by-clients", tmp_path, grid={"clients": six})
     scheme = made["clients-6-shared-drawn-surgagg"]["data"]["init_args"]["scheme"]["init_args"]
     assert scheme == {"shared": 0, "unique": 4}
 
@@ -137,18 +151,20 @@ def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path,
 def test_both_axes_of_the_figures_are_tabulated(tmp_path):
     reproduced = Reproduction("surgical-fig5", scale="linked")
     values = {f"test/{name}/auroc_macro": 0.6 for name in ("federation", "MIMIC-LT")}
-    text = reproduced.report(table_of_runs(reproduced.parts(), tmp_path, lambda *_: (values,), [0])).text
+    text = reproduced.report(table_of_plans(reproduced.plans, tmp_path, lambda *_: (values,), [0])).text
     assert "| method | 2 | 3 | 4 | 5 | 6 | 8 | 10 | mean |" in text
     assert "| method | 0 | 1 | 2 | 4 | 8 | 12 | 14 | mean |" in text
 
 
 def test_standard_deviations_over_classes_are_those_of_a_population():
-    markdown = tables_of(CONFIGS / "surgical").markdown
-    rows = [{"method": "S", "column": "c", "class": str(i), "auroc": v} for i, v in enumerate((0.6, 0.7, 0.8))]
+    over_classes = tables_of(CONFIGS / "surgical").over_classes
+    rows = [
+        {"method": "SurgAgg FedBN+", "column": "c", "class": str(i), "auroc": v} for i, v in enumerate((0.6, 0.7, 0.8))
+    ]
     table = pd.DataFrame(rows)
-    assert f"0.700 ± {np.std([0.6, 0.7, 0.8]):.3f}" in markdown("T", table, "S", ddof=0)
-    assert "standard deviation, ddof 0, over classes" in markdown("T", table, "S", ddof=0)
-    assert "0.700 ± 0.100" in markdown("T", table, "S")
+    assert f"0.700 ± {np.std([0.6, 0.7, 0.8]):.3f}" in over_classes("T", table, ddof=0)
+    assert "standard deviation, ddof 0, over classes" in over_classes("T", table, ddof=0)
+    assert "0.700 ± 0.100" in over_classes("T", table)
     scales = read_document(find("surgical-table1")).scales
     assert [scales[name].report.get("ddof", 1) for name in ("paper", "linked")] == [1, 0]
 
@@ -156,7 +172,7 @@ def test_standard_deviations_over_classes_are_those_of_a_population():
 @pytest.mark.parametrize(("scale", "folder"), [("linked", "runs/linked"), ("paper", "runs")])
 def test_its_runs_lie_apart(scale, folder, tmp_path):
     reproduced = Reproduction("surgical-table1", root=tmp_path, scale=scale, run_dir=tmp_path / "runs")
-    assert reproduced.sweep(reproduced.parts()[0]).run_dir == str(tmp_path / folder)
+    assert reproduced.plans["table-1"].run_dir == str(tmp_path / folder)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
         ({"report": {}}, (ConfigError, "report", "found 'None'")),
         ({"report": {"kind": ["Count"]}}, (ConfigError, "report", "Count,")),
         ({"report": {"kind": "dataclass"}}, (ConfigError, "report")),
-        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, frequencies", "'rows'")),
+        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, Count", "'rows'")),
         ({"report": {"kind": "Count"}}, (ConfigError, "report", "no unit")),
         ({"report": {"kind": "Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
         ({"report": {"kind": "Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
@@ -176,8 +176,8 @@ def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
     whole = yaml.safe_load((CONFIGS / "surgical/laptop-warmup.yaml").read_text())
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(whole | {"seed": 0}))
     mine = derived(tmp_path, "surgical-fig4a", scales={"laptop": {"report": {"config": "mine.yaml"}}})
-    assert Reproduction(mine)._reporter().config == tmp_path / "mine.yaml"
-    assert Reproduction("surgical-fig4a")._reporter().config == CONFIGS / "surgical/laptop-warmup.yaml"
+    assert Reproduction(mine)._maker()[1]["config"] == tmp_path / "mine.yaml"
+    assert Reproduction("surgical-fig4a")._maker()[1]["config"] == CONFIGS / "surgical/laptop-warmup.yaml"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from past_runs import scored
-from reproduced import table_of_runs
+from reproduced import table_of_plans, table_of_runs
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
@@ -59,9 +59,8 @@ def published(paper: str, title: str, names: int) -> set[tuple[str, str]]:
     }
 
 
-def of_surgical(chosen, part, case) -> dict[str, float]:
+def of_surgical(sites: dict[str, list[str]], classes: list[str], case: str) -> dict[str, float]:
     """A site's test set and its own model have the classes of the site; the external set has all."""
-    sites, classes = chosen.report["sites"], part.settings["data.classes"]
     values = {label: 0.6 + 0.01 * number + 0.001 * len(case) * (number % 3) for number, label in enumerate(classes)}
     learned = sites.get(case.removeprefix("individual-"), classes)
     found = {}
@@ -88,8 +87,13 @@ def surgical_cell(title: str, row: str, column: str) -> tuple[str, str]:
 @pytest.mark.parametrize("scale", ["paper", "linked"])
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
 def test_surgical_tables(number, scale, tmp_path):
-    title = f"Table {number}"
-    reproduced, report = reported(f"surgical-table{number}", tmp_path, of_surgical, scale)
+    title, reproduced = f"Table {number}", Reproduction(f"surgical-table{number}", scale=scale)
+    sites = reproduced.chosen.report["sites"]
+
+    def measured(each, seed):
+        return (of_surgical(sites, each.settings["data.classes"], each.case),)
+
+    report = reproduced.report(table_of_plans(reproduced.plans, tmp_path, measured, [0]))
     ours = {(row, column) for row, column in cells(report.text, 1)}
     if number == 1:  # where all sites label the same, one row has three names; with ``linked`` Vanilla is PartialLoss
         parts = [(*row.rpartition(" "), column) for row, column in ours]
@@ -98,7 +102,7 @@ def test_surgical_tables(number, scale, tmp_path):
         ours |= {(row.replace("PartialLoss", "Vanilla"), column) for row, column in ours}
     theirs = {surgical_cell(title, row, column) for row, column in published("surgical", title, 1)}
     assert theirs - ours == set()
-    more = reproduced.chosen.report["tables"][title].get("more", [])
+    more = [each for each in tables_of(CONFIGS / "surgical").MORE.get(title, "").split(", ") if each]
     assert {(r, c) for r, c in ours - theirs if r not in more and not c.startswith(tuple(more) or ("-",))} == set()
     assert all(any(name in (r, c.partition(" ")[0]) for r, c in ours - theirs) for name in more)
     assert not more or f"Not in the paper's table: {', '.join(more)}." in report.text

@@ -9,6 +9,8 @@ import yaml
 from rich.console import Console
 
 from fedlit import schedules
+from fedlit.experiment.grid import Combination, combinations_of
+from fedlit.experiment.plan import Plan
 from fedlit.federation.settings import Settings
 from fedlit.reports.reproductions.document import SweepPart, find
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -44,6 +46,22 @@ def table_of_runs(
         for part in parts
         for name, case in part.cases.items()
         for seed in part.seeds or seeds
+    )
+
+
+def table_of_plans(
+    plans: Mapping[str, Plan],
+    folder: Path,
+    measured: Callable[[Combination, int], tuple],
+    seeds: Sequence[int] | None = None,
+) -> pd.DataFrame:
+    """The runs of plans; ``measured`` gets the case and a seed for what ``measured_run`` takes."""
+    return pd.DataFrame(
+        {"plan": name, "case": each.case, **each.labels, "seed": seed, "best_round": 1}
+        | {"directory": measured_run(folder / name / f"{each.case}-{seed}", *measured(each, seed))}
+        for name, planned in plans.items()
+        for each in combinations_of(planned)
+        for seed in seeds or planned.seeds
     )
 
 

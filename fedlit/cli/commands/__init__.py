@@ -29,6 +29,7 @@ COMMANDS = {
         "Prepare a federation across sites: write the folders of its sites, server and lead, check a site before it "
         "joins, show what has left it, and fetch the model of a run."
     ),
+    "job": "Train one run of a submission; the scripts of --on and the lines of --print_jobs call it.",
     "list": (
         "List the built-in classes by the short names that a YAML may use, the harmonised labels, the reproductions, "
         "or the checks before training."

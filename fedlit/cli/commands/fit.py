@@ -7,6 +7,8 @@ from pathlib import Path
 from jsonargparse import Namespace
 from rich.console import Console
 
+from fedlit.cli.cluster import add_options as add_cluster_options
+from fedlit.cli.cluster import looked, runner
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.commands.test import print_results
 from fedlit.cli.tables import seeds_table
@@ -15,7 +17,7 @@ from fedlit.core.ranges import Count
 from fedlit.core.system.fetching import without_fetching
 from fedlit.experiment.experiment import Experiment
 from fedlit.experiment.grid import plan_seeds
-from fedlit.experiment.options import composed, experiment_parser, seeds_of
+from fedlit.experiment.options import OF_A_CLUSTER, composed, experiment_parser, seeds_of
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.plan import METRIC
 from fedlit.experiment.run import fit
@@ -32,6 +34,7 @@ def parser(argv: Sequence[str]) -> Parser:
     options = experiment_parser(COMMANDS["fit"])
     jobs = "Number of runs at a time, if --seed names several seeds."
     options.add_argument("--jobs", type=Count, default=1, help=jobs)
+    add_cluster_options(options)
     sites = (
         "Sites that train the clients, instead of this process. loopback:3 starts three processes on this machine, "
         "each with a share of the clients and its own state, which exchange only messages. With the folder that the "
@@ -47,6 +50,9 @@ def parser(argv: Sequence[str]) -> Parser:
 def execute(args: Namespace, parser: Parser) -> int:
     """Train once per seed; return the exit code."""
     seeds = seeds_of(args)
+    several = [key for key in OF_A_CLUSTER if args[key]]
+    if several and len(seeds) == 1:
+        raise ConfigError(f"--{several[0]}: expected several seeds, found one; write --seed 0,1,2, or use a sweep")
     if len(seeds) > 1 and args.sites:
         raise ConfigError(f"--sites: expected one seed, found {len(seeds)}; start one command for each seed")
     if len(seeds) > 1:
@@ -74,7 +80,10 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
         )
     runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
-    table = run_all(runs, file, METRIC, args.jobs, console)
+    ways = runner(args, parser.sources.argv)
+    if looked(args, {file: lambda: runs}, console):
+        return 0
+    table = run_all(runs, file, METRIC, ways, console)
     log_groups({runs[0].group: runs})
     if finished := [result for run in runs if (result := Result.read(run.directory))]:
         console.print(seeds_table(finished, draws_of(table), console.width))

@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from jsonargparse import Namespace
 from rich.console import Console
 
+from fedlit.cli.cluster import add_options as add_cluster_options
+from fedlit.cli.cluster import looked, runner
 from fedlit.cli.commands import COMMANDS
 from fedlit.experiment.helptexts import REPRODUCE
+from fedlit.experiment.options import OF_A_CLUSTER
 from fedlit.experiment.parser import Parser
 
 
@@ -18,6 +21,7 @@ def parser(argv: Sequence[str]) -> Parser:
     name = "Name of the figure or table (see below), or your own YAML document."
     options.add_argument("name", metavar="NAME", type=str, help=name)
     options.add_class_arguments(Reproduction, skip={"name"})
+    add_cluster_options(options)
     return options
 
 
@@ -25,7 +29,11 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Run a reproduction; return the exit code."""
     from fedlit.reports.reproductions.reproduction import Reproduction
 
-    options = dict(args.items())
-    options.pop("config", None)
-    Reproduction(**options).run(Console(highlight=False, markup=False, soft_wrap=True))
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    options = {key: value for key, value in args.items() if key not in ("config", *OF_A_CLUSTER)}
+    reproduction = Reproduction(**options)
+    reproduction.jobs = runner(args, parser.sources.argv, Reproduction.jobs)
+    if any(args[key] for key in OF_A_CLUSTER) and looked(args, reproduction.tables(), console):
+        return 0
+    reproduction.run(console)
     return 0

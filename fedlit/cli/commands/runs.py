@@ -1,4 +1,4 @@
-"""``fedlit runs list`` and ``fedlit runs remove``."""
+"""``fedlit runs list``, ``fedlit runs log`` and ``fedlit runs remove``."""
 
 import sys
 from collections.abc import Sequence
@@ -11,20 +11,25 @@ from rich.filesize import decimal
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import minute, wide_console
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.helptexts import STORE
 from fedlit.experiment.parser import Parser, complain
-from fedlit.experiment.past_runs import RunState, list_runs, removable, remove_run
+from fedlit.experiment.past_runs import RunState, list_runs, noted_runs, removable, remove_run
 from fedlit.experiment.rule import VALIDATION
 from fedlit.reports.table import Table
+from fedlit.tracking.mlflow import MLflowTracker, noted_opening
 
 LIST = "List runs with their state, size and validation metric, or rank them."
+LOG = """Send finished runs of a cluster to MLflow, with the times of their rounds, once each. Jobs of --on only note in
+their directories what MLflow gets, because many writers damage a database on a shared disk. The job that follows them
+does this, too."""
 REMOVE = """Remove runs: their directories, and their MLflow runs with their artifacts. The command first lists them and
 asks. A run that a process is using is refused. MLflow keeps deleted runs in its database until `mlflow gc`."""
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Make the options of both commands."""
+    """Make the options of the commands."""
     options = Parser(description=COMMANDS["runs"])
-    listing, removal = Parser(description=LIST), Parser(description=REMOVE)
+    listing, logging, removal = Parser(description=LIST), Parser(description=LOG), Parser(description=REMOVE)
     folders = "Run directories, the folder of an experiment, or the folder of all runs. By default runs/."
     listing.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[Path("runs")], help=folders)
     metric = f"Rank by this metric of each run's best model: an AUROC such as {VALIDATION}, a loss, or what a run "
@@ -35,7 +40,9 @@ def parser(argv: Sequence[str]) -> Parser:
     removal.add_argument("--yes", action="store_true", help="Do not ask.")
     store = "MLflow's store, if its address has credentials. By default the one that the run has noted."
     removal.add_argument("--tracking_uri", type=str | None, default=None, help=store)
-    options.nested = {"list": listing, "remove": removal}
+    logging.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[Path("runs")], help=folders)
+    logging.add_argument("--tracking_uri", type=str | None, default=None, help=STORE)
+    options.nested = {"list": listing, "log": logging, "remove": removal}
     return options
 
 
@@ -46,10 +53,21 @@ def execute(args: Namespace, parser: Parser) -> int:
         if args.subcommand == "list":
             console.print(_table(list_runs(args.list.folders or [Path("runs")], args.list.by)))
             return 0
+        if args.subcommand == "log":
+            return _log(args.log, console)
         return _remove(args.remove, console)
     except ConfigError as error:
         complain(error)
         return 2
+
+
+def _log(args: Namespace, console: Console) -> int:
+    tracker = MLflowTracker(args.tracking_uri)
+    runs = [run for run in noted_runs(args.folders or [Path("runs")]) if tracker.send_notes(run)]
+    console.print("\n".join([f"sent {run}" for run in runs] or ["nothing to send"]))
+    if runs and (opening := noted_opening(runs[0])):
+        console.print(opening)
+    return 0
 
 
 def _remove(args: Namespace, console: Console) -> int:

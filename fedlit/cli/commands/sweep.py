@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
 from rich.console import Console
 
+from fedlit.cli.cluster import add_options as add_cluster_options
+from fedlit.cli.cluster import looked, runner
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import sweep_table
 from fedlit.core.errors import ConfigError
@@ -37,6 +40,7 @@ def add_options(options: Parser, kind: str, runs: str) -> None:
     options.add_argument("--root", type=Path | None, default=None, help=root)
     overrides = "Keys for all runs, which override those of the YAML: --set '{data.root: FOLDER}'."
     options.add_argument("--set", type=dict[str, Any], default={}, help=overrides)
+    add_cluster_options(options)
 
 
 def of_command(args: Namespace, run_dir: str) -> dict[str, Any]:
@@ -51,11 +55,15 @@ def execute(args: Namespace, parser: Parser) -> int:
     try:
         sweep = load_sweep(args.config)
         sweep = replace(sweep, **of_command(args, sweep.run_dir))
+        ways = runner(args, parser.sources.argv)
+        plans = [each for each in (sweep.bodies, sweep) if each is not None]
+        if looked(args, {each.table: partial(plan, each) for each in plans}, console):
+            return 0
         if args.dry_run:
-            for run in [*(plan(sweep.bodies) if sweep.bodies else ()), *plan(sweep)]:
+            for run in (run for each in plans for run in plan(each)):
                 console.print(f"{run.directory}  {run.standing()}")
             return 0
-        table = run_sweep(sweep, args.jobs, console)
+        table = run_sweep(sweep, ways, console)
     except ConfigError as error:  # its message already names the place
         complain(error)
         return 2

@@ -64,7 +64,8 @@ def grouped(runs: Sequence[PastRun]) -> list[Method]:
 
 
 def _settings(run: PastRun) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, str(value)) for key, value in run.settings.items()))
+    # A key without a value is left out: a run of an earlier version lacks the keys that have come since.
+    return tuple(sorted((key, str(value)) for key, value in run.settings.items() if value is not None))
 
 
 def _of_any_start(runs: Sequence[PastRun]) -> list[PastRun]:

@@ -1,6 +1,7 @@
 """The text of ``fedlit reproduce --dry_run true``: runs, files and estimated times of a reproduction."""
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,12 +22,11 @@ def announced(scale: Scale, plans: Sequence[Plan], folders: Sequence[Path], esti
     Plans include bodies, and sweeps whose rates are not chosen yet. Folders need not exist.
     """
     constants = scale.rates.constants if scale.rates else ()
-    costs = {
-        each.experiment: estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each, constants)
-        for each in plans
-    }
-    rows = [[experiment, *_row(runs, estimate)] for experiment, runs in costs.items()]
-    runs = [run for of_part in costs.values() for run in of_part]
+    costs: dict[str, dict[tuple[str, int], tuple[Cost, bool]]] = defaultdict(dict)
+    for each in plans:  # several may share an experiment and runs of it
+        costs[each.experiment] |= estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each, constants)
+    rows = [[experiment, *_row([*runs.values()], estimate)] for experiment, runs in costs.items()]
+    runs = [run for of_part in costs.values() for run in of_part.values()]
     every, waiting = [cost for cost, _ in runs], [cost for cost, finished in runs if not finished]
     steps = sum(cost.steps or 0 for cost in every)
     hours = sum(estimate.seconds(cost) or 0.0 for cost in waiting) / 3600

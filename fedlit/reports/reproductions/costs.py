@@ -70,15 +70,15 @@ class Estimate:
         self._planned: dict[str, PlannedRun] = {}
         self._known: dict[str, tuple[Cost, list[Federation], Mapping[str, Any]]] = {}
 
-    def costs(self, sweep: Plan, constants: Collection[str] = ()) -> list[tuple[Cost, bool]]:
-        """Return the cost of each run of a sweep, and whether the run is finished.
+    def costs(self, sweep: Plan, constants: Collection[str] = ()) -> dict[tuple[str, int], tuple[Cost, bool]]:
+        """Return the cost of each run of a sweep, by its case and seed, and whether the run is finished.
 
         Cases are planned once if they differ only in the schedule, or in keys that do not change a step: how often the
         model is evaluated, and ``constants``, such as the rate. If some runs exist, all runs are planned.
         """
         existing = plan(sweep, self.parser) if sweep.directory.exists() else []
         finished = {(run.group, run.seed) for run in existing if run.standing() == "finished"}
-        counted = []
+        counted = {}
         for combination in combinations_of(sweep):
             keys = combination.settings
             schedule = {key.removeprefix(SCHEDULE): value for key, value in keys.items() if key.startswith(SCHEDULE)}
@@ -92,20 +92,21 @@ class Estimate:
                 )  # fmt: skip
                 (self._planned[same],) = plan(one, self.parser)
             cost = self.cost(self._planned[same], schedule)
-            counted += [(cost, (combination.group, seed) in finished) for seed in sweep.seeds]
+            names = [(combination.group, seed) for seed in sweep.seeds]
+            counted |= {name: (cost, name in finished) for name in names}
         return counted
 
-    def costs_of_tuning(self, tuning: Plan) -> list[tuple[Cost, bool]]:
-        """Return the cost of each run of a tuning, as of the first try of its method, and whether it is finished."""
+    def costs_of_tuning(self, tuning: Plan) -> dict[tuple[str, int], tuple[Cost, bool]]:
+        """Return the cost of each run of a tuning, by case and number, as of its method's first try, and as `costs`."""
         one = replace(tuning, seeds=tuning.seeds[:1])
         first = {case: points[:1] for case, points in first_points_of(tuning).items()}
         table = pd.read_csv(tuning.table) if tuning.table.exists() else pd.DataFrame({"case": [], "status": []})
-        counted = []
+        counted = {}
         for case, (run,) in runs_of(one, "final", first, self.parser).items():
             cost, number = self.cost(run), number_of_tries(tuning) * len(tuning.seeds_of_tries)
             number += len(tuning.seeds) if tuning.rule.by == "method" else 0  # else, tries are the final runs
             finished = int(((table["case"] == case) & (table["status"] == "finished")).sum())
-            counted += [(cost, each < finished) for each in range(number)]
+            counted |= {(case, each): (cost, each < finished) for each in range(number)}
         return counted
 
     def cost(self, run: PlannedRun, schedule: Mapping[str, Any] | None = None) -> Cost:

@@ -1,6 +1,5 @@
 """The reports of Figure 4: the frequency of each label in each data set, and an embedding of the images."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from fedlit.models import ImageClassifier
 from fedlit.reports.compare.styles import styles
-from fedlit.reports.reproductions.document import Scale
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, light_axes
 from fedlit.reports.reproductions.sources import sources_there
@@ -20,86 +18,97 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """Statistics of ImageNet."""
 
 
-@dataclass(frozen=True)
-class FrequenciesReport:
-    """A table and a bar chart of classes by data sets; labels are read, and no image is opened."""
+def frequencies(
+    runs: pd.DataFrame, config: Path, root: Path | None, sites: dict[str, list[str]], folders: dict[str, dict[str, str]]
+) -> Report:
+    """Make a table and a bar chart of classes by data sets; labels are read, and no image is opened.
 
-    config: Path  # YAML file of the federation.
-    root: Path | None  # Folder of the data, or None if they are built in.
-    sites: dict[str, list[str]]  # Sites, and the classes that each of them labels.
-    folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
+    Args:
+        runs: None, as nothing is trained.
+        config: YAML file of the federation.
+        root: Folder of the data, or None if they are built in.
+        sites: Sites, and the classes that each of them labels.
+        folders: Paths below ``--root`` by data set and argument of its reader.
+    """
+    sources = list(sources_there(config, folders, root))
+    classes = sorted({name for labelled in sites.values() for name in labelled})
+    shared = [name for name in classes if all(name in labelled for labelled in sites.values())]
+    rows = [
+        (source.name, len(source.labels), name, float(np.nanmean(source.labels[:, column])))
+        for source in sources
+        for column, name in enumerate(source.classes)
+        if name in sites.get(source.name, classes)
+    ]
+    table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
+    shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
+    names = [source.name for source in sources]
+    cells = shares[names].apply(lambda column: ["" if np.isnan(share) else f"{share:.4f}" for share in column])
+    shown = [[f"**{name}**" if name in shared else name, *cells.loc[name]] for name in classes]
+    heads = [f"{source.name} ({len(source.labels):,} images)" for source in sources]
+    said = (
+        "Share of positives among the images with a label; empty if a site does not label the class. Classes "
+        "that all sites label are bold."
+    )
+    notes = [f"- {source.name}: {note}" for source in sources for note in source.notes]
+    text = "\n".join([*grid(["class", *heads], shown), "", said, *(["", *notes] if notes else []), ""])
+    return Report(text, {"frequencies": table}, {"figure": _bars(shares[names], shared)})
 
-    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the available data sets; there are no runs."""
-        sources = list(sources_there(self.config, self.folders, self.root))
-        classes = sorted({name for labelled in self.sites.values() for name in labelled})
-        shared = [name for name in classes if all(name in labelled for labelled in self.sites.values())]
-        rows = [
-            (source.name, len(source.labels), name, float(np.nanmean(source.labels[:, column])))
-            for source in sources
-            for column, name in enumerate(source.classes)
-            if name in self.sites.get(source.name, classes)
-        ]
-        table = pd.DataFrame(rows, columns=["source", "images", "class", "share"])
-        shares = table.pivot(index="class", columns="source", values="share").reindex(classes)
-        names = [source.name for source in sources]
-        cells = shares[names].apply(lambda column: ["" if np.isnan(share) else f"{share:.4f}" for share in column])
-        shown = [[f"**{name}**" if name in shared else name, *cells.loc[name]] for name in classes]
-        heads = [f"{source.name} ({len(source.labels):,} images)" for source in sources]
-        said = (
-            "Share of positives among the images with a label; empty if a site does not label the class. Classes "
-            "that all sites label are bold."
+
+def embedding(
+    runs: pd.DataFrame,
+    config: Path,
+    root: Path | None,
+    weights: Path | None,
+    folders: dict[str, dict[str, str]],
+    images: int,
+    backbone: str = "",
+) -> Report:
+    """Make a figure of images of several data sets, by t-SNE of their features.
+
+    Args:
+        runs: None, as nothing is trained.
+        config: YAML file of the federation.
+        root: Folder of the data, or None if they are built in.
+        weights: File of the network's weights; None for those of timm's hub.
+        folders: Paths below ``--root`` by data set and argument of its reader.
+        images: Images of each data set, drawn at random.
+        backbone: Network of timm whose features are embedded; "" for the pixels themselves.
+    """
+    from sklearn.manifold import TSNE  # takes a second to import
+    from sklearn.model_selection import cross_val_predict
+    from sklearn.neighbors import KNeighborsClassifier
+
+    sources, features, names = list(sources_there(config, folders, root)), [], []
+    for number, source in enumerate(sources):
+        count = min(images, len(source.labels))
+        rows = np.sort(np.random.default_rng(number).choice(len(source.labels), count, replace=False))
+        features.append(_features(source.pictures(rows), backbone, weights).numpy())
+        names += [source.name] * len(features[-1])
+    every = np.concatenate(features)
+    places = TSNE(perplexity=min(30, (len(every) - 1) / 3), random_state=0).fit_transform(every)
+    points = pd.DataFrame({"source": names, "x": places[:, 0], "y": places[:, 1]})
+    of = f"features of {backbone} with ImageNet's weights" if backbone else "their pixels"
+    lines = [f"{len(every)} images of {len(sources)} data sets, {images} of each at most; {of}."]
+    if len(sources) > 1 and points["source"].value_counts().min() >= 5:
+        guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
+        right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
+        lines.append(
+            f"The five nearest other images predict an image's data set in {right:.0%} of cases (always "
+            f"predicting the largest: {most:.0%}). Distances are those of the features, not those in the figure."
         )
-        notes = [f"- {source.name}: {note}" for source in sources for note in source.notes]
-        text = "\n".join([*grid(["class", *heads], shown), "", said, *(["", *notes] if notes else []), ""])
-        return Report(text, {"frequencies": table}, {"figure": _bars(shares[names], shared)})
+    return Report("\n".join([*lines, ""]), {"embedding": points}, {"figure": _scatter(points)})
 
 
-@dataclass(frozen=True)
-class EmbeddingReport:
-    """A figure of images of several data sets, by t-SNE of their features."""
-
-    config: Path  # YAML file of the federation.
-    root: Path | None  # Folder of the data, or None if they are built in.
-    weights: Path | None  # File of the network's weights; None for those of timm's hub.
-    folders: dict[str, dict[str, str]]  # Paths below ``--root`` by data set and argument of its reader.
-    images: int  # Images of each data set, drawn at random.
-    backbone: str = ""  # Network of timm whose features are embedded; "" for the pixels themselves.
-
-    def make(self, runs: pd.DataFrame, scale: Scale) -> Report:
-        """Make the report of the available data sets; there are no runs."""
-        from sklearn.manifold import TSNE  # takes a second to import
-        from sklearn.model_selection import cross_val_predict
-        from sklearn.neighbors import KNeighborsClassifier
-
-        sources, features, names = list(sources_there(self.config, self.folders, self.root)), [], []
-        for number, source in enumerate(sources):
-            images, count = len(source.labels), min(self.images, len(source.labels))
-            rows = np.sort(np.random.default_rng(number).choice(images, count, replace=False))
-            features.append(self._embedded(source.pictures(rows).float() / 255).numpy())
-            names += [source.name] * len(features[-1])
-        every = np.concatenate(features)
-        places = TSNE(perplexity=min(30, (len(every) - 1) / 3), random_state=0).fit_transform(every)
-        points = pd.DataFrame({"source": names, "x": places[:, 0], "y": places[:, 1]})
-        of = f"features of {self.backbone} with ImageNet's weights" if self.backbone else "their pixels"
-        lines = [f"{len(every)} images of {len(sources)} data sets, {self.images} of each at most; {of}."]
-        if len(sources) > 1 and points["source"].value_counts().min() >= 5:
-            guessed = cross_val_predict(KNeighborsClassifier(5), every, names, cv=5)
-            right, most = np.mean(guessed == np.array(names)), points["source"].value_counts(normalize=True).max()
-            lines.append(
-                f"The five nearest other images predict an image's data set in {right:.0%} of cases (always "
-                f"predicting the largest: {most:.0%}). Distances are those of the features, not those in the figure."
-            )
-        return Report("\n".join([*lines, ""]), {"embedding": points}, {"figure": _scatter(points)})
-
-    @torch.no_grad()
-    def _embedded(self, pictures: Tensor) -> Tensor:
-        if not self.backbone:
-            return pictures.flatten(1)
-        start = {"pretrained": self.weights is None, "weights": self.weights}
-        body = ImageClassifier(("none",), backbone=self.backbone, in_chans=3, **start).body.eval()
-        mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (MEAN, STD))
-        return torch.cat([body((batch.expand(-1, 3, -1, -1) - mean) / std) for batch in pictures.split(32)])
+@torch.no_grad()
+def _features(pictures: Tensor, backbone: str, weights: Path | None) -> Tensor:
+    """Return features [n, F] of images, uint8 [n, 1, H, W]: those of a network, or the pixels themselves."""
+    pictures = pictures.float() / 255
+    if not backbone:
+        return pictures.flatten(1)
+    start = {"pretrained": weights is None, "weights": weights}
+    body = ImageClassifier(("none",), backbone=backbone, in_chans=3, **start).body.eval()
+    mean, std = (torch.tensor(each).view(1, 3, 1, 1) for each in (MEAN, STD))
+    return torch.cat([body((batch.expand(-1, 3, -1, -1) - mean) / std) for batch in pictures.split(32)])
 
 
 def _bars(shares: pd.DataFrame, shared: list[str]) -> Figure:

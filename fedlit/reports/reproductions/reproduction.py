@@ -1,8 +1,9 @@
 """A reproduction: starts the runs of its document, and writes their tables and figures."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +24,6 @@ from fedlit.reports.reproductions import rates
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, SweepPart, find, read_document
-from fedlit.reports.reproductions.heterogeneity import EmbeddingReport, FrequenciesReport
 from fedlit.reports.reproductions.making import arguments, make, maker
 from fedlit.reports.reproductions.places import Place
 from fedlit.reports.reproductions.plans import fetches, run_plan, runs_of_plan, unfinished, with_bodies
@@ -32,9 +32,7 @@ from fedlit.reports.reproductions.report import OTHER_DATA, Report, Reporter, ow
 from fedlit.reports.reproductions.seeds import SeedsReport
 from fedlit.tracking.mlflow import noted_opening
 
-REPORTS: dict[str, type[Reporter]] = {
-    "seeds": SeedsReport, "frequencies": FrequenciesReport, "embedding": EmbeddingReport,
-}  # fmt: skip
+REPORTS: dict[str, type[Reporter]] = {"seeds": SeedsReport}
 """Kinds of report by name; their fields are the other keys of ``report`` in a document.
 
 A paper's own kinds are the dataclasses with a method ``make`` in ``tables.py`` of its folder.
@@ -75,7 +73,7 @@ class Reproduction:
     root: Path | None = None
     scale: Literal["laptop", "paper", "linked"] = "laptop"
     seeds: list[int] | None = None
-    jobs: int = 2
+    jobs: int = 2  # The command sets a cluster in its place.
     output: Path = Path("reproductions")
     run_dir: Path = Path("runs")
     set: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +95,7 @@ class Reproduction:
             raise ConfigError(f"--scale: expected {scales}, which {self.name} has, found {self.scale}; choose {scales}")
         self.seeds_given = self.seeds
         self.seeds = self.document.seeds if self.seeds is None else self.seeds
-        if self.chosen.plans:
+        if self._makes:
             self._maker()
         elif isinstance(reporter := self._reporter(), SeedsReport):
             reporter.check_cases(self.chosen, self.document.place.below("scales", self.scale, "report"))
@@ -122,6 +120,11 @@ class Reproduction:
     def chosen(self) -> Scale:
         """The chosen scale of the document."""
         return self.document.scales[self.scale]
+
+    @property
+    def _makes(self) -> bool:
+        """True if a function of ``tables.py`` makes the report, and not a kind of report."""
+        return not self.chosen.parts and "kind" not in self.chosen.report
 
     @cached_property
     def plans(self) -> dict[str, Plan]:
@@ -161,7 +164,7 @@ class Reproduction:
 
     def report(self, runs: pd.DataFrame) -> Report:
         """Make tables and figures of runs: part, title, case, the case's labels, seed, best_round, directory."""
-        if self.plans:
+        if self._makes:
             function, arguments = self._maker()
             return make(function, runs, arguments)
         if not self.chosen.rates:
@@ -201,8 +204,17 @@ class Reproduction:
         parser = experiment_parser()
         runs = {part.experiment: plan(self.sweep(part), parser) for part in parts}
         for planned in self.plans.values():
-            runs |= runs_of_plan(planned, parser)
+            for experiment, more in runs_of_plan(planned, parser).items():  # plans may share an experiment and runs
+                every = {run.name: run for run in (*runs.get(experiment, ()), *more)}
+                runs[experiment] = list(every.values())
         return runs
+
+    def tables(self) -> dict[Path, Callable[[], list[PlannedRun]]]:
+        """Return functions that return the planned runs, by the tables of the runs."""
+        return {
+            runs[0].directory.parent / ("tune.csv" if runs[0].stage else "sweep.csv"): partial(list, runs)
+            for runs in self.plan().values()
+        }
 
     def announcement(self) -> str:
         """Return the planned runs and their cost as text; this needs no data and no network, and writes nothing."""
@@ -315,7 +327,7 @@ class Reproduction:
         ]
         if self.document.tables:
             paper = self._paper()
-            reading = report.how_to_read if self.plans else getattr(self._reporter(), "how_to_read", OTHER_DATA)
+            reading = report.how_to_read if self._makes else getattr(self._reporter(), "how_to_read", OTHER_DATA)
             lines += ["## Published", "", f"{paper.source}. {reading}", ""]
             lines += [paper.tables[title].markdown() for title in self.document.tables]
         return "\n".join(lines)
@@ -326,8 +338,12 @@ class Reproduction:
             return ""
         kept = all(map(self._one_draw, self._all_parts())) and all(each.one_draw for each in self.plans.values())
         drawn = "on one draw of the data" if kept else "each with its own draw of what the data do not fix"
-        seeds = sorted({seed for each in self.plans.values() for seed in each.seeds}) if self.plans else self.seeds
-        return f" Seeds: {', '.join(map(str, seeds))}, {drawn}."
+        of_plans = {name: each.seeds for name, each in self.plans.items()} or {"": self.seeds}
+        plans: dict[str, list[str]] = defaultdict(list)
+        for name, seeds in of_plans.items():
+            plans[", ".join(map(str, seeds))].append(name)
+        several = [f"{seeds} ({', '.join(names)})" for seeds, names in plans.items()]
+        return f" Seeds: {'; '.join(several if len(plans) > 1 else plans)}, {drawn}."
 
     def _all_parts(self) -> list[SweepPart]:
         """Return all sweeps, bodies before the sweeps that start from them; rates are those of the configuration."""

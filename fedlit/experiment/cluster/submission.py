@@ -1,0 +1,179 @@
+"""The jobs of the runs of one table: their submission, and how far they are."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fedlit import __version__
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.errors import ConfigError, Submitted
+from fedlit.core.system import slurm
+from fedlit.core.system.files import whole
+from fedlit.experiment.cluster.settings import Cluster
+from fedlit.experiment.planned_run import LOG, PlannedRun
+from fedlit.tracking.run import Result, metric_of
+
+GRACE = 120
+"""Least number of seconds between the stop of a run and the time limit of its job."""
+
+FOLLOWING = "FEDLIT_FOLLOWING"
+"""Environment variable of the job that repeats a command: it does not start again what has failed."""
+
+LAST_LINES = 5
+"""Number of lines of a failed run's output that are shown."""
+
+
+@dataclass
+class Submission:
+    """The jobs of a table's runs, noted in ``jobs/TABLE.json`` next to it."""
+
+    table: Path
+    tasks: dict[str, str] = field(default_factory=dict)  # Number of the last job of each run; "" if it was cancelled.
+    directories: dict[str, str] = field(default_factory=dict)  # Directory of each run.
+    following: str = ""  # Number of the job that repeats the command after them.
+
+    @classmethod
+    def of(cls, table: Path) -> "Submission":
+        """Read what was submitted for the runs of a table."""
+        try:
+            return cls(table, **json.loads((table.parent / "jobs" / f"{table.stem}.json").read_text()))
+        except FileNotFoundError:
+            return cls(table)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the configurations and the output of the jobs."""
+        return self.table.parent.absolute() / "jobs"
+
+    def write(self) -> None:
+        """Write the note."""
+        content = asdict(self)
+        del content["table"]
+        with whole(self.folder / f"{self.table.stem}.json") as draft:
+            draft.write_text(json.dumps(content, indent=1) + "\n")
+
+    def freeze(self, runs: Sequence[PlannedRun]) -> list[Path]:
+        """Write the configurations of runs; return their files."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for run in runs:
+            (self.folder / f"{run.name}.yaml").write_text(run.config)
+        return [self.folder / f"{run.name}.yaml" for run in runs]
+
+    def queued(self) -> dict[str, str]:
+        """Return the jobs that wait or run, by the names of their runs."""
+        listed = slurm.listed()
+        return {name: number for name, number in self.tasks.items() if number in listed}
+
+    def cancel(self) -> int:
+        """Cancel the jobs that wait or run, and the job after them; return the number of runs."""
+        queued = self.queued()
+        slurm.cancel([self.following, *queued.values()])
+        self.tasks |= dict.fromkeys(queued, "")
+        self.write()
+        return len(queued)
+
+    def states(self) -> list[tuple[str, str, str]]:
+        """Return name, state and last lines of the output of each run; only failed ones have lines."""
+        jobs = slurm.listed()
+        return [(name, *self._state(name, jobs.get(number))) for name, number in self.tasks.items()]
+
+    def _state(self, name: str, job: slurm.Job | None) -> tuple[str, str]:
+        directory = Path(self.directories[name])
+        if Result.read(directory) is not None:
+            return "finished", ""
+        if job is not None and job.state == "RUNNING":
+            last = checkpoint.find(directory / "checkpoints", "last")
+            return f"running, {checkpoint.rounds(last) if last else 0} rounds done", ""
+        if job is not None:
+            return f"{job.state.lower()}: {job.reason}", ""
+        if not self.tasks[name]:
+            return "cancelled", ""
+        output = self.folder / f"{self.tasks[name]}.log"
+        if not output.exists():
+            return f"no output: can its node see {self.folder}?", ""
+        text = "\n".join(each.read_text(errors="replace") for each in (directory / LOG, output) if each.exists())
+        return "failed, or cancelled", "\n".join(text.splitlines()[-LAST_LINES:])
+
+
+@dataclass(frozen=True)
+class Slurm:
+    """Submits planned runs as one array of jobs, and a job after them that repeats the command."""
+
+    cluster: Cluster
+    words: tuple[str, ...]  # Words of the command after ``fedlit``.
+
+    def tried(self, table: Path) -> Collection[str]:
+        """Return the names of the runs that count as failed if they have no result: none in a command of a user.
+
+        Raises:
+            Submitted: Jobs of the same table wait or run; nothing is submitted.
+        """
+        submission, follows = Submission.of(table), bool(os.environ.get(FOLLOWING))
+        if queued := submission.queued():
+            if follows:  # SLURM starts this job although jobs that a signal has stopped wait again
+                self._follow(submission, ":".join({number.partition("_")[0] for number in queued.values()}))
+            raise Submitted(
+                f"{len(queued)} runs of {table.parent} wait or run on SLURM; nothing was submitted\n{self._how}"
+            )
+        return submission.tasks if follows else ()
+
+    def submit(self, table: Path, runs: Sequence[PlannedRun]) -> None:
+        """Submit runs, if there are any.
+
+        Raises:
+            Submitted: They are jobs now.
+            ConfigError: SLURM refuses them; nothing is left in its queue.
+        """
+        if not runs:
+            return
+        submission = Submission.of(table)
+        submission.freeze(runs)
+        array = slurm.submit(self.script(submission, runs))
+        submission.tasks |= {run.name: f"{array}_{number}" for number, run in enumerate(runs)}
+        submission.directories |= {run.name: str(run.directory.absolute()) for run in runs}
+        try:
+            self._follow(submission, array)
+        except ConfigError:
+            slurm.cancel([array])
+            raise
+        raise Submitted(
+            f"{len(runs)} runs are job {array} of SLURM; job {submission.following} repeats this command after them\n"
+            + self._how
+        )
+
+    def script(self, submission: Submission, runs: Sequence[PlannedRun]) -> str:
+        """Return the script whose tasks train the runs, one each."""
+        many = f"%{self.cluster.parallel}" if self.cluster.parallel else ""
+        rounds = [metric_of(run.directory, "time/round_s") for run in runs if (run.directory / "metrics.csv").exists()]
+        grace = max([GRACE, *(round(2 * seconds) for seconds in rounds if seconds == seconds)])
+        own = {
+            "job-name": f"fedlit-{submission.table.parent.name}", "array": f"0-{len(runs) - 1}{many}", "requeue": True,
+            "open-mode": "append", "signal": f"B:TERM@{grace}", "output": submission.folder / "%A_%a.log",
+        }  # fmt: skip
+        names = "\n".join(f"  {shlex.quote(run.name)}" for run in runs)
+        words = f'job {shlex.quote(str(submission.folder))}/"${{runs[$SLURM_ARRAY_TASK_ID]}}".yaml'
+        words += f" --submitted_by {__version__} --requeues {self.cluster.requeues}"
+        return self._script(own, f"runs=(\n{names}\n)", words)
+
+    @property
+    def _how(self) -> str:
+        command = shlex.join(["fedlit", *self.words])
+        return f"to see how far they are: {command} --status true\nto cancel them: {command} --cancel true"
+
+    def _follow(self, submission: Submission, after: str) -> None:
+        own = {
+            "job-name": f"fedlit-{submission.table.parent.name}-next", "dependency": f"afterany:{after}",
+            "open-mode": "append", "output": submission.folder / "next.log",
+        }  # fmt: skip
+        submission.following = slurm.submit(self._script(own, f"export {FOLLOWING}=1", shlex.join(self.words)))
+        submission.write()
+
+    def _script(self, own: Mapping[str, object], before: str, words: str) -> str:
+        here, setup = f"cd {shlex.quote(os.getcwd())} || exit 1", self.cluster.setup.strip()
+        fedlit = f"exec {shlex.quote(sys.executable)} -m fedlit {words}"
+        lines = ["#!/bin/bash", *self.cluster.header(own), here, *([setup] if setup else []), before, fedlit]
+        return "\n".join(lines) + "\n"
