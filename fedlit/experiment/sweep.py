@@ -19,14 +19,13 @@ from fedlit.experiment.cluster.submission import Slurm
 from fedlit.experiment.grid import plan
 from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.mistakes import near
-from fedlit.experiment.past_runs import noted_runs
 from fedlit.experiment.plan import Plan, load_plan
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.sweep_progress import SweepProgress
 from fedlit.tracking.base import RunGroup, Tracker
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
-from fedlit.tracking.run import Result
+from fedlit.tracking.run import PHASES, Result
 
 __all__ = ["draws_of", "load_sweep", "locked", "log_groups", "next_steps", "plan", "run_all", "run_starts", "run_sweep"]
 
@@ -155,7 +154,7 @@ def run_all(
             console.print(line, style="yellow")
         for run in runs:
             if statuses[run.name] == "finished":
-                for each in noted_runs([run.directory]):
+                for each in (run.directory, *sorted(run.directory.glob(f"{PHASES}/*"))):
                     run.tracker.send_notes(each)
     if signum:
         console.print("stopped by a signal; repeat the command to continue")

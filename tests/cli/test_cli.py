@@ -45,7 +45,11 @@ class TestHabits:
         )
         printed = fedlit_cli(f"{line} --print_config").succeeded()
         Path("printed.yaml").write_text(printed)
-        assert yaml.safe_load(printed)["federation"]["aggregators"][1]["init_args"] == {"eta_g": 2.0, "reset": None}
+        assert yaml.safe_load(printed)["federation"]["aggregators"][1]["init_args"] == {
+            "eta_g": 2.0,
+            "reset": None,
+            "extra_batches": None,
+        }
         assert fedlit_cli("fit -c printed.yaml --print_config") == (0, printed, "")
 
     def test_short_names_make_the_objects_that_they_name(self):

@@ -1,7 +1,9 @@
 """Runs as jobs of SLURM, with commands that only keep a queue: what is submitted, listed, repeated and refused."""
 
+import os
 import re
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +19,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import FOLLOWING
+from fedlit.experiment.planned_run import PlannedRun
 from fedlit.tracking.lock import HOLDER, RunLock
 from fedlit.tracking.store import connect
 
@@ -209,6 +212,16 @@ class TestJob:
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
         fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --requeues 20").refused(code=143)
         assert slurm.calls == (["scontrol requeue 1_0"] if again else [])
+
+    def test_a_signal_during_the_imports_stops_the_run(
+        self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
+    ):
+        slurm.lists({"1_0": "RUNNING|None"})
+        monkeypatch.setattr(PlannedRun, "prepare", lambda run: os.kill(os.getpid(), signal.SIGTERM))
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "1")
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+        fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --requeues 20").refused(code=143)
+        assert slurm.calls == ["scontrol requeue 1_0"]
 
     @pytest.mark.slow
     def test_what_mlflow_gets_is_sent_later_once_and_with_its_times(self, fedlit_cli):

@@ -1,6 +1,7 @@
 """The image classifier over timm backbones."""
 
 import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -8,13 +9,15 @@ import timm
 import torch
 from refusals import refused
 from simulation import federated, simulate
+from torch import nn
 from toys import CLASSES, ToyData
 
-from fedlit.aggregators import FedProx
+from fedlit.aggregators import FedAvg, FedProx
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
+from fedlit.data import PhantomCXR
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
@@ -30,6 +33,24 @@ def test_logits_have_one_column_a_class(in_chans):
     with torch.no_grad():
         assert model(torch.zeros(2, in_chans, 32, 32)).shape == (2, 3)
     assert model.head.in_features == model.body.num_features
+
+
+@pytest.mark.slow
+def test_a_step_of_densenet161_is_that_of_plain_pytorch():
+    """The network of FDAM's Table 5, on one client whose only batch has all of its images."""
+    torch.manual_seed(0)
+    model = ImageClassifier(("Effusion",), "densenet161", optimizer=partial(torch.optim.SGD, lr=0.1))
+    options = {"hospitals": 1, "images": 10, "classes": ["Effusion"], "split": [0.8, 0.1, 0.1]}
+    data = PhantomCXR(**options, image_size=32, augment=False, batch_size=8)
+    data.setup()
+    ((_, client),) = data.clients.items()
+    images, labels = (torch.stack(each) for each in zip(*client.train, strict=True))
+    plain = copy.deepcopy(model).double().train()
+    loss = nn.functional.binary_cross_entropy_with_logits(plain(images.double()), labels.double())
+    loss.backward()
+    end = simulate(model, data, federated([FedAvg()], rounds=1, window=1))
+    for name, before in plain.named_parameters():
+        torch.testing.assert_close(end.tensor(name), before.detach() - 0.1 * before.grad, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("in_chans", [1, 3])
