@@ -1,8 +1,8 @@
 """Metrics that modules log, such as a Dice: by method, with their spread over seeds, and by client.
 
 A logged value is one number for all test images of a run, so its difference from the baseline has a p over seeds, but
-no interval and no claim. A table of cases, which a user writes beside the predictions, has one row per image and one
-column per metric. Its means have intervals under test-set noise, and its differences are tested for both noises, with
+no interval and no claim. A table of cases, which a user writes in the folder of predictions, has one row per image and
+one column per metric. Its means have intervals under test-set noise, and its differences are tested for both noises, with
 the tests of an AUROC. Images of one patient count as one unit.
 """
 
