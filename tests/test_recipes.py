@@ -72,7 +72,7 @@ def test_folds_are_planned(folder: Path, fedlit_cli: Cli):
     pd.DataFrame(rows, columns=["File", "Patient", "Mass", "Site"]).to_csv("cases.csv", index=False)
     for name, *_ in rows:
         Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8), dtype=np.uint8)).save(name)
-    exec(compile(python("cases.csv"), RECIPES, "exec"), {})
+    exec(compile(python("folds.csv"), RECIPES, "exec"), {})
     table = {"table": "cases.csv", "image": "File", "patient": "Patient", "site": "Site", "labels": ["Mass"]}
     data = {"class_path": "ImageTable", "init_args": table | {"image_size": 8}}
     model = {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}}

@@ -77,7 +77,7 @@ def compare_runs(
         none = "No AUROC is shown: the modules score no classes."
         notes.append(none if logged else "No AUROC, interval or test is shown: they are computed from predictions.")
         return Comparison(
-            tuple(methods), subtracted, test_set or SET, None, metric, notes, logged, by_site(None, logged)
+            tuple(methods), subtracted, test_set or SET, None, metric, notes, logged=logged, sites=by_site(None, logged)
         )
     by_name = {method.name: method for method in tested}
     if subtracted.name not in by_name and baseline is not None:

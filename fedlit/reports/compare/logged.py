@@ -2,8 +2,8 @@
 
 A logged value is one number for all test images of a run, so its difference from the baseline has a p over seeds, but
 no interval and no claim. A table of cases, which a user writes in the folder of predictions, has one row per image and
-one column per metric. Its means have intervals under test-set noise, and its differences are tested for both noises, with
-the tests of an AUROC. Images of one patient count as one unit.
+one column per metric. Its means have intervals under test-set noise, and its differences are tested for both noises,
+with the tests of an AUROC. Images of one patient count as one unit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
