@@ -4,6 +4,7 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,7 @@ NAMED = {
     "phantom phantom-iid",
     "scgdam": "catvsdog cifar10 cifar10-laptop cifar100 fashionmnist melanoma nih-pneumonia phantom stl10",
     "flamby": "heart isic2019",
+    "privacy": "quickstart",
     "sweeps": "nih-mini-classes nih-mini-clients phantom-classes phantom-clients scgdam-cifar10 scgdam-figure-4 "
     "scgdam-figure-5 scgdam-table-1 surgical-classes surgical-clients surgical-table-1 surgical-table-2",
 }
@@ -184,7 +186,11 @@ def one_of_each_kind(fast: tuple[str, ...] = FAST) -> Iterator[object]:
     """All files as parameters; those that stand for the others are in the fast tests."""
     for file in FILES:
         name = str(file.relative_to(CONFIGS))
-        yield pytest.param(file, id=name, marks=[] if name in fast else [pytest.mark.slow])
+        marks = [] if name in fast else [pytest.mark.slow]
+        if file.parent.name == "privacy":
+            without = find_spec("opacus") is None
+            marks.append(pytest.mark.skipif(without, reason="Opacus is not installed: pip install 'fedlit[privacy]'"))
+        yield pytest.param(file, id=name, marks=marks)
 
 
 @pytest.mark.parametrize("file", one_of_each_kind(FAST[:3]))

@@ -7,6 +7,7 @@ from fedlit.aggregators.codasca import CODASCA
 from fedlit.aggregators.compositional import LocalSCGDAM
 from fedlit.aggregators.dissimilarity import GradientDissimilarity
 from fedlit.aggregators.ditto import Ditto
+from fedlit.aggregators.dpsgd import DPSGD
 from fedlit.aggregators.fedavg import FedAvg
 from fedlit.aggregators.feddyn import FedDyn
 from fedlit.aggregators.fednova import FedNova
@@ -24,9 +25,9 @@ from fedlit.core.flat import Layout
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 
 __all__ = [
-    "CODA", "CODASCA", "MOON", "NPA", "Aggregator", "CODAPlus", "Client", "ClientContext", "CoordinateMedian", "Ditto",
-    "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedPer", "FedProx",
-    "FedRep", "FedYogi", "GradientDissimilarity", "Layout", "LocalOnly", "LocalSCGDAM", "LocalSGDAM", "LocalSGDM",
-    "Mask", "Measured", "MovingAverage", "NormBound", "Payload", "PersonalHeads", "Round", "Scaffold",
+    "CODA", "CODASCA", "DPSGD", "MOON", "NPA", "Aggregator", "CODAPlus", "Client", "ClientContext", "CoordinateMedian",
+    "Ditto", "FedAdagrad", "FedAdam", "FedAvg", "FedAvgM", "FedBN", "FedBNPlus", "FedDyn", "FedNova", "FedPer",
+    "FedProx", "FedRep", "FedYogi", "GradientDissimilarity", "Layout", "LocalOnly", "LocalSCGDAM", "LocalSGDAM",
+    "LocalSGDM", "Mask", "Measured", "MovingAverage", "NormBound", "Payload", "PersonalHeads", "Round", "Scaffold",
     "ServerOptimizer", "ServerState", "State", "SurgicalHeads", "TrimmedMean",
 ]  # fmt: skip

@@ -67,6 +67,10 @@ class Composition(Aggregator, ABC):
                 raise ConfigError(
                     f"{name}: its part {type(part).__name__} has weights = {part.weights!r}; set them in {name} too"
                 )
+            if part.private:
+                raise ConfigError(
+                    f"{name}: {type(part).__name__} is private; put it into the list of aggregators itself"
+                )
         if twice := governed_twice(parts):
             raise ConfigError(f"{name}: {twice}")
         self.governs = tuple(dict.fromkeys(thing for each in (self, *parts) for thing in governed(each)))

@@ -1,6 +1,7 @@
 """The interface that every algorithm implements; its neutral defaults are federated averaging."""
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, overload
 
@@ -115,6 +116,9 @@ class Aggregator(Checked):
 
     one_model: str = ""
     """Name of the algorithm to use instead if one model for all clients is wanted; "" if this algorithm trains one."""
+
+    private: ClassVar[bool] = False
+    """True for a :class:`PrivateAggregator`."""
 
     metrics_help: ClassVar[dict[str, str]] = {}
     """Descriptions of its :meth:`diagnostics`, one sentence per metric name; ``fedlit fit --help`` shows them."""
@@ -324,3 +328,38 @@ class Aggregator(Checked):
     def diagnostics(self, state: State, layout: Layout) -> dict[str, float]:
         """Called on the server after each round: return metrics to log, ``drift/...``."""
         return {}
+
+
+class PrivateAggregator(Aggregator, ABC):
+    """Base class of algorithms that make the gradient private, for differential privacy.
+
+    Local steps then draw patients at random (:class:`fedlit.core.batches.PoissonStream`), no other aggregator of the
+    list can read images, and a client reports neither losses nor what its module logs.
+    """
+
+    governs = ("gradient",)
+    private = True
+
+    delta: float
+    """Probability that epsilon does not hold."""
+
+    epsilon: float | None
+    """Budget of a client for the whole run, if it has one."""
+
+    @abstractmethod
+    def plan(self, state: State, planned: Mapping[str, tuple[float, int]]) -> None:
+        """Called on the server before the first round of a new run; may change ``state``.
+
+        Args:
+            state: Its state at the server.
+            planned: The probability with which a step of each client draws a patient, and its number of steps in all
+                rounds.
+        """
+
+    @abstractmethod
+    def words(self, state: State) -> str:
+        """Return its settings in words, such as the noise."""
+
+    @abstractmethod
+    def spent(self, state: State, taken: tuple[float, int], closer: bool = False) -> float:
+        """Return the epsilon of a client after steps of one probability, with ``closer`` by a second, closer bound."""

@@ -1,15 +1,20 @@
 """The batches of a client's local steps."""
 
+import hashlib
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.examples import fetch, makes_batches
 from fedlit.core.labels import all_labels, check_batch, stored_labels
-from fedlit.core.randomness import generator
+from fedlit.core.messages import Broadcast, Round
+from fedlit.core.randomness import generator, secret_generator
 
 
 class BatchStream:
@@ -30,6 +35,9 @@ class BatchStream:
         ahead: Reads the next batch while the current one trains, and returns the one at a position, which may be a
             client's last; none by default.
     """
+
+    private = False
+    """Whether steps are private: then nothing leaves the client but what its aggregators send after noise."""
 
     def __init__(
         self,
@@ -88,6 +96,89 @@ class BatchStream:
                 order = self._sampler.order(labels, self.batch_size, draw)
             self._pass = (epoch, order)  # one assignment, because two threads read it
         return order[step * self.batch_size : (step + 1) * self.batch_size]
+
+
+@dataclass
+class Drawn:
+    """The examples of a private step, as batches of one example each, of which there may be none.
+
+    Attributes:
+        batch_size: The plan's batch size, by which sums are divided: the number of examples must not be.
+        generator: Draws the noise of the step.
+    """
+
+    examples: list[Any]
+    batch_size: int
+    generator: np.random.Generator
+
+
+class PoissonStream(BatchStream):
+    """Batches for differential privacy: every patient is drawn with probability ``rate``, and one of its images.
+
+    Draws of different steps are independent, sizes vary, and a batch may be empty. An epoch has ``ceil(1 / rate)``
+    steps. The draws and the noise of a step are a pure function of secret, client, position and question
+    (:meth:`ask`): the same question gets the same answer, and another one gets independent draws.
+
+    Args:
+        dataset: A client's training set.
+        batch_size: Mean number of patients of a step, nearly: the rate is this number divided by ``declared``.
+        patients: [N], the patient of each example; "" for an example that is a patient of its own.
+        secret: What only the client knows.
+        client: Name of the client.
+        classes: As in :class:`BatchStream`.
+
+    Attributes:
+        named: Whether the patient of every example is known.
+        declared: Number of patients, down to two digits.
+        rate: Probability with which a patient is drawn.
+    """
+
+    private = True
+
+    def __init__(
+        self, dataset: Dataset, batch_size: int, patients: np.ndarray, secret: bytes, client: str,
+        classes: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(dataset, batch_size, 0, client, "patients", classes=classes)
+        named = patients != ""
+        people = np.where(named, patients, [f"\x1f{row}" for row in range(len(patients))])
+        _, of_row, images = np.unique(people, return_inverse=True, return_counts=True)
+        self._images = np.split(np.argsort(of_row, kind="stable"), np.cumsum(images)[:-1])
+        self._secret, self._question = secret, b""
+        self.named = bool(named.all())
+        self.declared = rounded_down(len(self._images))
+        self.rate = min(batch_size / self.declared, 1.0)
+        self.steps_per_epoch = math.ceil(1 / self.rate)
+
+    def ask(self, down: Broadcast, rnd: Round) -> None:
+        """Set the question that the next draws answer: everything that is sent to the client for a round."""
+        digest = hashlib.sha256(repr((rnd.index, rnd.window, rnd.unit, rnd.lr_factor)).encode())
+        for name, tensor in down.tensors().items():
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        self._question = digest.digest()
+
+    def __getitem__(self, position: int) -> Drawn:
+        """Return the examples of a step, with checked labels."""
+        examples = [fetch(self.dataset, index[None]) for index in self.indices(position)]
+        for example in examples if self._classes else ():
+            check_batch(self._client, example, self._classes)
+        return Drawn(examples, self.batch_size, self._generator("noise", position))
+
+    def indices(self, position: int) -> Tensor:
+        """Return the indices of the drawn patients' images, one of each."""
+        draw = self._generator("draw", position)
+        drawn = draw.random(len(self._images)) < self.rate
+        return torch.tensor([int(draw.choice(self._images[i])) for i in np.flatnonzero(drawn)], dtype=torch.long)
+
+    def _generator(self, purpose: str, position: int) -> np.random.Generator:
+        return secret_generator(self._secret, purpose, self._client, position, self._question.hex())
+
+
+def rounded_down(patients: int) -> int:
+    """Return a number of patients down to two digits, as a simulation declares it: 1,234 become 1,200."""
+    unit = 10 ** max(len(str(patients)) - 2, 0)
+    return patients // unit * unit
 
 
 class Draws:

@@ -5,7 +5,7 @@ round.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -86,6 +86,16 @@ def computed_loss(aggregator: Any, ctx: Any, batches: Sequence[Any]) -> Tensor:
     """Let an aggregator compute the gradient; return the loss."""
     loss = aggregator.compute_gradient(ctx, batches)
     return _scalar(aggregator, "compute_gradient", "the loss, a tensor with one element", loss)
+
+
+def refuse_images(aggregator: object) -> Callable[..., NoReturn]:
+    """Return what an aggregator gets in place of a function on images, where another one makes steps private."""
+
+    def refused(*_: object, **__: object) -> NoReturn:
+        name = type(aggregator).__name__
+        raise ConfigError(f"{name} reads its client's images, which only an algorithm with privacy may; leave one out")
+
+    return refused
 
 
 def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:

@@ -121,12 +121,16 @@ class LocalModel:
         if self._starting:
             self.flat.use_gradients()
             self.correction.reset()
-        shared = (self.flat, client, mask, rnd, window, self.correction, next_batch, self.apply, self.loss)
+        shared, reading = (self.flat, client, mask, rnd, window, self.correction), (next_batch, self.apply, self.loss)
+        private = any(aggregator.private for aggregator in self.aggregators)
         rnd = replace(rnd, lr_factor=rnd.lr_factor * self.optimizer.scheduled)
         contexts = [
-            ClientContext(*shared, _to(sent, device), _to(own_state, device, copy=True), self.start, self.optimizer)
-            for sent, own_state in zip(down.aggregators, state.aggregators, strict=True)
-        ]
+            ClientContext(
+                *shared, *([hooks.refuse_images(aggregator)] * 3 if private and not aggregator.private else reading),
+                _to(sent, device), _to(own_state, device, copy=True), self.start, self.optimizer,
+            )
+            for aggregator, sent, own_state in zip(self.aggregators, down.aggregators, state.aggregators, strict=True)
+        ]  # fmt: skip
         self._contexts = contexts if self._adding else []
         for i in self._starting:
             self.aggregators[i].on_client_round_start(contexts[i])

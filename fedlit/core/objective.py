@@ -49,6 +49,11 @@ class Objective(Loss):
     Metrics of an objective are its variables and constants (``objective/<name>``) and what :meth:`pooled` returns
     (``val/<name>``)."""
 
+    @property
+    def measured(self) -> bool:
+        """True if it needs a measuring round before the first round; by default if it overrides :meth:`measure`."""
+        return type(self).measure is not Objective.measure
+
     def build(self, num_classes: int) -> None:
         """Called by the model that owns it: create the variables of C classes."""
 

@@ -4,6 +4,7 @@ Every draw of a federation is seeded from (seed, purpose, client, round ...), so
 number of processes, and after a resume.
 """
 
+import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,13 @@ from fedlit.core.seeds import derive_seed
 def generator(seed: int, *purpose: str | int) -> torch.Generator:
     """Return a new CPU generator for one purpose."""
     return torch.Generator().manual_seed(derive_seed(seed, *purpose))
+
+
+def secret_generator(secret: bytes, *purpose: str | int) -> np.random.Generator:
+    """Return a generator that depends on a secret and on every word of ``purpose``; for draws and noise of privacy."""
+    digest = hashlib.sha256(secret + "\x1f".join(map(str, ("", *purpose))).encode()).digest()
+    key, counter = (int.from_bytes(digest[start : start + 16], "big") for start in (0, 16))
+    return np.random.Generator(np.random.Philox(key=key, counter=counter << 128))
 
 
 def seed_process(seed: int, *purpose: str | int) -> None:

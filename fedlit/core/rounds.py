@@ -7,9 +7,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from fedlit.core.batches import BatchStream, Draws
+from fedlit.core.batches import BatchStream, Draws, PoissonStream
 from fedlit.core.diagnostics import squares
-from fedlit.core.errors import TrainingError
+from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.examples import LABEL, part_of, refuse_input
 from fedlit.core.labels import leaves_out_unknown
 from fedlit.core.local_model import LocalModel
@@ -35,17 +35,22 @@ def client_round(
     the payload. ``into`` is memory [P] for the payload's ``w``, if no hook can get hold of it.
 
     Raises:
+        ConfigError: A measuring round is asked for, and steps are private.
         TrainingError: A loss, or the update, is not finite.
         DataError: A loss is not finite, because an example is not.
     """
     began = time.perf_counter()
     if rnd.window == 0:
+        if stream.private:
+            raise ConfigError(f"client {client.name!r}: a measuring round reads images without noise; leave it out")
         payload = measure(local, stream, client, state, down, rnd)
         seconds = time.perf_counter() - began
         return payload, state, ClientReport(client.name, 0, client.examples, 0.0, seconds, payload.nbytes)
     seed_process(rnd.seed, "round", rnd.index, client.name)
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
+    if isinstance(stream, PoissonStream):
+        stream.ask(down, rnd)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)
@@ -61,9 +66,9 @@ def client_round(
         batches = [draws.next() for _ in range(local.batches_per_step)]
         losses.append(local.step(contexts, batches, step))
     used = [range(*pair) for pair in pairwise([*starts, state.batches + draws.drawn])]
-    loss = _mean_loss(losses, local, stream, used, client, rnd)
+    loss = math.nan if stream.private else _mean_loss(losses, local, stream, used, client, rnd)
     local.flat.check_parameters()
-    still = local.stalled()
+    still = "" if stream.private else local.stalled()
 
     vectors = local.end(contexts, down, into)
     encoded = local.encoded(contexts, vectors["w"])
@@ -71,7 +76,7 @@ def client_round(
     after = local.state(client, state, draws.drawn, contexts)
     seconds = time.perf_counter() - began
     sent = payload.nbytes_sent(local.mask(client), local.layout) - encoded
-    logged = {"logged": local.fabric.means(), "metrics": local.fabric.taken()}
+    logged = {} if stream.private else {"logged": local.fabric.means(), "metrics": local.fabric.taken()}
     report = ClientReport(client.name, window, client.examples, loss, seconds, sent, **logged, still=still, rates=rates)
     return payload, after, report
 

@@ -102,12 +102,15 @@ class Experiment:
         """The runs that are trained one after the other: the phases, then this one.
 
         Raises:
-            ConfigError: Two phases have the same name, or the settings of one contradict each other.
+            ConfigError: Two phases have the same name, the settings of one contradict each other, or one is private.
         """
         names = [phase.name for phase in self.phases]
         if len(set(names)) < len(names):
             raise ConfigError(f"phases: expected different names, found {names}")
-        return [*(self._phase(number) for number in range(len(names))), self]
+        runs = [*(self._phase(number) for number in range(len(names))), self]
+        if names and any(each.private for run in runs for each in run.federation.aggregators):
+            raise ConfigError("phases: epsilon is that of one run, and phases share their images; train without phases")
+        return runs
 
     def _phase(self, number: int) -> "Experiment":
         phase = self.phases[number]

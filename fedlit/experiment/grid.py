@@ -195,7 +195,7 @@ def combinations_of(planned: Plan) -> Iterator[Combination]:
             every_name.add(case)
             if case in planned.leave_out:
                 continue
-        keys = {key: value for key, value in cases[origin].items() if key != "labels"}
+        keys = {key: value for key, value in cases[origin].items() if key not in ("labels", "ranges")}
         settings = {key: str(folder) for key, folder in roots.items()} | options_of(planned.set) | options_of(keys)
         for key, value in point.items():
             axis = planned.grid[key]

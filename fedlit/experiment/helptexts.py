@@ -75,6 +75,10 @@ method then run with the final seeds. With `by: seed`, every try runs with these
 its settings by its own validation data. No further runs follow, and a comparison of the methods contains the luck of
 the choice.
 
+A grid, as in a sweep, is of the final runs: the chosen settings run at each of its values. `set` of the rule has the
+keys of the tries in its place, and `experiment` of the rule gives them an experiment of their own. A range may have
+names of values, each with its keys: rate: {0.1: {model.optimizer.lr: 0.1}, 1: {model.optimizer.lr: 1.0}}.
+
 Every try is a run as in `fedlit sweep`: finished runs are skipped, unfinished ones continue, and --jobs runs several at
 a time. RUN_DIR/EXPERIMENT/tune.csv has one row per run. `starts` is as in a sweep. The report has the ranges, the
 chosen settings, whether one of them is at the edge of its range, the best metric by number of tries, and the cost of
@@ -111,6 +115,7 @@ METRICS = {
         "The same for personal heads, which rank fewer images: an image counts only for the classes of its client."
     ),
     "client/NAME/...": "Metrics of one client, on its own data.",
+    "client/NAME/epsilon": "Epsilon of one client so far, if steps are private.",
     "drift/client_drift": (
         "Spread of the clients' updates as they are sent, after an aggregator has scaled or normalised them: mean "
         "|delta_k|^2 - |mean delta|^2."

@@ -153,12 +153,15 @@ class SweepSources(Sources):
 
 
 def files_of(file: Path | None) -> Iterator[Path]:
-    """Yield the file of a plan, and the files on which it is based."""
-    while file is not None:
-        yield file
-        document = _document(file)
-        base = document.entry(["base"]) if document else None
-        file = file.parent / base[1].value if base else None
+    """Yield the file of a plan, and the files on which it is based; later bases come first, as they override."""
+    if file is None:
+        return
+    yield file
+    document = _document(file)
+    base = document.entry(["base"]) if document else None
+    names = [] if base is None else base[1].value if isinstance(base[1], yaml.SequenceNode) else [base[1]]
+    for name in reversed(names):
+        yield from files_of(file.parent / name.value)
 
 
 def explain(

@@ -47,9 +47,9 @@ INTERNAL = {"file", "weights", "points", "tags", "given", "given_bodies", "root"
 class Plan:
     """A list of named runs: one for each case, combination of the grid's values and seed.
 
-    With ranges it is a tuning: settings of each case are tried, and the best ones run with the seeds. Keys are those of
-    ``fedlit fit``, dotted as on its command line (``model.optimizer.lr``) or nested as in a YAML. The grid and the
-    ranges override the case, the case overrides ``set``, and ``set`` overrides ``config``.
+    With ranges it is a tuning: settings of each case are tried, and the best ones run with the seeds, at every value of
+    the grid. Keys are those of ``fedlit fit``, dotted as on its command line (``model.optimizer.lr``) or nested as in a
+    YAML. The grid and the ranges override the case, the case overrides ``set``, and ``set`` overrides ``config``.
 
     Args:
         experiment: Name of the plan, and of the group of its runs, on disk and in MLflow.
@@ -64,8 +64,8 @@ class Plan:
         leave_out: Names of combinations that do not run.
         labels: Columns of the table for all runs, by name.
         roots: Keys of the folders of data, and the path below ``--root`` that each of them gets.
-        ranges: Ranges for all methods: lists of values by key, or ``{low: 0.001, high: 1, scale: log}``. The first try
-            has the ``default`` of each range that has one.
+        ranges: Ranges for all methods: lists of values by key, ``{low: 0.001, high: 1, scale: log}``, or as in the grid
+            the keys of named alternatives. The first try has the ``default`` of each range that has one.
         baselines: Cases that fedlit adds: ``individual``, a model for each client from its own data, and ``pooled``,
             one model from all data. The names of the clients are read from the data.
         seeds: Seeds of the runs; in a tuning those of the final runs, different from those of the rule. They set the
@@ -127,8 +127,8 @@ class Plan:
             if not values:
                 raise ConfigError(f"{name}: expected at least one value, found none; leave the key out, or add values")
         if not self.metric:
-            object.__setattr__(self, "metric", VALIDATION if self.grid and not self.names else METRIC)
-        elif self.grid and not self.names and self.metric.startswith(TEST):
+            object.__setattr__(self, "metric", VALIDATION if self.selects else METRIC)
+        elif self.selects and self.metric.startswith(TEST):
             raise ConfigError(
                 "metric: expected a metric of the validation data such as val/auroc_macro, as the summary selects a "
                 f"point of the grid, found {self.metric!r} of the test set; `fedlit compare` shows the test AUROC of "
@@ -140,7 +140,7 @@ class Plan:
             if self.baselines and name.partition("-")[0] in BASELINES:
                 raise ConfigError(f"cases: {name!r} is the name of one of the baselines; choose another name")
         named = [keys for axis in self.grid.values() if isinstance(axis, Mapping) for keys in axis.values()]
-        for section in (self.set, *self.cases.values(), self.grid, *named, self.given):
+        for section in (self.set, *self.cases.values(), self.grid, *named, self.rule.set, self.given):
             for key in options_of(section):
                 if key in RESERVED_KEYS:
                     advice = "use seeds" if key == "seed" else "leave it out"
@@ -152,8 +152,19 @@ class Plan:
         if self.sampler == "optuna":
             warnings.warn("sampler: optuna is called tpe now; write tpe", stacklevel=2)
             object.__setattr__(self, "sampler", "tpe")
-        if unfit := [name for name in ("grid", "names", "baselines") if getattr(self, name)]:
-            raise ConfigError(f"{unfit[0]}: expected none in a plan with ranges; write it into a sweep of its own")
+        if self.baselines:
+            raise ConfigError("baselines: expected none in a plan with ranges; write them into a sweep of its own")
+        of_finals = {"grid": self.grid, "names": self.names, "rule.experiment": self.rule.experiment}
+        if self.rule.by == "seed" and (unfit := [name for name, value in of_finals.items() if value]):
+            raise ConfigError(f"{unfit[0]}: expected none with rule.by: seed, whose final runs are tries; leave it out")
+        if self.rule.experiment:
+            if len({*map(self.experiment_of_tries, self.cases)}) < len(self.cases):
+                raise ConfigError(
+                    "rule.experiment: expected a name with {case}, as the tries of different methods have the same "
+                    f"names, found {self.rule.experiment}; add it"
+                )
+            for case in self.cases:
+                check_name("rule.experiment", self.experiment_of_tries(case), OF_RUNS)
         tried = [] if self.rule.by == "seed" else self.seeds_of_tries
         for key, values in (("cases", self.cases), ("rule.seeds", self.seeds_of_tries)):
             if not values:
@@ -192,7 +203,26 @@ class Plan:
     @property
     def is_tuning(self) -> bool:
         """True if settings are tried."""
-        return bool(self.ranges) or any("ranges" in keys for keys in self.cases.values())
+        return bool(self.ranges) or any(keys.get("ranges") for keys in self.cases.values())
+
+    @property
+    def selects(self) -> bool:
+        """True if the user selects a point of the grid by the summary."""
+        return bool(self.grid and not self.names and not self.is_tuning)
+
+    def experiment_of_tries(self, case: str) -> str:
+        """Return the experiment of a method's tries.
+
+        Raises:
+            ConfigError: The rule's experiment has other names in braces.
+        """
+        try:
+            return self.rule.experiment.format(experiment=self.experiment, case=case) or self.experiment
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
+            raise ConfigError(
+                "rule.experiment: expected names in braces among experiment and case, found "
+                f"{self.rule.experiment!r}; correct it"
+            ) from error
 
     @cached_property
     def ranges_of(self) -> dict[str, dict[str, Range]]:
@@ -287,6 +317,8 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
         # Values stay as in the file, because the parser adds arguments to classes of other libraries.
         extra = {key: content[key] for key in SECTIONS if content.get(key)}
         keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | extra
+        if isinstance(rule := content.get("rule"), Mapping) and rule.get("set"):
+            keys["rule"] = replace(keys["rule"], set=rule["set"])
         files = [str(path.parent / name) for name in keys["config"]]
         plan = Plan(**keys | {"config": files, "file": path})
         if plan.is_tuning and command == "sweep":
@@ -314,7 +346,7 @@ def place_of(file: Path, *keys: str) -> str:
 
 
 def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """Return the content of a file of a plan, laid over that of its ``base``, another file, if it names one.
+    """Return the content of a file of a plan, laid over that of its ``base``, another file or several, if it has one.
 
     Raises:
         ConfigError: The base is one of the files that are based on it, or is no path.
@@ -322,14 +354,16 @@ def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
     content = documents.load_mapping(file)
     if "base" not in content:
         return content
-    name, derived = content.pop("base"), (*derived, file.resolve())
-    if not isinstance(name, str) or (base := file.parent / name).resolve() in derived:
-        raise ConfigError(f"{file}: base: expected the path of another plan, found {name!r}; correct it")
-    below = layered(base, derived)
-    if base.parent != file.parent:
-        away = Path(os.path.relpath(base.parent, file.parent))
-        below["config"] = [str(away / each) for each in below.get("config", [])]
-        below |= {"starts": str(away / below["starts"])} if below.get("starts") else {}
+    named, derived, below = content.pop("base"), (*derived, file.resolve()), {}
+    for name in named if isinstance(named, list) else [named]:
+        if not isinstance(name, str) or (base := file.parent / name).resolve() in derived:
+            raise ConfigError(f"{file}: base: expected the path of another plan, found {name!r}; correct it")
+        layer = layered(base, derived)
+        if base.parent != file.parent:
+            away = Path(os.path.relpath(base.parent, file.parent))
+            layer |= {"config": [str(away / each) for each in layer["config"]]} if layer.get("config") else {}
+            layer |= {"starts": str(away / layer["starts"])} if layer.get("starts") else {}
+        below = patched(below, layer)
     return patched(below, content)
 
 

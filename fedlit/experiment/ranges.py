@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from fedlit.core.errors import ConfigError
@@ -85,6 +85,7 @@ class Choice:
 
     values: Sequence[Any]
     default: Any | None = None  # The value of the first try.
+    keys: Mapping[Any, Mapping[str, Any]] | None = None  # Keys that each value brings, if values are names.
 
     @property
     def space(self) -> "BaseDistribution":
@@ -121,6 +122,8 @@ Range = Span | Choice
 def read_range(value: Any, where: str) -> Range:
     """Return the range that a YAML describes by a list, or by a mapping with ``low`` and ``high`` or ``values``.
 
+    A mapping of mappings has names of values, and the keys that each of them brings.
+
     Raises:
         ConfigError: The range is empty, has one value, or is not a range; begins with ``where``.
     """
@@ -129,6 +132,8 @@ def read_range(value: Any, where: str) -> Range:
     if not isinstance(value, Mapping):
         form = "a list of values, or {low: 0.001, high: 1, scale: log}"
         raise ConfigError(f"{where}: expected {form}, found {as_option(value)}")
+    if value and all(isinstance(keys, Mapping) for keys in value.values()):
+        return replace(_choice({"values": [*value]}, where), keys=value)
     if unknown := [key for key in value if key not in KEYS]:
         raise ConfigError(f"{where}: expected {', '.join(KEYS)}, found {unknown[0]}{near(str(unknown[0]), KEYS)}")
     return _choice(value, where) if "values" in value else _span(value, where)

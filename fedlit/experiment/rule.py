@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,10 @@ class Rule:
         by: ``method`` chooses one setting of each method, which then runs with the final seeds. With ``seed``, every
             try runs with the seeds of the plan, and each of them chooses its own setting by its own validation data;
             these tries are the final runs, so the differences between seeds contain the luck of the choice.
+        experiment: Experiment of each method's tries, if they have their own: ``{experiment}`` is that of the plan,
+            ``{case}`` the method. Tries then have names such as ``rate-0.1-momentum-0.9``, and plans with the same
+            experiment share them.
+        set: Keys of the tries in place of the grid, by which only the final runs differ.
     """
 
     metric: str = VALIDATION
@@ -51,6 +55,8 @@ class Rule:
     mode: Literal["auto", "max", "min"] = "auto"
     at: Literal["best", "last"] = "best"
     by: Literal["method", "seed"] = "method"
+    experiment: str = ""
+    set: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.metric.startswith(TEST):

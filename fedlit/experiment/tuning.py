@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
@@ -13,18 +14,20 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.cluster.submission import Slurm
-from fedlit.experiment.grid import plan
+from fedlit.experiment.grid import combinations_of, plan
 from fedlit.experiment.mistakes import near
-from fedlit.experiment.naming import as_option
+from fedlit.experiment.naming import as_option, shortest
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.parser import Parser
-from fedlit.experiment.plan import METRIC, Plan, load_plan
+from fedlit.experiment.plan import Plan, load_plan, options_of
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.ranges import Choice, Range, combinations
 from fedlit.experiment.samplers import Point, first_points, next_point
 from fedlit.experiment.sweep import log_groups, run_all, run_starts
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import BUDGET, CHOSEN, STAGE
+
+Stage = Literal["try", "final"]
 
 
 def first_points_of(tuning: Plan) -> dict[str, list[Point]]:
@@ -55,26 +58,58 @@ def number_of_tries(tuning: Plan) -> int:
 
 
 def runs_of(
-    tuning: Plan, stage: Literal["try", "final"], points: Mapping[str, Sequence[Point]], parser: Parser
+    tuning: Plan, stage: Stage, points: Mapping[str, Sequence[Point]], parser: Parser
 ) -> dict[str, list[PlannedRun]]:
-    """Return the runs of a stage by case, in the order of the points and then of the seeds."""
+    """Return the runs of a stage by case, in the order of the points, of the grid, and then of the seeds."""
+    runs = {case: plan(of_case, parser) for case, of_case in plans_of(tuning, stage, points).items()}
+    if stage == "try" and tuning.rule.experiment:  # tries of different methods may have the same names
+        runs = {case: [replace(r, name=f"{r.directory.parent.name},{r.name}") for r in of] for case, of in runs.items()}
+    return runs
+
+
+def plans_of(tuning: Plan, stage: Stage, points: Mapping[str, Sequence[Point]]) -> dict[str, Plan]:
+    """Return the plan of each method's runs of a stage.
+
+    Raises:
+        ConfigError: The plan leaves out a combination that it does not have.
+    """
     seeds = tuning.seeds_of_tries
     budget = f"{number_of_tries(tuning)} tries"
     if tuning.rule.by == "seed":
         budget += " by each seed"
     elif len(seeds) > 1:
         budget += f" with {len(seeds)} seeds each"
-    runs = {}
+    plans, known = {}, set()
     for case, ranges in tuning.ranges_of.items():
         # Names of values of a list depend on all of them, those of numbers do not.
-        grid = {k: r.values if isinstance(r, Choice) else [p[k] for p in points[case]] for k, r in ranges.items()}
-        keys = {key: value for key, value in tuning.cases[case].items() if key != "ranges"}
+        grid = {
+            k: r.keys or r.values if isinstance(r, Choice) else [p[k] for p in points[case]] for k, r in ranges.items()
+        }
+        written = {key: value for key, value in tuning.cases[case].items() if key not in ("labels", "ranges")}
+        keys = {"labels": tuning.cases[case].get("labels", {}), **options_of(written)}
         of_case = replace(
-            tuning, cases={case: keys}, ranges={}, grid=grid, points=points[case], metric=tuning.rule.metric,
-            seeds=seeds if stage == "try" else tuning.seeds, tags={STAGE: stage, BUDGET: budget},
+            tuning, cases={case: keys}, ranges={}, grid=grid, names="", leave_out=[], points=points[case],
+            metric=tuning.rule.metric, seeds=seeds, tags={STAGE: stage, BUDGET: budget},
         )  # fmt: skip
-        runs[case] = plan(of_case, parser)
-    return runs
+        if stage == "final":
+            combined = [dict(zip(tuning.grid, values, strict=True)) for values in product(*tuning.grid.values())]
+            every = [point | each for point in points[case] for each in combined]
+            of_case = replace(of_case, seeds=tuning.seeds, grid=grid | tuning.grid, names=tuning.names, points=every)
+            own = {each.case for each in combinations_of(of_case)}
+            known |= own
+            of_case = replace(of_case, leave_out=[name for name in tuning.leave_out if name in own])
+        elif tuning.rule.experiment:
+            names = "-".join(f"{short.lower()}-{{{short}}}" for short in shortest([*grid]).values())
+            own = tuning.experiment_of_tries(case)
+            of_case = replace(of_case, experiment=own, names=names)
+        if stage == "try":
+            of_case = replace(of_case, cases={case: keys | options_of(tuning.rule.set)})
+        if tuning.starts:
+            vars(of_case)["bodies"] = tuning.bodies  # which depend on the seeds of both stages
+        plans[case] = of_case
+    if stage == "final" and (unknown := [name for name in tuning.leave_out if name not in known]):
+        raise ConfigError(f"leave_out: expected names among {', '.join(sorted(known))}, found {unknown[0]}")
+    return plans
 
 
 @dataclass(frozen=True)
@@ -153,8 +188,14 @@ def run_tuning(tuning: Plan, jobs: int | Slurm, console: Console) -> tuple[list[
     flat, of_tries = [run for runs in finals.values() for run in runs], _scored(of_tries, tuned)
     if tuning.rule.by == "seed":
         of_tries = of_tries[~of_tries["name"].isin([run.name for run in flat])]
-    table = run_all(flat, tuning.table, METRIC, jobs, console, above=of_tries)
-    log_groups(finals, tries)
+    table = run_all(flat, tuning.table, tuning.metric, jobs, console, above=of_tries)
+    if tuning.grid or tuning.names or tuning.rule.experiment:
+        groups = defaultdict(list)
+        for run in flat:
+            groups[run.group].append(run)
+        log_groups(groups)
+    else:
+        log_groups(finals, tries)
     return tuned, table
 
 

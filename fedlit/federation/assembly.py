@@ -33,11 +33,14 @@ from fedlit.federation.examinations import (
     Compiler,
     HooksOfSteps,
     NewOptimizer,
+    NothingElseReadsImages,
+    PrivateRun,
     Trial,
     examine,
     examine_clients,
 )
 from fedlit.federation.participation import Cohorts
+from fedlit.federation.privacy import AT_SITES, Account
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 
@@ -91,6 +94,9 @@ def assemble(
         examine(Trial(module, aggregators, data.clients, fabric, data.batch_size), (Behaviour(),))
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
+    private = next((number for number, aggregator in enumerate(aggregators) if aggregator.private), None)
+    if private is not None and away is not None:
+        raise ConfigError(f"{type(aggregators[private]).__name__} {AT_SITES}")
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
@@ -107,6 +113,12 @@ def assemble(
         batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
         limit_eval_batches=limit_eval_batches, pictures=placement.name,
     )  # fmt: skip
+    account = None
+    if private is not None:
+        streams = {name: program.private_stream(name) for name in clients}
+        examine(PrivateRun(model.module, settings, fabric, streams), (NothingElseReadsImages(),))
+        account = Account(aggregators[private], private, streams, settings.schedule, cohorts)
+        aggregators[private].plan(states[private], account.taken(settings.rounds))
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer)
     memory = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks
@@ -122,7 +134,7 @@ def assemble(
         federation=settings, fabric=fabric, seed=seed, tags=dict(tags or {}), everyone=everyone, data=data,
         clients=clients, cohorts=cohorts, masks=masks, personal=personal, optimizer=optimizer, scheduler=scheduler,
         memory_format=memory_format, placement=placement, stored=stored, state_bytes=state_bytes, engine=engine,
-        program=program, server_model=model, initial=initial,
+        program=program, server_model=model, initial=initial, account=account,
     )  # fmt: skip
 
 

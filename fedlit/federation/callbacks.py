@@ -16,7 +16,10 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
 from fedlit.federation.engines.scores import Scores
+from fedlit.federation.evaluation import MAX_CLIENT_CURVES
 from fedlit.federation.state import FitState
+from fedlit.metrics.auroc import slug
+from fedlit.tracking.run import PRIVACY
 
 
 class Callback:
@@ -146,6 +149,39 @@ def _equal(one: Tensor | None, other: Tensor | None) -> bool:
     return torch.equal(one, other) or bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
+class Privacy(Callback):
+    """Account for private steps: log epsilon, record it in ``privacy.json``, and stop before the budget is exceeded."""
+
+    def on_fit_start(self, state: FitState) -> None:
+        """Stop a resumed run whose budget is spent."""
+        self._follow(state)
+
+    def on_round_end(self, state: FitState) -> None:
+        """Log the epsilon of the clients."""
+        self._follow(state)
+        if (account := state.session.account) is not None:
+            epsilons = account.epsilons(state.server.aggregators, state.done)
+            state.metrics["privacy/epsilon"] = max(epsilons.values())
+            if len(epsilons) <= MAX_CLIENT_CURVES:
+                state.metrics |= {f"client/{slug(name)}/epsilon": each for name, each in epsilons.items()}
+
+    def on_fit_end(self, state: FitState) -> None:
+        """Record the second, closer bound too."""
+        if (account := state.session.account) is not None:
+            record = account.record(state.server.aggregators, state.done, closer=True)
+            state.run.note(PRIVACY, json.dumps(record, indent=2))
+
+    def _follow(self, state: FitState) -> None:
+        account, done = state.session.account, state.done
+        if account is None:
+            return
+        if state.run.main:
+            record = account.record(state.server.aggregators, done, closer=False)
+            (state.run.directory / PRIVACY).write_text(json.dumps(record, indent=2) + "\n")
+        if done < state.session.federation.rounds:
+            state.stop = state.stop or account.exceeded(state.server.aggregators, done + 1)
+
+
 class Record(Callback):
     """Save the partition and log the metrics of every round."""
 
@@ -219,7 +255,7 @@ def with_shipped(callbacks: Sequence[Callback], progress: Callback, saving: Save
     Raises:
         ConfigError: A custom callback has the class of a callback of every run.
     """
-    shipped = (Record(), progress, BestModel(), saving)
+    shipped = (Privacy(), Record(), progress, BestModel(), saving)
     for callback in callbacks:
         if type(callback) in map(type, shipped):
             raise ConfigError(f"callbacks: every run already has {type(callback).__name__}; leave it out")

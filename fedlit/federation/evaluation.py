@@ -1,5 +1,6 @@
 """Evaluation of a federation's models, and metrics of the scores: AUROC per class, pooled and per client."""
 
+import math
 import re
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -257,7 +258,9 @@ def client_metrics(
     trained = metric_names({name for r in reports for name in r.logged}, "train", ("loss",))
     for report in reports:
         prefix = f"client/{slug(report.client)}"
-        metrics.update({f"{prefix}/train_loss": report.loss, f"{prefix}/seconds": report.seconds})
+        if not math.isnan(report.loss):  # of private steps
+            metrics[f"{prefix}/train_loss"] = report.loss
+        metrics[f"{prefix}/seconds"] = report.seconds
         metrics.update({f"{prefix}/train_{slug(trained[k])}": v for k, v in report.logged.items()})
     scored = [s for s in scores if s.ranks]
     keys = [f"auroc/{key}" for key in slugs(classes)]
@@ -292,7 +295,8 @@ def training_metrics(reports: Sequence[ClientReport], weights: Mapping[str, floa
     total = sum(weights[r.client] for r in reports)
     named = _logged(reports, lambda report: weights[report.client], "train", ("loss",))
     logged = {f"train/{name}": value for name, value, _ in named}
-    return {"train/loss": sum(weights[r.client] * r.loss for r in reports) / total} | logged
+    loss = sum(weights[r.client] * r.loss for r in reports) / total
+    return ({} if math.isnan(loss) else {"train/loss": loss}) | logged
 
 
 def round_metrics(

@@ -1,5 +1,6 @@
 """Progress output: a live line in a terminal or notebook, plain lines elsewhere."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
@@ -54,6 +55,9 @@ class RoundProgress(Callback):
         self._bar.start()
         for line in announcement(state.session, state.monitor, state.done):
             self._say(line)
+        if (account := state.session.account) is not None:
+            for line in account.lines(state.server.aggregators, self._rounds):
+                self._say(line)
 
     def on_round_start(self, state: FitState) -> None:
         """Show the new round."""
@@ -63,7 +67,7 @@ class RoundProgress(Callback):
     def on_client_end(self, state: FitState, report: ClientReport) -> None:
         """Count a reply."""
         self._clients += 1
-        self._loss = f"loss {report.loss:.4f}"
+        self._loss = _loss(report.loss)
         self._show(self._done + 1)
 
     def on_evaluation_end(self, state: FitState, scores: Sequence[Scores]) -> None:
@@ -76,7 +80,7 @@ class RoundProgress(Callback):
         """Show loss, AUROC and remaining time; without a terminal, print a line occasionally."""
         metrics = state.metrics
         self._done, self._clients = state.done, 0
-        self._loss = f"loss {metrics['train/loss']:.4f}"
+        self._loss = _loss(metrics.get("train/loss", math.nan))
         validation = next((f"{name} {_shown(metrics, key)}" for key, name in SHOWN.items() if key in metrics), "")
         self._validation = validation or self._validation
         self._show(self._done, now=True)
@@ -105,6 +109,8 @@ class RoundProgress(Callback):
             )
         if state.over and state.monitor.metric and best.value != best.value:
             self._say(f"{state.monitor.metric} was undefined in every round: the last model counts as the best")
+        if (account := state.session.account) is not None:
+            self._say(account.lines(state.server.aggregators, state.done)[0])
         self._bar.stop()
 
     def on_exception(self, state: FitState, error: BaseException) -> None:
@@ -138,6 +144,11 @@ class RoundProgress(Callback):
             return ""
         seconds = (time.monotonic() - self._began) * (self._rounds - self._completed()) / completed
         return str(timedelta(seconds=round(seconds)))
+
+
+def _loss(loss: float) -> str:
+    """Return a loss as text, "" if steps are private and it stays with the client."""
+    return "" if math.isnan(loss) else f"loss {loss:.4f}"
 
 
 def _shown(metrics: Mapping[str, float], key: str) -> str:

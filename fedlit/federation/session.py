@@ -32,6 +32,7 @@ from fedlit.federation import devices
 from fedlit.federation.engines.base import Engine, Program
 from fedlit.federation.examinations import KnownLabels, Learners, examine
 from fedlit.federation.participation import Cohorts
+from fedlit.federation.privacy import Account
 from fedlit.federation.restoring import changed_clients, check_place, check_states
 from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
@@ -54,6 +55,7 @@ class Session:
         stored: Whether the clients' states are stored in files.
         state_bytes: Estimated size of one client's state, in bytes.
         initial: State of the server before the first round.
+        account: Account of the epsilon of private steps; None if they are not private.
         taken: What the sanity check's scores were made from; None if there were none.
     """
 
@@ -78,6 +80,7 @@ class Session:
     server_model: FlatModel
     initial: ServerState
     taken: Taken | None = None
+    account: Account | None = None
 
     @property
     def layout(self) -> Layout:
@@ -195,7 +198,7 @@ class Session:
 
     def initialise_objective(self, server: ServerState) -> None:
         """Measure the constants of the objective, and its variables at the initial weights."""
-        if self.objective is not None:
+        if self.objective is not None and (self.account is None or self.objective.measured):
             start = self.measure(server, self.round(0), moments=False, start=True)
             server.w.copy_(start.w)
             server.stats.copy_(start.stats)

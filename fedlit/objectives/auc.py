@@ -89,6 +89,11 @@ class AUCSaddle(ShareObjective):
         self.start, self.dual_means = start, dual_means
         self.offset = 1.0 if form == "paper" else 0.0
 
+    @property
+    def measured(self) -> bool:
+        """True if p is not given, or the start is that of the scores."""
+        return super().measured or self.start == "measured"
+
     def build(self, num_classes: int) -> None:
         """Create the constant p [C] and a, b, alpha [C]."""
         super().build(num_classes)

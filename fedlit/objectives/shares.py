@@ -26,6 +26,11 @@ class ShareObjective(Objective):
         super().__init__()
         self.prior = prior
 
+    @property
+    def measured(self) -> bool:
+        """True if p is not given."""
+        return self.prior is None
+
     def build(self, num_classes: int) -> None:
         """Create the constant p [C]."""
         self.register_buffer("p", torch.full((num_classes,), float("nan") if self.prior is None else self.prior))

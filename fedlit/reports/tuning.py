@@ -160,7 +160,7 @@ def _page(
         *([EDGE, ""] if any(row[-1] != "no" for row in chosen) else []),
         "## Final runs",
         "",
-        *grid(["method", "test/federation/auroc_macro, mean", "SD", "runs"], _finals(tuned, finals)),
+        *grid(["method", f"{tuning.metric}, mean", "SD", "runs"], _finals(tuning, finals)),
         "",
         "The SD is over the final seeds. `fedlit compare` has intervals and tests.",
         "",
@@ -205,12 +205,11 @@ def _chosen(tuned: Tuned, seeds: bool) -> list[list[str]]:
     return rows
 
 
-def _finals(tuned: Sequence[Tuned], finals: pd.DataFrame) -> list[list[str]]:
+def _finals(tuning: Plan, finals: pd.DataFrame) -> list[list[str]]:
     rows = []
-    for each in tuned:
-        values = finals.loc[finals["case"] == each.case, "test/federation/auroc_macro"]
+    for of_group, values in finals.groupby(["case", *([] if tuning.names else tuning.grid)], sort=False)[tuning.metric]:
         numbers = [number(each, ".4f") for each in (values.mean(), values.std())]
-        rows.append([each.case, *numbers, f"{values.notna().sum()}/{len(values)}"])
+        rows.append([", ".join(map(str, of_group)), *numbers, f"{values.notna().sum()}/{len(values)}"])
     return rows
 
 

@@ -36,6 +36,7 @@ PHASES = "phases"
 """Folder in a run's directory with the runs of its phases, ``RUN/phases/NAME/``."""
 
 VALIDATION_COUNTS = "validation.csv"
+PRIVACY = "privacy.json"
 """Name of the file with the positives and negatives of each class in all validation sets together."""
 
 RESERVED = ".reserved"

@@ -6,6 +6,7 @@ import torch
 from fedlit.aggregators import (
     CODA,
     CODASCA,
+    DPSGD,
     MOON,
     NPA,
     Aggregator,
@@ -52,6 +53,7 @@ SLOWLY = [
     MOON(5.0), Scaffold(extra_batches=2), ServerOptimizer(),
 ]  # fmt: skip
 ELSEWHERE = {
+    DPSGD: "refuses BatchNorm and small clients: test_dpsgd.py",
     GradientDissimilarity: "refuses clients with rows of their own: test_dissimilarity.py",
     LocalSCGDAM: "needs a module of one class: test_compositional.py",
     NPA: "needs a window of one step; it is CODAPlus otherwise",

@@ -121,12 +121,15 @@ def fedlit(*words: str) -> str:
 
 
 def wait_for(what: Callable[[], bool], seconds: float = 900) -> None:
-    deadline = time.monotonic() + seconds
+    deadline, began = time.monotonic() + seconds, {}
     while not what():
-        # A job that waits again begins two minutes later by SLURM's own choice.
+        # A job that waits again would begin after two minutes. Its former process needs seconds to end.
         for job in asked("squeue", "--noheader", "--array", "--states", "PD", "--format", "%i %r").splitlines():
-            if "BeginTime" in job:
-                asked("scontrol", "update", f"JobId={job.split()[0]}", "StartTime=now", check=False)
+            name, reason = job.split(maxsplit=1)
+            if reason.strip() != "BeginTime":
+                began.pop(name, None)
+            elif time.monotonic() - began.setdefault(name, time.monotonic()) > 4:
+                asked("scontrol", "update", f"JobId={name}", "StartTime=now", check=False)
         assert time.monotonic() < deadline, asked("squeue", "--array")
         time.sleep(0.5)
 

@@ -337,6 +337,7 @@ class TestSuggestions:
             for job in jobs:
                 calls.append(job.name)
                 started(job)
+                (job.log.parent / "config.yaml").touch()
                 if fine := len(calls) != 1:
                     (job.log.parent / "metrics.csv").write_text("step,key,value\n2,val/auroc_macro,0.5\n")
                     Result(2, 2, 1.0).write(job.log.parent)

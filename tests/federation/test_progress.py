@@ -50,7 +50,7 @@ class Rounds:
     """A federation's rounds as a progress bar sees them."""
 
     def __init__(self, console: Console | None, rounds: int, done: int = 0, announced: Sequence[str] = ()) -> None:
-        session = SimpleNamespace(federation=Federation(rounds=rounds), announced=announced)
+        session = SimpleNamespace(federation=Federation(rounds=rounds), announced=announced, account=None)
         self.console, self.bar = console, RoundProgress(console is not None, console)
         self.state = FitState(session, None, None, Monitor(None, "max"), done)
         self.bar.on_fit_start(self.state)

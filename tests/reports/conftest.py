@@ -1,14 +1,11 @@
 """What tests of reports share."""
 
-from dataclasses import replace
-
 import pytest
 import timm
 import torch
 
 from fedlit.models import pretrained
 from fedlit.reports.compare import page
-from fedlit.reports.reproductions.reproduction import Reproduction
 
 
 @pytest.fixture
@@ -29,15 +26,3 @@ def _empty_pdfs():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "save", lambda _, file: file.touch())
         yield
-
-
-@pytest.fixture
-def plan_some(no_pretrained):
-    """The last run of every part, or the last few, planned; a part has up to 18, which differ in the same few keys."""
-
-    def planned(reproduction: Reproduction, last: int = 1, among: slice = slice(None)) -> dict[str, list]:
-        parts = [replace(part, cases=dict(list(part.cases.items())[-last:])) for part in reproduction.parts()[among]]
-        reproduction.parts = lambda: parts
-        return reproduction.plan()
-
-    return planned

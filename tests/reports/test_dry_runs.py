@@ -9,41 +9,37 @@ import timm
 import torch
 import yaml
 from refusals import refused
-from reproduced import derived, printed
+from reproduced import derived, derived_plan, one_run, printed
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.data import folders
 from fedlit.experiment import grid
-from fedlit.experiment.grid import combinations_of
 from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, pretrained
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import NAMES, announcement, costs
 from fedlit.reports.reproductions.costs import Estimate
-from fedlit.reports.reproductions.document import SweepPart
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 SMALLER = {"model.backbone": "resnet10t"}
+WINDOW = "federation.schedule.window"
 TINY = {"data.image_size": 16, "data.batch_size": 8, "model.backbone": "small_cnn"}
 
 
 @pytest.fixture
 def figure(tmp_path):
-    """Make Figure 1 of FDAM with one federation of PhantomCXR, or another document, with keys laid over it."""
+    """Make Figure 1 of FDAM with one federation of PhantomCXR and one window, or another document."""
 
     def made(base="fdam-fig1", keys=None, **options) -> Reproduction:
-        phantom = {"settings": TINY, "cases": {"{method}-{window}": {"labels": {"window": [512]}, "leave_out": []}}}
-        parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": phantom}
-        keys = {"scales": {"laptop": {"root": None, "parts": parts}}} if keys is None else keys
+        body = derived_plan(tmp_path, "fdam/laptop/phantom-body", set=TINY)
+        own = {"grid": {WINDOW: [512]}, "leave_out": None, "set": TINY, "starts": body}
+        plan = derived_plan(tmp_path, "fdam/laptop/phantom", **own)
+        keys = {"scales": {"laptop": {"root": None, "plans": [plan]}}} if keys is None else keys
         return Reproduction(derived(tmp_path, base, **keys), run_dir=tmp_path / "runs", **options)
 
     return made
-
-
-def first_case(part: SweepPart) -> SweepPart:
-    return replace(part, cases=dict([*part.cases.items()][:1]))
 
 
 def configurations(made: Reproduction) -> dict[str, list[dict]]:
@@ -54,8 +50,7 @@ def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
     given = {"federation.aggregators": ["FedAvg"], "data.images": 120}
     options = {"precision": "64-true", "accelerator": "cpu", "devices": 2, "workers": 3}
     made = figure(seeds=[0], set=given | {"tags.why": "mine"}, set_body={"data.images": 90}, **options)
-    part = first_case(made.chosen.parts["fdam-fig1-phantom"])
-    made.parts = lambda: [part]
+    made.plans = {"phantom": with_cases(made.plans["phantom"], "codaplus")}
     found = configurations(made)
     body, run = found["fdam-fig1-phantom-body"][0], found["fdam-fig1-phantom"][0]
     assert (body["data"]["init_args"]["images"], run["data"]["init_args"]["images"]) == (90, 120)
@@ -122,7 +117,8 @@ def test_steps_hours_and_bytes_are_those_counted_by_hand(figure, tmp_path):
     assert "Seconds of a local step, as given:" in text
     assert "no data: they are built in" in text
     assert not (tmp_path / "runs").exists()
-    coda, codasca = (Estimate({}, 0.5).cost(run) for run in made.plan()["fdam-fig1-phantom"][::2])
+    alone = [replace(with_cases(made.plans["phantom"], case), starts=None) for case in ("codaplus", "codasca")]
+    coda, codasca = (Estimate({}, 0.5).cost(one_run(each)) for each in alone)
     assert coda.steps == codasca.steps == 5 * 4096
     # Both send what they train, and keep two checkpoints of the server; CODASCA's clients keep a control variate each.
     options = {"backbone": "small_cnn", "hidden": 64, "trainable": "head", "objective": AUCSaddle()}
@@ -151,7 +147,7 @@ def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, 
     """And on features where they are computed once for all steps: a fixed body then costs nothing."""
     made, seen, whole = figure(seeds=[0], dry_run=True, set={"data.augment": augment}), [], SmallCNN.forward_features
     monkeypatch.setattr(SmallCNN, "forward_features", lambda self, images: seen.append(1) or whole(self, images))
-    run = made.plan()["fdam-fig1-phantom"][0]
+    run = one_run(replace(with_cases(made.plans["phantom"], "codaplus"), starts=None))
     estimate = Estimate({})
     cost = estimate.cost(run)
     assert list(estimate.measured) == [cost.step] == [f"small_cnn, CODAPlus, 8 {said} of 16x16, 1 channels"]
@@ -171,13 +167,13 @@ def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_be
     asked, whole = [], grid.plan
     monkeypatch.setattr(costs, "plan", lambda some, parser: asked.append(some) or whole(some, parser))
     estimate = Estimate(made.chosen.images, 0.1)
-    counted = estimate.costs(sweep, {"model.optimizer.lr"})
+    counted = estimate.costs(sweep)
     assert len(asked) == 2
     assert [(cost, False) for cost in map(estimate.cost, whole(sweep))] == [*counted.values()]
     assert [cost.steps for cost, _ in counted.values()] == ([4 * 15 * 10] * 2 + [4 * 15 * 20] * 2) * 2
     sweep.directory.mkdir(parents=True)  # what is there may be finished
     monkeypatch.setattr(grid.PlannedRun, "standing", lambda run: "finished" if run.group == "FedAvg-20-0.3" else "new")
-    finished = [finished for _, finished in estimate.costs(sweep, {"model.optimizer.lr"}).values()]
+    finished = [finished for _, finished in estimate.costs(sweep).values()]
     assert finished == [False] * 2 + [True] * 2 + [False] * 4
 
 
@@ -189,6 +185,7 @@ def test_seconds_that_are_none_are_refused(figure):
 @pytest.mark.parametrize(
     ("name", "plan", "steps"),
     [
+        pytest.param("fdam-table4", "target", 5 * 256, marks=pytest.mark.slow),
         ("surgical-sites", "sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
         # six hospitals of 600 images, 330 of them train
         pytest.param("surgical-table1", "table-1", 8 * 6 * 21, marks=pytest.mark.slow),
@@ -196,21 +193,7 @@ def test_seconds_that_are_none_are_refused(figure):
 )
 def test_epochs_of_built_in_data_are_counted_from_their_settings(name, plan, steps, tmp_path):
     planned = Reproduction(name, run_dir=tmp_path).plans[plan]
-    last = [*combinations_of(planned)][-1]
-    one = replace(planned, set=dict(last.settings), cases={}, grid={}, names="", starts=None, seeds=[0])
-    (run,) = grid.plan(one)
-    assert Estimate({}, 0.1).cost(run).steps == steps
-
-
-@pytest.mark.parametrize(
-    ("name", "part", "steps"), [pytest.param("fdam-table4", "fdam-table4-laptop", 5 * 256, marks=pytest.mark.slow)]
-)
-def test_steps_of_parts_are_counted_from_their_settings(name, part, steps, tmp_path, plan_some):
-    reproduced = Reproduction(name, run_dir=tmp_path)
-    (chosen,) = (each for each in reproduced.parts() if each.experiment == part)
-    reproduced.parts = lambda: [replace(chosen, body=None)]
-    run = plan_some(reproduced)[part][-1]
-    assert Estimate({}, 0.1).cost(run).steps == steps
+    assert Estimate({}, 0.1).cost(one_run(replace(planned, starts=None))).steps == steps
 
 
 def test_runs_that_plans_share_are_counted_once(tmp_path):
@@ -227,20 +210,14 @@ def test_runs_that_plans_share_are_counted_once(tmp_path):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_says_what_it_would_run_at_the_papers_scale(name, tmp_path, no_pretrained):
-    """Without data or network; one case and one rate of each part, which differ in a few keys."""
+    """Without data or network; one case and one value of the grid of the last plan."""
     size = "laptop" if name == "canon" else "paper"
     made = Reproduction(name, scale=size, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
-    scale = made.chosen
-    parts = dict(list(scale.parts.items())[-1:])
-    for key, part in parts.items():
-        parts[key] = replace(part, cases=dict(list(part.cases.items())[-1:]))
-    rates = scale.rates and replace(scale.rates, grid=scale.rates.grid[:1], others={}, tries=None)
-    made.document.scales[size] = replace(scale, parts=parts, rates=rates)
     for file, planned in list(made.plans.items())[-1:]:
         made.plans = {file: with_one_case(planned)}
     text = made.announcement()
     assert text.startswith(f"# {name} at {size} scale: ")
-    for each in (*parts.values(), *made.plans.values()):
+    for each in made.plans.values():
         assert each.experiment in text
 
 
@@ -284,13 +261,6 @@ def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
         holder(tmp_path / name, "cifar-10-batches-py/data_batch_1")
     with refused(ConfigError, f"--root {tmp_path}", "CIFAR10", tmp_path / "a", tmp_path / "b"):
         folders.found_below(tmp_path, ".", CIFAR, "root")
-
-
-def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
-    cifar = holder(tmp_path / "pictures", "train-00000-of-00001.parquet")
-    made = Reproduction("fdam-fig1", root=tmp_path)
-    part = made.chosen.parts["fdam-fig1-cifar10-ih"]
-    assert made.sweep(part).set["data.root"] == str(cifar)
 
 
 def test_every_class_of_the_list_exists():

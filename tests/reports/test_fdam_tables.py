@@ -1,17 +1,21 @@
-"""FDAM's Tables 3, 4 and 5: their plans, what they make of made-up runs, and a whole small one."""
+"""FDAM's figures and tables: their plans, what they make of made-up runs, and a whole reproduction but the training."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
-from reproduced import measured_run, printed
+from reproduced import measured_run, one_run, printed, table_of_plans
 
-from fedlit.reports.reproductions import reproduction
+from fedlit.experiment.grid import combinations_of
+from fedlit.experiment.tuning import first_points_of
+from fedlit.reports.reproductions import plans, reproduction
 from fedlit.reports.reproductions.report import measured
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 LABELS = ("Cardiomegaly", "Edema", "Consolidation", "Atelectasis", "Effusion")
+FIGURES = ("fdam-fig1", "fdam-fig2", "fdam-fig3", "fdam-fig4")
 
 
 def test_what_a_run_measured_is_its_test_and_the_best_round(tmp_path):
@@ -20,21 +24,60 @@ def test_what_a_run_measured_is_its_test_and_the_best_round(tmp_path):
     assert measured(run) == {"val/auroc_macro": 0.9, "client/a/auroc_macro": 0.8, "test/a/auroc_macro": 0.6}
 
 
-class TestTable3:
-    def test_the_laptop_shares_the_runs_of_figure_1(self):
-        (table,), figure = Reproduction("fdam-table3").parts(), Reproduction("fdam-fig1").parts()[-1]
-        assert replace(table, cases={}) == replace(figure, cases={})
-        assert len(figure.cases) == 5
-        assert figure.cases.items() < table.cases.items()
+class TestFigures:
+    @pytest.mark.slow
+    @pytest.mark.parametrize("scale", ["laptop", "paper"])
+    @pytest.mark.parametrize("name", ["fdam-fig1", "fdam-fig3", "fdam-fig4"])
+    def test_their_runs_are_valid(self, name, scale, tmp_path, no_pretrained):
+        """Their configuration parses and its classes accept their arguments; nothing is trained."""
+        for file, planned in Reproduction(name, root=tmp_path, scale=scale, seeds=[0]).plans.items():
+            run = one_run(planned)
+            config, window = yaml.safe_load(run.config), 512 if scale == "laptop" else 32
+            assert run.rounds == -(-(4096 if scale == "laptop" else 20000) // window)
+            assert file == "phantom" or config["data"]["init_args"]["imratio"] == (0.1 if name == "fdam-fig1" else 0.3)
+
+    def test_figures_of_the_appendix_share_their_runs_with_others(self, tmp_path):
+        made = {name: Reproduction(name, root=tmp_path).plans for name in FIGURES}
+        assert made["fdam-fig2"] == {"cifar10": made["fdam-fig1"]["cifar10"]}
+        assert made["fdam-fig3"] == made["fdam-fig4"]
+        assert "cifar10-30" not in made["fdam-fig1"]
+        own = [each.experiment for n in FIGURES for each in Reproduction(n, scale="paper").plans.values()]
+        assert len(set(own)) == 8
+
+    def test_every_method_has_the_same_number_of_tries_and_settings_of_its_own(self):
+        planned = Reproduction("fdam-fig1", scale="paper").plans["imagenet-10-k16"]
+        of_coda, of_codasca = first_points_of(planned).values()
+        assert len(of_coda) == len(of_codasca) == 27
+        assert [*of_coda[0]] == ["rate", "gamma", "T0"]
+        assert {point["federation.aggregators.eta_g"] for point in of_codasca} == {1.1, 1, 0.99, 0.999}
 
     @pytest.mark.slow
-    def test_the_papers_scale_is_the_papers(self, tmp_path, plan_some):
-        paper = Reproduction("fdam-table3", root=tmp_path, scale="paper", seeds=[0])
-        (part,) = paper.chosen.parts.values()
-        assert list(part.cases) == ["codaplus-1", "codaplus-512", "codasca-512", "codaplus-1024", "codasca-1024"]
-        runs = plan_some(paper)["fdam-table3-chestxray-ih-grid-codasca"]
-        assert [run.rounds for run in runs] == [40]  # rates are chosen at I = 512
-        data = yaml.safe_load(runs[0].config)["data"]["init_args"]
+    def test_what_is_tried_reaches_the_algorithm_and_the_schedule(self, tmp_path, no_pretrained):
+        planned = Reproduction("fdam-fig1", root=tmp_path, scale="paper").plans["imagenet-10-k16"]
+        run, point = one_run(planned), first_points_of(planned)["codasca"][-1]
+        federation = yaml.safe_load(run.config)["federation"]
+        codasca, schedule = federation["aggregators"][0]["init_args"], federation["schedule"]["init_args"]
+        assert (codasca["gamma"], codasca["eta_g"]) == (point["gamma"], point["federation.aggregators.eta_g"])
+        assert (schedule["decay_every"], schedule["window"]) == (point["T0"], 32)
+        assert (run.seed, run.directory.parent.name) == (1000, "fdam-imagenet-ih-10-k16-grid-codasca")
+
+
+class TestTable3:
+    def test_the_laptop_shares_the_runs_of_figure_1(self):
+        table, figure = Reproduction("fdam-table3").plans["phantom-table3"], Reproduction("fdam-fig1").plans["phantom"]
+        assert replace(table, file=None, grid={}, leave_out=[]) == replace(figure, file=None, grid={}, leave_out=[])
+        ours, theirs = ({each.case for each in combinations_of(planned)} for planned in (table, figure))
+        assert len(theirs) == 5
+        assert theirs < ours
+
+    @pytest.mark.slow
+    def test_the_papers_scale_is_the_papers(self, tmp_path, no_pretrained):
+        (planned,) = Reproduction("fdam-table3", root=tmp_path, scale="paper", seeds=[0]).plans.values()
+        cases = {each.case for each in combinations_of(replace(planned, ranges={}))}
+        assert cases == {"codaplus-1", "codaplus-512", "codasca-512", "codaplus-1024", "codasca-1024"}
+        run = one_run(planned)
+        assert run.rounds == 40  # rates are chosen at I = 512
+        data = yaml.safe_load(run.config)["data"]["init_args"]
         roots = {name: source["init_args"]["root"] for name, source in data["sources"].items()}
         folders = {"NIH": "NIH", "MIMIC": "MIMIC-CXR-JPG", "VinDr": "VinDr-CXR"}
         assert roots == {name: str(tmp_path / folders.get(name, name)) for name in roots}
@@ -44,14 +87,14 @@ class TestTable3:
 
 
 class TestTables4And5:
-    @pytest.mark.parametrize("scale", ["laptop", "paper"])
+    @pytest.mark.parametrize("scale", ["laptop", "paper", "linked"])
     @pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
     def test_each_k_has_one_more_organisation(self, name, scale):
-        (part,) = Reproduction(name, scale=scale).chosen.parts.values()
-        clients = [case.keys["federation.clients"] for case in part.cases.values()]
-        assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
-        assert part.body.settings["federation.clients"] == clients[0]
-        assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
+        for planned in Reproduction(name, scale=scale).plans.values():
+            clients = [case["federation.clients"] for case in planned.cases.values()]
+            assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
+            assert planned.bodies.set["federation.clients"] == clients[0]
+            assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -62,75 +105,81 @@ class TestTables4And5:
             ("fdam-table5", "paper", "densenet161.tv_in1k"),
         ],
     )
-    def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, plan_some):
-        (body,), runs = plan_some(
-            Reproduction(name, root=tmp_path if scale == "paper" else None, scale=scale, seeds=[0]), 1, slice(-1, None)
-        ).values()
-        first, last = yaml.safe_load(body.config), yaml.safe_load(runs[-1].config)
+    def test_their_runs_are_valid(self, name, scale, backbone, tmp_path, no_pretrained):
+        root = tmp_path if scale == "paper" else None
+        (planned,) = Reproduction(name, root=root, scale=scale, seeds=[0]).plans.values()
+        run = one_run(planned)
+        first, last = yaml.safe_load(one_run(planned.bodies).config), yaml.safe_load(run.config)
         assert first["model"]["init_args"]["objective"]["class_path"].endswith("BCE")
         assert last["model"]["init_args"]["objective"]["class_path"].endswith("AUCSaddle")
         assert {config["model"]["init_args"]["backbone"] for config in (first, last)} == {backbone}
-        assert first["data"] == last["data"]
-        assert runs[-1].rounds == (16 if scale == "laptop" else 157)  # the last that is tried has I = 128
+        assert first["data"]["init_args"]["sources"] == last["data"]["init_args"]["sources"]
+        window = last["federation"]["schedule"]["init_args"]["window"]
+        assert run.rounds == (16 if scale == "laptop" else -(-20000 // window))
         target = last["data"]["init_args"]["sources"]
         assert scale == "laptop" or target["CheXpert"]["init_args"]["official_split"] is True
 
     def test_the_average_is_over_findings_and_differences_are_to_the_target_alone(self, tmp_path):
-        runs = []
-        for k in (1, 2):
-            for seed in (0, 1):
-                auroc = {f"test/held-out/auroc/{c}": 0.6 + 0.1 * k + 0.01 * i for i, c in enumerate(LABELS)}
-                folder = measured_run(tmp_path / f"{k}{seed}", auroc)
-                runs.append({"K": k, "seed": seed, "directory": folder})
-        table = Reproduction("fdam-table4").report(pd.DataFrame(runs)).tables["table"].set_index(["row", "column"])
+        def of(each, seed):
+            k = each.labels["K"]
+            return ({f"test/held-out/auroc/{c}": 0.6 + 0.1 * k + 0.01 * i for i, c in enumerate(LABELS)},)
+
+        made = Reproduction("fdam-table4")
+        table = made.report(table_of_plans(made.plans, tmp_path, of)).tables["table"].set_index(["row", "column"])
         assert table.loc[("K = 1", "average"), "mean"] == pytest.approx(0.72)
         assert table.loc[("K = 2", "average"), "difference"] == pytest.approx(0.1)
         assert table.loc[("K = 2", "Edema (C1)"), "mean"] == pytest.approx(0.81)
 
     def test_the_papers_scale_reads_the_targets_validation(self, tmp_path):
         labels = [*LABELS[:-1], "Pleural Effusion"]
-        validated = {step: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * step for c in labels} for step in (1, 2, 3)}
-        run = measured_run(tmp_path / "run", {}, validated, best=2)
-        table = {"part": "fdam-table5-paper", "K": 1, "seed": 0, "directory": run}
-        tried = {"part": "fdam-table5-paper-grid-1", "title": "CheXpert", "K": 1, "directory": run}
-        shown = [{"client/CheXpert/auroc_macro": value} for value in (0.7, 0.9, 0.8)]
-        of_tries = [
-            tried | {"rate": rate, "I": window, "directory": measured_run(tmp_path / f"{rate}", {}, {1: metrics}, 1)}
-            for (rate, window), metrics in zip(((0.1, 16), (0.01, 64), (0.001, 128)), shown, strict=True)
-        ]
-        paper = Reproduction("fdam-table5", root=tmp_path, scale="paper")
-        made = paper.report(pd.DataFrame([table, *of_tries]))
-        assert "CheXpert: 1 0.01 (I 64)" in made.text
-        (part,) = paper.following(pd.DataFrame([t | {"K": k} for k in range(1, 6) for t in of_tries]))
-        keys = part.cases["k3"].keys
-        assert (keys["model.optimizer.lr"], keys["federation.schedule.init_args.window"]) == (0.01, 64)
-        assert made.tables["values"]["auroc"].tolist() == pytest.approx([0.82] * 6)
-        assert "CheXpert's validation set" in made.text
+
+        def of(each, seed):
+            validated = {s: {f"client/CheXpert/auroc/{c}": 0.8 + 0.01 * s for c in labels} for s in (1, 2, 3)}
+            return {}, validated, 2
+
+        made = Reproduction("fdam-table5", root=tmp_path, scale="paper")
+        runs = table_of_plans(made.plans, tmp_path / "runs", of)
+        first = first_points_of(made.plans["target-table5"])["1"][0]
+        report = made.report(runs)
+        assert f"CheXpert: 1 {first['rate']:g} (I {first['I']}), 2 " in report.text
+        assert set(report.tables["values"]["auroc"].round(6)) == {0.82}
+        assert [*report.tables["grid"]] == ["title", "K", "rate", "I", "score", "chosen"]
+        assert len(report.tables["grid"]) == 5 * 8
+        assert "CheXpert's validation set" in report.text
 
 
-def test_all_runs_start_from_the_body_and_the_report_holds_them(tmp_path, monkeypatch):
-    """The whole of a reproduction but the training."""
-    sweeps = []
+def test_the_whole_of_a_reproduction_but_the_training(tmp_path, monkeypatch):
+    made = Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out", run_dir=tmp_path / "runs")
+    (planned,) = made.plans.values()
+    assert planned.bodies.seeds == [0, 1]
+    assert planned.metric == "test/held-out/auroc_macro"
 
-    def finished(sweep, jobs, console):
-        sweeps.append(sweep)
-        rows = []
-        for number, (case, seed) in enumerate((c, s) for c in sweep.cases or [""] for s in sweep.seeds):
-            auroc = {f"test/held-out/auroc/{c}": 0.7 + 0.001 * number for c in LABELS}
-            run = measured_run(tmp_path / f"{sweep.experiment}-{case}-{seed}", auroc)
-            rows.append({"name": run.name, "case": case, "seed": seed, "status": "finished", "best_round": 1})
-            rows[-1]["directory"] = str(run)
-        return pd.DataFrame(rows)
+    def finished(planned, jobs, console):
+        auroc = {f"test/held-out/auroc/{c}": 0.7 for c in LABELS}
+        runs = table_of_plans(made.plans, tmp_path / "runs", lambda *_: (auroc,))
+        runs.drop(columns=["plan", "stage"]).assign(name=runs["case"], status="finished").to_csv(planned.table)
 
-    monkeypatch.setattr(reproduction, "run_sweep", finished)
-    printed(Reproduction("fdam-table4", seeds=[0, 1], output=tmp_path / "out"))
-    body, runs = sweeps
-    assert body.seeds == [0, 1]
-    assert runs.weights == {seed: str(tmp_path / f"fdam-table4-laptop-body--{seed}") for seed in (0, 1)}
-    assert runs.metric == "test/held-out/auroc_macro"
+    planned.directory.mkdir(parents=True)
+    monkeypatch.setattr(plans, "run_sweep", finished)
+    monkeypatch.setattr(reproduction, "noted_opening", lambda _: "")
+    printed(made)
     ours, published = (tmp_path / "out" / "fdam-table4" / "report.md").read_text().split("## Published")
     assert ours.count("| K = ") == 5
     assert "Seeds: 0, 1, each with its own draw of what the data do not fix." in ours
     assert "0.9376" in published
     assert "0.9376" not in ours
     assert len(pd.read_csv(tmp_path / "out" / "fdam-table4" / "values.csv")) == 5 * 2 * 6
+
+
+def test_bodies_have_the_draw_of_their_seed_unless_one_draw_is_kept():
+    """A body of another draw has trained on images that a run tests."""
+    for given, seeds in (({}, [0, 4]), ({"data.seed": 0}, [0])):
+        (planned,) = Reproduction("fdam-table3", seeds=[0, 4], set=given).plans.values()
+        assert planned.bodies.seeds == seeds
+
+
+def test_a_reproduction_gets_the_folder_above_its_data(tmp_path: Path):
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures/train-00000-of-00001.parquet").write_text("x")
+    planned = Reproduction("fdam-fig1", root=tmp_path).plans["cifar10"]
+    assert next(combinations_of(planned)).settings["data.root"] == str(tmp_path / "pictures")

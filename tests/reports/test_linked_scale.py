@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from reproduced import table_of_plans
+from reproduced import one_run, table_of_plans
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
@@ -57,28 +57,24 @@ def test_its_plans_are_laid_over_those_of_the_paper(name):
 
 @pytest.mark.parametrize("name", [name for name in WITH_LINKED if not name.startswith("surgical")])
 def test_it_is_laid_over_the_papers_scale(name):
-    scales = read_document(find(name)).scales
-    per_class = name in ("fdam-table4", "fdam-table5")
-    assert per_class or list(scales["linked"].parts) == list(scales["paper"].parts)
-    assert scales["linked"].root == scales["paper"].root
-    linked, paper = scales["linked"], scales["paper"]
-    assert (linked.settings, linked.values) != (paper.settings, paper.values)
-    of_paper = {part.config for part in paper.parts.values()}
-    assert {part.config for part in linked.parts.values()} == of_paper
+    linked, paper = (Reproduction(name, scale=scale) for scale in ("linked", "paper"))
+    assert list(linked.plans) == list(paper.plans) or name in ("fdam-table4", "fdam-table5")  # which have one per class
+    assert linked.chosen.root == paper.chosen.root
+    configs = [{Path(file).resolve() for one in made.plans.values() for file in one.config} for made in (linked, paper)]
+    assert configs[0] == configs[1]
+    assert all((a.set, a.cases) != (b.set, b.cases) for a in linked.plans.values() for b in paper.plans.values())
 
 
 @pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
 def test_tables_4_and_5_have_one_model_per_class_from_one_body_that_is_not_upsampled(name):
-    reproduced = Reproduction(name, scale="linked")
-    parts = list(reproduced.chosen.parts.values())
-    assert [len(part.settings["data.classes"]) for part in parts] == [1] * 5
-    assert len({part.settings["data.classes"][0] for part in parts}) == 5
-    (body,) = {part.body.experiment: part.body for part in parts}.values()
-    assert body.settings["data.sources.CheXpert.upsample"] == []
-    assert "data.classes" not in body.settings
-    backbones = {part.settings["model.backbone"] for part in (*parts, body)}
+    plans = Reproduction(name, scale="linked").plans.values()
+    assert len({label for each in plans for label in each.set["data.classes"]}) == len(plans) == 5
+    (body,) = {each.bodies.experiment: each.bodies for each in plans}.values()
+    assert body.set["data.sources.CheXpert.upsample"] == []
+    assert "data.classes" not in body.set
+    backbones = {each.set["model.backbone"] for each in (*plans, body)}
     assert backbones == {"densenet121.tv_in1k" if name == "fdam-table4" else "densenet161.tv_in1k"}
-    assert len({part.experiment for part in parts} | {part.grid for part in parts}) == 10
+    assert len({each.experiment for each in plans} | {each.experiment_of_tries("1") for each in plans}) == 10
 
 
 @pytest.mark.slow
@@ -191,36 +187,33 @@ def test_its_runs_lie_apart(scale, folder, tmp_path):
     ],
 )
 def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked(
-    name, scale, expected, tmp_path, plan_some
+    name, scale, expected, tmp_path, no_pretrained
 ):
     """Algorithms 2 and 4: an average, a random round, and c = 0 in each stage; with a grid, gamma is laid over them."""
     small = {"model.backbone": "resnet10t"}
-    reproduced = Reproduction(name, root=tmp_path, scale=scale, seeds=[0], set=small, set_body=small)
-    label = "method" if len(expected) == 2 else "title"
-    chosen_parts = {getattr(part, label, None) or part.chooses(label)[0]: part for part in reproduced.parts()}
-    some = [replace(part, body=None) for part in chosen_parts.values()][-len(expected) :]
-    reproduced.parts = lambda: some
+    planned = [*Reproduction(name, root=tmp_path, scale=scale, set=small, set_body=small).plans.values()][-1]
     found = {}
-    for runs in plan_some(reproduced).values():
-        (each,) = yaml.safe_load(runs[-1].config)["federation"]["aggregators"]
+    for case in [*planned.cases][-len(expected) :]:
+        run = one_run(replace(planned, cases={case: planned.cases[case]}, leave_out=[], starts=None))
+        (each,) = yaml.safe_load(run.config)["federation"]["aggregators"]
         chosen = each["init_args"]
         found[each["class_path"].rpartition(".")[2]] = (chosen["output"], chosen.get("reset"))
-        assert chosen["gamma"] == 0.001
+        assert chosen["gamma"] in (0.001, 0.002, 0.0014285714285714286)
     assert found == expected
 
 
 def test_localscgdam_has_the_recipe_of_its_reference(tmp_path, no_pretrained):
     small = {"model.backbone": "resnet10t"}
-    reproduced = Reproduction("localscgdam-fig1", root=tmp_path, scale="linked", seeds=[0], set=small)
-    part = next(part for part in reproduced.parts() if part.title == "CIFAR10")
-    assert len(part.cases) == 5
-    some = {name: part.cases[name] for name in (next(iter(part.cases)), "localscgdam-p4")}
-    reproduced.parts = lambda: [replace(part, cases=some)]
-    found = {run.case: yaml.safe_load(run.config) for run in reproduced.plan()[part.experiment]}
-    for config in found.values():
-        data = config["data"]["init_args"]
+    planned = Reproduction("localscgdam-fig1", root=tmp_path, scale="linked", seeds=[0], set=small).plans["cifar10"]
+    assert [each.case for each in combinations_of(planned)] == [
+        f"{case}-p4" for case in ("localscgdam", "coda", "localsgdam", "localsgdm", "localsgdm_rl")
+    ]
+    found = {}
+    for case in ("localscgdam", "localsgdm"):
+        found[case] = yaml.safe_load(one_run(replace(planned, cases={case: planned.cases[case]})).config)
+        data = found[case]["data"]["init_args"]
         assert (data["batch_size"], data["sampler"]["positives"], data["imratio"]) == (128, 0.2, 0.1)
-    (composed,) = found["localscgdam-p4"]["federation"]["aggregators"]
+    (composed,) = found["localscgdam"]["federation"]["aggregators"]
     assert (composed["init_args"]["inner"], composed["init_args"]["rho"]) == ("in_place", 0.1)
-    saddle = found["localscgdam-p4"]["model"]["init_args"]["objective"]["init_args"]
+    saddle = found["localscgdam"]["model"]["init_args"]["objective"]["init_args"]
     assert (saddle["prior"], saddle["clamp"], saddle["dual_scale"]) == (0.2, True, pytest.approx(1 / (0.2 * 0.8)))

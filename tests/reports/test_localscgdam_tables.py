@@ -1,102 +1,70 @@
-"""LocalSCGDAM's Table 1 and Figures 4 and 5: their plans, the choice of rates, and what they make of made-up runs."""
-
-from pathlib import Path
+"""LocalSCGDAM's tables and figures: their plans, the choice of rates, and what they make of made-up runs."""
 
 import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import table_of_runs
+from reproduced import derived, one_run, table_of_plans
 
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions import rates
-from fedlit.reports.reproductions.document import SweepPart
+from fedlit.experiment.grid import combinations_of
+from fedlit.experiment.tuning import first_points_of, plans_of
+from fedlit.reports.reproductions.means import choice_text
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
-RATES = (0.1, 0.3, 1.0, 3.0, 10.0)
-BEST = {"LocalSCGDAM": 0.3, "CoDA": 1.0, "LocalSGDAM": 0.3, "LocalSGDM": 3.0, "LocalSGDM_RL": 10.0}
+RATES = {0.1, 0.3, 1, 3, 10}
+METHODS = {
+    "localscgdam": "LocalSCGDAM", "coda": "CoDA", "localsgdam": "LocalSGDAM", "localsgdm": "LocalSGDM",
+    "localsgdm_rl": "LocalSGDM_RL",
+}  # fmt: skip
 
 
-def rows(part: SweepPart, folder: Path, validation, test) -> pd.DataFrame:
-    """What the runs of a part leave; validation and test AUROC are functions of a case's labels and the seed."""
-
-    def measured(part, name, seed):
-        best, case = validation(part.cases[name], seed), part.cases[name]
-        by_round = {step: {"val/auroc_macro": value} for step, value in ((1, 0.5), (3, best), (4, best - 0.1))}
-        return {"test/federation/auroc_macro": test(case, seed)}, by_round, 3
-
-    return table_of_runs([part], folder, measured)
-
-
-@pytest.fixture
-def tried(tmp_path):
-    """The grid of the laptop's scale, in which test AUROC would choose other rates than validation does."""
-
-    def validation(case, seed):
-        return 0.8 if case.labels["rate"] == BEST[case.labels["method"]] else 0.7
-
-    parts = Reproduction("localscgdam-table1", root=tmp_path).parts()
-    return pd.concat([rows(part, tmp_path, validation, lambda case, seed: case.labels["rate"] / 2) for part in parts])
+def settings(planned, stage, points) -> dict[str, list]:
+    return {case: [*combinations_of(each)] for case, each in plans_of(planned, stage, points).items()}
 
 
 def test_every_method_is_tried_at_every_rate_with_a_seed_that_the_table_has_not(tmp_path):
-    table = Reproduction("localscgdam-table1", root=tmp_path)
-    parts = table.parts()
-    assert [[case.labels for case in part.cases.values()] for part in parts] == [
-        [{"method": method, "rate": rate} for rate in RATES] for method in BEST
-    ]
-    assert [part.seeds for part in parts] == [[1000]] * 5
-    assert not set(table.seeds) & {1000}
-    windows = {case.keys["federation.schedule.init_args.window"] for part in parts for case in part.cases.values()}
-    assert windows == {8}
+    planned = Reproduction("localscgdam-table1", root=tmp_path).plans["table1"]
+    tries = settings(planned, "try", first_points_of(planned))
+    assert {case: {each.labels["method"] for each in of_case} for case, of_case in tries.items()} == {
+        case: {method} for case, method in METHODS.items()
+    }
+    for case, of_case in tries.items():
+        assert {each.case for each in of_case} == {f"rate-{rate}" for rate in RATES}
+        for each in of_case:
+            rate = each.labels["rate"] / (10 if "sgdm" in case else 1)
+            assert each.settings["model.optimizer.lr"] == pytest.approx(rate)
+            assert each.settings["federation.schedule.window"] == 8
+    assert (planned.seeds_of_tries, planned.seeds) == ([1000], [0, 1, 2])
 
 
-def test_the_rate_that_is_best_in_validation_is_taken_in_every_column(tmp_path, tried):
-    (part,) = Reproduction("localscgdam-table1", root=tmp_path).following(tried)
-    assert part.seeds is None
-    assert len(part.cases) == 15
-    for case in part.cases.values():
-        method = case.labels["method"]
-        assert case.labels["rate"] == BEST[method]
-        assert case.keys["model.optimizer.lr"] == pytest.approx(BEST[method] / (10 if "SGDM" in method else 1))
-    periods = [case.keys["federation.schedule.init_args.window"] for case in part.cases.values()]
-    assert periods == [4] * 5 + [8] * 5 + [16] * 5
-    assert part.settings["federation.schedule.init_args.iterations"] % 16 == 0
-    assert not any("federation.schedule.init_args.iterations" in case.keys for case in part.cases.values())
+def test_the_chosen_rate_is_taken_in_every_column(tmp_path):
+    planned = Reproduction("localscgdam-table1", root=tmp_path).plans["table1"]
+    finals = settings(planned, "final", {case: [{"rate": 3}] for case in METHODS})
+    for case, of_case in finals.items():
+        assert [each.case for each in of_case] == [f"{case}-p{p}" for p in (4, 8, 16)]
+        assert [each.settings["federation.schedule.window"] for each in of_case] == [4, 8, 16]
+        for each in of_case:
+            assert each.settings["model.optimizer.lr"] == pytest.approx(0.3 if "sgdm" in case else 3)
+    assert planned.set["federation.schedule.iterations"] % 16 == 0
 
 
-def test_of_equal_rates_the_smallest_is_taken(tmp_path):
-    table = Reproduction("localscgdam-table1", root=tmp_path)
-    runs = [rows(part, tmp_path, lambda *_: 0.7, lambda *_: 0.5) for part in table.parts()]
-    (part,) = table.following(pd.concat(runs))
-    assert {case.labels["rate"] for case in part.cases.values()} == {RATES[0]}
-
-
-def test_a_rate_that_diverges_is_no_choice(tmp_path, tried):
-    """A run that fails leaves no row."""
-    left = tried[(tried["method"] != "CoDA") | (tried["rate"] != BEST["CoDA"])]
-    (part,) = Reproduction("localscgdam-table1", root=tmp_path).following(left)
-    assert {case.labels["rate"] for case in part.cases.values() if case.labels["method"] == "CoDA"} == {RATES[0]}
-    with refused(ConfigError, "CoDA", "CIFAR10"):
-        Reproduction("localscgdam-table1", root=tmp_path).following(tried[tried["method"] != "CoDA"])
-
-
-def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tried):
+def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path):
     table = Reproduction("localscgdam-table1", root=tmp_path, seeds=[0, 1])
-    (part,) = table.following(tried)
 
-    def test(case, seed):
-        ahead = 0.05 if case.labels["method"] == "LocalSCGDAM" and case.labels["column"] == "p = 8" else 0.0
-        return 0.7 + ahead + 0.1 * seed
+    def of(each, seed):
+        ahead = 0.05 if each.case == "localscgdam-p8" else 0.0
+        rounds = {step: {"val/auroc_macro": value} for step, value in ((1, 0.5), (3, 0.8), (4, 0.7))}
+        return {"test/federation/auroc_macro": 0.7 + ahead + 0.1 * seed}, rounds, 3
 
-    runs = pd.concat([tried, rows(part, tmp_path, lambda *_: 0.75, test)], ignore_index=True)
-    report = table.report(runs)
+    report = table.report(table_of_plans(table.plans, tmp_path / "runs", of))
     lines = report.text.splitlines()
     assert lines[0] == "|  | p = 4 | p = 8 | p = 16 |"
     assert lines[2] == "| CIFAR10, LocalSCGDAM | 0.7500 ± 0.0707 | 0.8000 ± 0.0707 | 0.7500 ± 0.0707 |"
     assert lines[3].startswith("| CIFAR10, CoDA | 0.7500 ± 0.0707 (+0.0000) | 0.7500 ± 0.0707 (-0.0500) |")
-    assert "LocalSCGDAM 0.3, CoDA 1, LocalSGDAM 0.3, LocalSGDM 3, LocalSGDM_RL 10" in report.text
+    first = {METHODS[case]: each[0]["rate"] for case, each in first_points_of(table.plans["table1"]).items()}
+    assert "CIFAR10: " + ", ".join(f"{method} {rate:g}" for method, rate in first.items()) in report.text
     assert len(report.tables["grid"]) == 25
     axes = [ax for ax in report.figures["figure"].axes if ax.axison]
     assert [ax.get_title() for ax in axes] == ["CIFAR10, p = 4", "CIFAR10, p = 8", "CIFAR10, p = 16"]
@@ -104,112 +72,113 @@ def test_differences_are_to_localscgdam_at_the_same_period_and_seed(tmp_path, tr
     assert axes[1].lines[0].get_xdata().tolist() == [8, 24, 32]
 
 
-def test_figures_take_the_grid_of_the_table(tmp_path):
+@pytest.mark.parametrize("scale", ["laptop", "paper"])
+def test_figures_take_the_tries_of_the_table(scale, tmp_path):
     """So that their runs are shared."""
-    table = {part.experiment: part for part in Reproduction("localscgdam-table1", root=tmp_path).parts()}
-    assert {part.experiment: part for part in Reproduction("localscgdam-fig4", root=tmp_path).parts()} == table
-    own = Reproduction("localscgdam-fig5", root=tmp_path).parts()
-    assert [part.experiment.rpartition("-")[2] for part in own] == ["localscgdam", "scaffold", "fedprox"]
-    assert table[own[0].experiment] == own[0]
+    table = Reproduction("localscgdam-table1", root=tmp_path, scale=scale).plans
+    for figure, source in (("fig4", "catvsdog"), ("fig5", "stl10")):
+        planned = Reproduction(f"localscgdam-{figure}", root=tmp_path, scale=scale).plans[figure]
+        whole = table["table1" if scale == "laptop" else source]
+        ours, theirs = (settings(each, "try", first_points_of(each)) for each in (planned, whole))
+        for case in ours.keys() & theirs.keys():
+            assert planned.experiment_of_tries(case) == whole.experiment_of_tries(case)
+            assert [each.group for each in ours[case]] == [each.group for each in theirs[case]]
+        assert [*ours] == (["localscgdam", "scaffold", "fedprox"] if figure == "fig5" else [*METHODS])
 
 
-@pytest.mark.parametrize(
-    ("name", "period"), [("localscgdam-fig1", 4), ("localscgdam-fig2", 8), ("localscgdam-fig3", 16)]
-)
-def test_a_figure_of_one_period_takes_runs_of_the_table(name, period, tmp_path, tried):
-    figure, table = Reproduction(name, root=tmp_path), Reproduction("localscgdam-table1", root=tmp_path)
-    (own,), (whole,) = figure.following(tried), table.following(tried)
-    assert own.experiment == whole.experiment
-    assert own.cases == {k: case for k, case in whole.cases.items() if case.labels["column"] == f"p = {period}"}
-    assert figure.parts() == table.parts()
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_figure_of_one_period_takes_runs_of_the_table(number, tmp_path):
+    period = {1: 4, 2: 8, 3: 16}[number]
+    figure, table = (
+        Reproduction(f"localscgdam-{n}", root=tmp_path).plans["table1"] for n in (f"fig{number}", "table1")
+    )
+    points = {case: each[:1] for case, each in first_points_of(table).items()}
+    assert first_points_of(figure) == first_points_of(table)
+    assert settings(figure, "final", points) == {
+        case: [each for each in of_case if each.labels["p"] == period]
+        for case, of_case in settings(table, "final", points).items()
+    }
+
+
+@pytest.mark.parametrize(("only", "said"), [({"p": [5]}, ("only.p", "4, 8, 16", "found 5")), ({"q": [4]}, ("only.q",))])
+def test_values_that_no_grid_has_are_refused(only, said, tmp_path):
+    with refused(ConfigError, *said):
+        Reproduction(derived(tmp_path, "localscgdam-table1", only=only), root=tmp_path)
 
 
 @pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
-def test_runs_of_the_laptop_are_valid(name, tmp_path, plan_some):
-    for runs in plan_some(Reproduction(name, root=tmp_path, run_dir=tmp_path)).values():
-        assert {run.rounds for run in runs} == {48}
+def test_runs_of_the_laptop_are_valid(name, tmp_path):
+    for planned in Reproduction(name, root=tmp_path, run_dir=tmp_path).plans.values():
+        assert one_run(planned).rounds == 48
+        assert one_run(planned, "final").rounds == {"localscgdam-table1": 24}.get(name, 96)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.slow
-def test_runs_of_the_papers_scale_are_valid(name, tmp_path, plan_some):
-    planned = plan_some(Reproduction(name, root=tmp_path, scale="paper", run_dir=tmp_path))
-    configs = {part: yaml.safe_load(runs[0].config) for part, runs in planned.items()}
-    assert {runs[0].rounds for runs in planned.values()} == {2500}
-    backbones = {
-        config["data"]["class_path"].rpartition(".")[2]: config["model"]["init_args"]["backbone"]
-        for config in configs.values()
-    }
+def test_runs_of_the_papers_scale_are_valid(name, tmp_path, no_pretrained):
+    planned = Reproduction(name, root=tmp_path, scale="paper", run_dir=tmp_path).plans
+    runs = [one_run(each) for each in planned.values()]
+    assert {run.rounds for run in runs} == {2500}
+    found = [yaml.safe_load(run.config) for run in runs]
+    backbones = {c["data"]["class_path"].rpartition(".")[2]: c["model"]["init_args"]["backbone"] for c in found}
     expected = {"localscgdam-fig4": {"CATvsDOG": "resnet20_cifar"}, "localscgdam-fig5": {"STL10": "resnet20_cifar"}}
     others = {"FashionMNIST": "small_cnn", "Melanoma": "densenet121"}
     names = ("CATvsDOG", "CIFAR10", "CIFAR100", "STL10", "FashionMNIST", "Melanoma")
-    table = {data: others.get(data, "resnet20_cifar") for data in names}
-    assert backbones == expected.get(name, table)
-    folders = {config["data"]["init_args"]["root"] for config in configs.values()}
+    assert backbones == expected.get(name, {data: others.get(data, "resnet20_cifar") for data in names})
+    folders = {config["data"]["init_args"]["root"] for config in found}
     assert folders == ({str(tmp_path / data) for data in names} if name == NAMES[0] else {str(tmp_path)})
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("name", ["localscgdam-search", "localscgdam-search-narrow", "localscgdam-search-sampled"])
 def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, scale):
-    reproduced = Reproduction(name, scale=scale)
-    assert reproduced.seeds == [0, 1, 2, 3, 4]
-    tried: dict[str, set] = {}
-    for part in reproduced.parts():
-        assert len(part.cases) == (8 if name.endswith("narrow") else 12)
-        (method,) = {case.labels["method"] for case in part.cases.values()}
-        tried.setdefault(method, set()).update(key for case in part.cases.values() for key in case.labels)
-    assert {method: sorted(keys - {"method"}) for method, keys in tried.items()} == {
-        "LocalSCGDAM": ["alpha", "beta_x", "beta_y", "rate", "rho"],
-        "LocalSCGDAM in place": ["alpha", "beta_x", "beta_y", "rate", "rho"],
-        "CoDA": ["gamma", "rate"],
-        "LocalSGDAM": ["beta_x", "beta_y", "rate"],
-        "LocalSGDM": ["momentum", "rate"],
-        "LocalSGDM_RL": ["momentum", "rate"],
-    }
-    sampled = name.endswith("sampled")
-    for part in reproduced.chosen.parts.values():
-        assert ("data.sampler" in part.settings) == sampled
-        for case in part.cases.values():
-            prior = case.keys["model.objective"]
-            saddle = not case.labels["method"].startswith("LocalSGDM")
-            assert (prior == {"class_path": "AUCSaddle", "init_args": {"prior": 0.2}}) == (sampled and saddle)
+    for planned in Reproduction(name, scale=scale).plans.values():
+        assert planned.seeds == [0, 1, 2, 3, 4]
+        points = first_points_of(planned)
+        assert {len(each) for each in points.values()} == {8 if name.endswith("narrow") else 12}
+        constants = {case: sorted(key.rpartition(".")[2] for key in each[0]) for case, each in points.items()}
+        assert constants == {
+            "localscgdam": ["alpha", "beta_x", "beta_y", "rate", "rho"],
+            "localscgdam-in-place": ["alpha", "beta_x", "beta_y", "rate", "rho"],
+            "coda": ["gamma", "rate"],
+            "localsgdam": ["beta_x", "beta_y", "rate"],
+            "localsgdm": ["momentum", "rate"],
+            "localsgdm_rl": ["momentum", "rate"],
+        }
+        sampled = name.endswith("sampled")
+        assert ("data.sampler" in planned.set) == sampled
+        for case, keys in planned.cases.items():
+            prior = keys["model.objective"] == {"class_path": "AUCSaddle", "init_args": {"prior": 0.2}}
+            assert prior == (sampled and not case.startswith("localsgdm"))
 
 
 def test_a_choice_at_the_end_of_its_range_is_reported():
-    found = Reproduction("localscgdam-search").chosen.rates
-    tried = pd.DataFrame(
-        [
-            {"title": "T", "method": "CoDA", "rate": 0.1, "gamma": 0.05, "validation": 0.7},
-            {"title": "T", "method": "CoDA", "rate": 0.1, "gamma": 0.002, "validation": 0.6},
-            {"title": "T", "method": "LocalSGDM", "rate": 0.3, "momentum": 0.5, "validation": 0.8},
-            {"title": "T", "method": "LocalSGDM_RL", "rate": 30.0, "momentum": 0.99, "validation": 0.8},
-        ]
+    rows = [
+        {"method": "CoDA", "rate": 0.1, "gamma": 0.05, "chosen": True},
+        {"method": "CoDA", "rate": 0.03, "gamma": 0.002, "chosen": False},
+        {"method": "LocalSGDM", "rate": 0.3, "momentum": 0.5, "chosen": True},
+        {"method": "LocalSGDM", "rate": 0.3, "momentum": 0.0, "chosen": False},
+        {"method": "LocalSGDM_RL", "rate": 30.0, "momentum": 0.99, "chosen": True},
+    ]
+    names = ["rate", "gamma", "momentum"]
+    text = choice_text(pd.DataFrame(rows).assign(title="T"), "method", names, "The best: {chosen}.")
+    assert text == (
+        "The best: T: CoDA 0.1 (gamma 0.05), LocalSGDM 0.3 (momentum 0.5), LocalSGDM_RL 30 (momentum 0.99). At the end "
+        "of their range, so a wider range may be better: T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 30, momentum 0.99."
     )
-    names = ["title", "method", "rate", *found.others]
-    text = rates.choice_text(tried.reindex(columns=[*names, "validation"]), found)
-    assert text.endswith(
-        "At the end of their range, so a wider range may be better: "
-        "T, CoDA: gamma 0.05; T, LocalSGDM_RL: rate 30, momentum 0.99."
-    )
-    assert "At the end" not in rates.choice_text(tried[2:3].reindex(columns=[*names, "validation"]), found)
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 def test_all_methods_start_from_one_body_and_are_tried_at_the_same_rates(scale, tmp_path):
-    reproduced = Reproduction("localscgdam-pretrained", root=tmp_path, scale=scale, run_dir=tmp_path)
-    parts = reproduced.parts()
-    assert len(parts) == 10
-    assert len({part.body.experiment for part in parts}) == 1
-    assert {tuple(case.labels["rate"] for case in part.cases.values()) for part in parts} == {
-        (0.1, 0.3, 1.0, 3.0, 10.0)
-    }
-    ratios = [part.settings.get("data.imratio") or part.settings["data"]["init_args"]["imratio"] for part in parts]
-    assert ratios == [0.01] * 5 + [0.1] * 5
+    plans = Reproduction("localscgdam-pretrained", root=tmp_path, scale=scale, run_dir=tmp_path).plans
+    assert [each.set["data.imratio"] for each in plans.values()] == [0.01, 0.1]
+    assert len({each.bodies.experiment for each in plans.values()}) == 1
+    for planned in plans.values():
+        assert [*planned.cases] == [*METHODS]
+        assert all({point["rate"] for point in each} == RATES for each in first_points_of(planned).values())
 
 
-def test_runs_on_fixed_features_can_be_planned(tmp_path, plan_some):
-    planned = plan_some(Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path), 1, slice(0, 10, 5))
-    trained = {name: yaml.safe_load(runs[0].config)["model"]["init_args"] for name, runs in planned.items()}
-    assert {keys["trainable"] for name, keys in trained.items() if "body" not in name} == {"head"}
-    assert {runs[0].rounds for name, runs in planned.items() if "body" not in name} == {256}
+def test_runs_on_fixed_features_can_be_planned(tmp_path):
+    for planned in Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path).plans.values():
+        run = one_run(planned)
+        assert (run.rounds, yaml.safe_load(run.config)["model"]["init_args"]["trainable"]) == (256, "head")

@@ -1,4 +1,4 @@
-"""``fedlit reproduce FILE.yaml``: a document of the user's own, with its paper and its kind of report."""
+"""``fedlit reproduce FILE.yaml``: a document of the user's own, with its paper and its report."""
 
 import json
 from pathlib import Path
@@ -7,14 +7,12 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import derived
+from reproduced import derived, table_of_plans
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.shipped import CONFIGS
-from fedlit.reports.reproductions import seeds
 from fedlit.reports.reproductions.figures import draw_steps, draw_windows
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.seeds import SeedsReport
 
 CONFIG = {
     "data": {"class_path": "PhantomCXR", "init_args": {"images": 90, "image_size": 16, "hospitals": 2}},
@@ -26,18 +24,16 @@ PAPER = {
     "source": "Doe et al., 2031",
     "tables": {"Table 1": {"caption": "AUROC.", "columns": ["m"], "rows": [["0.9"]]}},
 }
-SEEDS = {"kind": "seeds", "row": "{method}", "against": {}, "what": "", "versus": ""}
-KIND = """
-from dataclasses import dataclass
+TABLES = """
 from fedlit.reports.reproductions.report import Report
 
-@dataclass(frozen=True)
-class Count:
-    unit: str
-
-    def make(self, runs, scale):
-        return Report(f"{len(runs)} {self.unit} of {', '.join(sorted(set(runs['method'])))}", {"counted": runs})
+def make(runs, unit: str):
+    return Report(f"{len(runs)} {unit} of {', '.join(sorted(set(runs['method'])))}", {"counted": runs})
 """
+MEANS = """
+from fedlit.reports.reproductions.means import means
+"""
+OF_MEANS = {"make": "means", "row": "{method}", "against": {"method": "a"}, "what": "", "versus": ""}
 
 
 @pytest.fixture
@@ -45,16 +41,17 @@ def document(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict:
     """A document with everything that it needs next to it."""
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(CONFIG))
     (tmp_path / "published.json").write_text(json.dumps(PAPER))
-    (tmp_path / "tables.py").write_text(KIND)
+    (tmp_path / "tables.py").write_text(TABLES)
     monkeypatch.chdir(tmp_path)
-    part = {"config": "small.yaml", "title": "Phantom", "cases": {"{method}": {"labels": {"method": ["a", "b"]}}}}
+    cases = {"a": {"labels": {"method": "a"}}, "b": {"labels": {"method": "b"}, "federation.aggregators": ["Scaffold"]}}
+    plan = {"experiment": "doe-table1", "config": ["small.yaml"], "cases": cases, "labels": {"title": "Phantom"}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
     return {
         "shows": "how to reproduce a table of Doe",
         "tables": ["Table 1"],
-        "report": {"kind": "Count", "unit": "runs"},
-        "values": {"method": {"a": {"seed": 0}, "b": {"federation.aggregators": ["Scaffold"]}}},
-        "scales": {"laptop": {"data": "PhantomCXR", "time": "seconds", "parts": {"doe-table1": part}}},
-    } | {"seeds": [0]}
+        "report": {"unit": "runs"},
+        "scales": {"laptop": {"data": "PhantomCXR", "time": "seconds", "plans": ["plan.yaml"]}},
+    }
 
 
 def written(document: dict) -> str:
@@ -63,8 +60,7 @@ def written(document: dict) -> str:
 
 
 @pytest.mark.slow
-def test_it_runs_and_its_paper_and_kind_of_report_are_found(fedlit_cli, document: dict):
-    document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
+def test_it_runs_and_its_paper_and_report_are_found(fedlit_cli, document: dict):
     out = fedlit_cli(f"reproduce {written(document)} --jobs 1").succeeded()
     text = Path("reproductions/doe-table1/report.md").read_text()
     assert "2 runs of a, b" in text
@@ -77,7 +73,6 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
     fedlit_cli, document: dict
 ):
     document.pop("tables")
-    document["values"]["method"]["a"] = {"federation.aggregators": ["FedAvg"]}
     Path("elsewhere").mkdir()
     Path("elsewhere/derived.yaml").write_text(f"base: ../{written(document)}\nshows: the same\n")
     for file, title in (("doe-table1", document["shows"]), ("elsewhere/derived", "the same")):
@@ -88,37 +83,15 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
-        ({"report": SEEDS | {"row": "{methd}"}}, (ConfigError, "report.row", "'methd'")),
-        ({"report": SEEDS | {"row": "{}"}}, (ConfigError, "report.row", "{}")),
-        ({"report": SEEDS | {"row": "{method"}}, (ConfigError, "report.row", "{method")),
-        ({"report": SEEDS | {"column": "{method:d}"}}, (ConfigError, "report.column", "{method:d}")),
-        ({"report": SEEDS | {"row": 3}}, (ConfigError, "report.row", "found 3")),
-        ({"report": SEEDS | {"picture": "window"}}, (ConfigError, "report.picture", "'windows'", "'window'")),
-        ({"report": SEEDS | {"picture": "steps"}}, (ConfigError, "report", "'column'")),
-        ({"report": SEEDS | {"within": 0.01}}, (ConfigError, "report", "'window'")),
-        ({"report": SEEDS | {"against": {"method": "c"}}}, (ConfigError, "against.method", "(a, b)")),
-        ({"report": SEEDS | {"against": {"methd": "a"}}}, (ConfigError, "report.against.methd")),
-        ({"report": {"kind": "Counts"}}, (ConfigError, "report", "seeds, ", "Count,", "'Counts'")),
-        ({"report": {}}, (ConfigError, "report", "found 'None'")),
-        ({"report": {"kind": ["Count"]}}, (ConfigError, "report", "Count,")),
-        ({"report": {"kind": "dataclass"}}, (ConfigError, "report")),
-        ({"report": {"kind": "rows"}}, (ConfigError, "report", "seeds, Count", "'rows'")),
-        ({"report": {"kind": "Count"}}, (ConfigError, "report", "no unit")),
-        ({"report": {"kind": "Count", "unit": 3}}, (ConfigError, "report.unit", "found 3")),
-        ({"report": {"kind": "Count", "units": "x"}}, (ConfigError, "report.units", "unit")),
         ({"tables": ["Table 2"]}, (ConfigError, "tables", "Table 1", "'Table 2'")),
         ({"paper": "doe"}, (ConfigError, "paper", "no such key")),
         ({"tables": "Table 1"}, (ConfigError, "tables", "found 'Table 1'")),
-        ({"seeds": 3}, (ConfigError, "seeds")),
         ({"scales": {}}, (ConfigError, "scales", "laptop or paper")),
         ({"scales": {"laptop": {}, "papr": {}}}, (ConfigError, "scales", "laptop, papr")),
         ({"scales": {"laptop": {}, "linked": {}}}, (ConfigError, "scales.linked")),
         ({"scales": {"laptop": 3}}, (ConfigError, "scales.laptop", "found 3")),
-        ({"rates": "0.1"}, (ConfigError, "rates", "'0.1'")),
-        ({"values": {"method": ["a"]}}, (ConfigError, "values['method']")),
-        ({"values": {"method": {"a": "FedAvg"}}}, (ConfigError, "values['method']['a']")),
-        ({"settings": ["seed"]}, (ConfigError, "settings")),
-        ({"valus": {}}, (ConfigError, "valus", "did you mean values?")),
+        ({"plan": {}}, (ConfigError, "plan", "did you mean plans?")),
+        ({"report": {"unit": 3}}, (ConfigError, "report.unit", "found 3")),
     ],
 )
 def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tuple, document: dict):
@@ -129,33 +102,29 @@ def test_mistakes_are_refused_before_anything_trains(change: dict, mistake: tupl
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
-        ({"config": "smal.yaml"}, (ConfigError, "smal.yaml")),
-        ({"config": "."}, (ConfigError,)),
-        ({"configs": 1}, (ConfigError, "parts.doe-table1.configs", "config")),
-        ({"settings": "seed"}, (ConfigError, "settings")),
-        ({"experiment": 3}, (ConfigError, "experiment", "found 3")),
-        ({"cases": {"{methd}": {"labels": {"method": ["a"]}}}}, (ConfigError, "{methd}", "'methd'")),
-        ({"cases": {"{": {"labels": {"method": ["a"]}}}}, (ConfigError, "'{'")),
-        ({"cases": {"x": {"labels": ["a"]}}}, (ConfigError, "labels")),
-        ({"cases": {"x": {"labels": {"method": ["c"]}}}}, (ConfigError, "cases.x.labels.method", "'c'")),
-        ({"cases": {"x": {"labels": {"method": [["a"]]}}}}, (ConfigError, "labels.method")),
-        ({"cases": {"x": {"labels": {"method": ["a", "b"]}}}}, (ConfigError, "cases.x")),
-        ({"cases": {"x": {"labels": {"method": "a"}, "leave_out": ["c"]}}}, (ConfigError, "leave_out", "'c'")),
+        ({"row": "{methd}"}, ("report.row", "method", "{methd}")),
+        ({"row": "{method"}, ("report.row", "{method")),
+        ({"column": "{method:d}"}, ("report.column", "{method:d}")),
+        ({"metrics": "test/federation/auroc_makro"}, ("report.metrics", "did you mean test/federation/auroc_macro")),
+        ({"row": "{title}"}, ("report.row", "two runs with seed 0", "'Phantom'")),
     ],
 )
-def test_mistakes_in_a_part_are_refused(change: dict, mistake: tuple, document: dict):
-    document["scales"]["laptop"]["parts"]["doe-table1"] |= change
-    with refused(*mistake):
-        Reproduction(written(document))
+def test_a_row_a_column_or_a_metric_that_no_run_has_is_named(change: dict, mistake: tuple, document: dict, tmp_path):
+    Path("tables.py").write_text(MEANS)
+    made = Reproduction(written(document | {"report": OF_MEANS | {"column": "all"} | change}))
+    runs = table_of_plans(made.plans, tmp_path / "runs", lambda *_: ({"test/federation/auroc_macro": 0.5},))
+    with refused(ConfigError, *mistake):
+        made.report(runs)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"), [("1 / 0", "ZeroDivisionError"), ("raise SystemExit(3)", "SystemExit: 3"), ("def", "SyntaxError")]
-)
-def test_tables_that_cannot_be_imported_are_named(text: str, said: str, document: dict):
-    Path("tables.py").write_text(text)
-    with refused(ConfigError, "report", "tables.py", said):
-        Reproduction(written(document))
+def test_rows_are_sorted_by_a_label_that_stays_an_integer(document: dict, tmp_path):
+    Path("tables.py").write_text(MEANS)
+    keys = {"row": "{method}, K = {k}", "column": "all", "order": "k"}
+    made = Reproduction(written(document | {"report": OF_MEANS | keys}))
+    runs = table_of_plans(made.plans, tmp_path / "runs", lambda *_: ({"test/federation/auroc_macro": 0.5},))
+    runs = pd.concat([runs.assign(k=2.0), runs.assign(k=1.0)])
+    values = made.report(runs).tables["values"]
+    assert values["row"].tolist() == ["a, K = 1", "b, K = 1", "a, K = 2", "b, K = 2"]
 
 
 @pytest.mark.parametrize(
@@ -176,8 +145,9 @@ def test_a_report_reads_the_file_that_the_derived_document_has(tmp_path: Path):
     whole = yaml.safe_load((CONFIGS / "surgical/laptop-warmup.yaml").read_text())
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(whole | {"seed": 0}))
     mine = derived(tmp_path, "surgical-fig4a", scales={"laptop": {"report": {"config": "mine.yaml"}}})
-    assert Reproduction(mine)._maker()[1]["config"] == tmp_path / "mine.yaml"
-    assert Reproduction("surgical-fig4a")._maker()[1]["config"] == CONFIGS / "surgical/laptop-warmup.yaml"
+    for name, file in ((mine, tmp_path / "mine.yaml"), ("surgical-fig4a", CONFIGS / "surgical/laptop-warmup.yaml")):
+        _, taken = Reproduction(name)._maker()
+        assert taken["config"] == file
 
 
 @pytest.mark.parametrize(
@@ -201,14 +171,6 @@ def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(document:
     document["scales"] = {"paper": document["scales"]["laptop"]}
     with refused(ConfigError, "expected paper", "found laptop"):
         Reproduction(written(document))
-
-
-def test_a_metric_that_no_run_has_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(seeds, "measured", lambda run: {"test/federation/auroc_macro": 0.5})
-    report = SeedsReport("{method}", {}, "", "", column="all", metrics="test/federation/auroc_makro")
-    runs = pd.DataFrame([{"method": "a", "seed": 0, "directory": tmp_path}])
-    with refused(ConfigError, "metrics", "test/federation/auroc_macro"):
-        report.make(runs, None)
 
 
 @pytest.mark.parametrize("draw", [draw_windows, draw_steps])

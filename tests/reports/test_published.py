@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 from past_runs import scored
-from reproduced import table_of_plans, table_of_runs
+from reproduced import table_of_plans
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
@@ -25,16 +25,15 @@ SHIPPED = sorted(file.parent.name for file in CONFIGS.glob("*/published.json"))
 METHODS = {"PFL Baseline": "PFL", "Vanilla FL": "Vanilla", "FL + PartialLoss": "PartialLoss", "FL + SurgAgg": "SurgAgg"}
 
 
-def reported(name: str, folder: Path, metrics, scale: str = "paper") -> tuple[Reproduction, Report]:
+def reported(name: str, folder: Path, metrics, scale: str = "paper") -> Report:
     """What a reproduction makes of made-up metrics; ``metrics`` gives those of a case."""
     reproduced = Reproduction(name, scale=scale)
 
-    def measured(part, case, seed):
-        found = metrics(reproduced.chosen, part, case)
-        return found, {1: found | {"val/auroc_macro": 0.5}}
+    def measured(each, seed):
+        found = metrics(reproduced.chosen, each.case)
+        return found, {1: found | {"val/auroc_macro": 0.5, "test_curve/federation/auroc_macro": 0.5}}
 
-    runs = table_of_runs(reproduced.chosen.parts.values(), folder, measured, [0])
-    return reproduced, reproduced._reporter().make(runs.assign(seed=0), reproduced.chosen)
+    return reproduced.report(table_of_plans(reproduced.plans, folder, measured, [0]))
 
 
 def cells(text: str, names: int) -> set[tuple[str, str]]:
@@ -108,7 +107,7 @@ def test_surgical_tables(number, scale, tmp_path):
     assert not more or f"Not in the paper's table: {', '.join(more)}." in report.text
 
 
-def findings(chosen, part, case) -> dict[str, float]:
+def findings(chosen, case) -> dict[str, float]:
     metrics = chosen.report["metrics"]
     return dict.fromkeys([metrics] if isinstance(metrics, str) else metrics.values(), 0.7)
 
@@ -116,7 +115,7 @@ def findings(chosen, part, case) -> dict[str, float]:
 @pytest.mark.parametrize("scale", ["paper", "linked"])
 @pytest.mark.parametrize("name", ["fdam-table3", "fdam-table4", "fdam-table5"])
 def test_tables_of_fdam(name, scale, tmp_path):
-    title, (_, report) = f"Table {name[-1]}", reported(name, tmp_path, findings, scale)
+    title, report = f"Table {name[-1]}", reported(name, tmp_path, findings, scale)
     theirs = published("fdam", title, 2 if name == "fdam-table3" else 1)
     if name == "fdam-table3":  # at I = 1 the two are one algorithm, and CODA+ stands for it
         theirs = {(row.replace(" and CODASCA", "").replace(", ", ", I = "), column) for row, column in theirs}
@@ -126,14 +125,14 @@ def test_tables_of_fdam(name, scale, tmp_path):
 
 
 def test_table_1_of_localscgdam(tmp_path):
-    _, report = reported("localscgdam-table1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
+    report = reported("localscgdam-table1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
     assert cells(report.text, 1) == published("scgdam", "Table 1", 2)
 
 
 @pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
 def test_largest_windows_of_figure_1(tmp_path):
     """Each federation has the paper's two windows and their ratio; what else is there is said not to be the paper's."""
-    _, report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
+    report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
     lines = [line[2:-2].split(" | ") for line in report.text.splitlines() if line.startswith("| ")]
     start = next(number for number, line in enumerate(lines) if line[:3] == ["federation", "method", "I_max"])
     assert lines[start][3:] == ["ratio to CODA+", "more is lost at"]
@@ -148,10 +147,10 @@ def test_largest_windows_of_figure_1(tmp_path):
 def test_a_larger_window_has_its_ratio(tmp_path):
     harmful = ("codaplus-64", "codasca-512")
 
-    def harmed(_, part, case):
+    def harmed(_, case):
         return {"test/federation/auroc_macro": 0.5 if case in harmful else 0.7}
 
-    _, report = reported("fdam-fig1", tmp_path, harmed)
+    report = reported("fdam-fig1", tmp_path, harmed)
     assert "| ImageNet-IH (10%), K = 16 | CODA+ | 32 |  | 64 |" in report.text
     assert "| ImageNet-IH (10%), K = 16 | CODASCA | 128 | 4 | 512 |" in report.text
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,17 +9,17 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import derived, evaluated, printed
-from rich.console import Console
+from reproduced import derived, derived_plan, evaluated, printed, stages_of
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import CONFIGS
-from fedlit.reports.reproductions import NAMES, rates, reproduction
+from fedlit.experiment.grid import combinations_of
+from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.comparison import compare, markdown
-from fedlit.reports.reproductions.document import Rates, find, read_document
+from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.means import largest_windows
 from fedlit.reports.reproductions.reproduction import Reproduction
-from fedlit.reports.reproductions.seeds import SeedsReport
 
 
 def made_up(reference: list[float], method: list[float], column: str = "I = 64") -> pd.DataFrame:
@@ -92,15 +91,14 @@ class TestComparison:
         assert "one seed, which does not show the noise" in text
 
 
-def small_figure(tmp_path: Path) -> str:
+def small_figure(folder: Path) -> str:
     """Figure 1 on few and small images of PhantomCXR, four local steps."""
     small = {"data.images": 240, "data.image_size": 32, "model.backbone": "resnet10t", "federation.workers": 1}
-    part = {"settings": small, "cases": {"{method}-{window}": {"labels": {"window": [2]}, "leave_out": []}}}
-    part["body"] = {"settings": small | {"federation.rounds": 1}}
-    parts = {"fdam-fig1-cifar10-ih": None, "fdam-fig1-cifar10-iid": None, "fdam-fig1-phantom": part}
-    settings = {"federation.schedule.init_args.iterations": 4, "federation.eval_every": 1}
-    laptop = {"settings": settings, "parts": parts}
-    return derived(tmp_path, "fdam-fig1", scales={"laptop": laptop})
+    body = derived_plan(folder, "fdam/laptop/phantom-body", set=small | {"federation.rounds": 1})
+    own = small | {"federation.schedule.iterations": 4, "federation.eval_every": 1}
+    keys = {"grid": {"federation.schedule.window": [2]}, "leave_out": None, "starts": body}
+    laptop = {"plans": [derived_plan(folder, "fdam/laptop/phantom", set=own, **keys)]}
+    return derived(folder, "fdam-fig1", scales={"laptop": laptop})
 
 
 @pytest.mark.slow
@@ -122,50 +120,6 @@ def test_a_small_one_runs_is_not_run_again_and_writes_its_files(tmp_path, monkey
     assert "Seeds: 0, 1, " in ours
     assert "| 16 | 32 | 128 | 4 |" in published
     assert "PhantomCXR" not in published
-
-
-@pytest.mark.parametrize(
-    ("status", "may_fail", "left"), [("failed", True, 1), ("failed", False, 0), ("stopped", True, 0)]
-)
-def test_only_runs_that_may_fail_are_left_out(status, may_fail, left, tmp_path, monkeypatch):
-    table = pd.DataFrame(
-        {"name": name, "case": "", "seed": seed, "status": status, "best_round": 1, "directory": name}
-        for seed, (name, status) in enumerate((("a", "finished"), ("b", status)))
-    )
-    monkeypatch.setattr(reproduction, "run_sweep", lambda *_: table)
-    figure = Reproduction("fdam-fig1", root=tmp_path)
-    part = replace(figure.parts()[-1], body=None, may_fail=may_fail, cases={})
-    if left:
-        assert figure._runs(part, Console())["directory"].tolist() == [Path("a")]
-    else:
-        told = "the end of b/console.log says why" if status == "failed" else "run again"
-        with refused(ConfigError, "1 runs", told):
-            figure._runs(part, Console())
-
-
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-@pytest.mark.parametrize("name", ["fdam-fig1", "fdam-fig3", "fdam-fig4"])
-@pytest.mark.slow
-def test_runs_of_the_figures_are_valid(name, scale, tmp_path, plan_some):
-    """Their configuration parses and its classes accept their arguments; nothing is trained."""
-    planned = plan_some(Reproduction(name, root=tmp_path, scale=scale, seeds=[0], run_dir=tmp_path))
-    for part, runs in planned.items():
-        if "body" not in part:
-            iterations = 4096 if scale == "laptop" else 20000
-            windows = [int(run.case.rpartition("-")[2]) if scale == "laptop" else 32 for run in runs]
-            assert [run.rounds for run in runs] == [-(-iterations // window) for window in windows]
-            data = [yaml.safe_load(run.config)["data"]["init_args"] for run in runs if "phantom" not in part]
-            assert {each["imratio"] for each in data} <= {0.1 if name == "fdam-fig1" else 0.3}
-
-
-def test_figures_of_the_appendix_share_their_runs_with_others(tmp_path):
-    names = ("fdam-fig1", "fdam-fig2", "fdam-fig3", "fdam-fig4")
-    first, second, third, fourth = (Reproduction(name, root=tmp_path).parts() for name in names)
-    assert second == first[:1]
-    assert third == fourth
-    assert third[0].experiment not in {part.experiment for part in first}
-    own = [part.experiment for name in names for part in Reproduction(name, scale="paper").chosen.parts.values()]
-    assert len(set(own)) == 8
 
 
 @pytest.mark.parametrize(
@@ -200,41 +154,19 @@ def test_list_reproductions_says_what_each_takes(fedlit_cli):
 
 
 def test_every_document_is_listed_and_no_name_lacks_one():
-    assert {file.stem for file in CONFIGS.glob("*/*.yaml") if "\nscales:" in file.read_text()} == set(NAMES)
-
-
-def test_every_row_of_every_document_is_of_one_run_a_seed():
-    seen = set()
-    for name in NAMES:
-        document = read_document(find(name))
-        for scale, chosen in document.scales.items():
-            reproduced = Reproduction(name, scale=scale)
-            if chosen.plans:
-                continue
-            reporter = reproduced._reporter()
-            if not isinstance(reporter, SeedsReport):
-                continue
-            labels = [{"title": p.title} | case.labels for p in chosen.parts.values() for case in p.cases.values()]
-            cells = [(reporter.row.format(**each), reporter.column.format(**each)) for each in labels]
-            assert len(cells) == len(set(cells)), (name, scale)
-            seen.add(name)
-    assert {"fdam-fig1", "surgical-sites", "localscgdam-table1"} <= seen
+    documents = [file for file in CONFIGS.glob("*/*.yaml") if {"scales", "base"} & {*yaml.safe_load(file.read_text())}]
+    assert {file.stem for file in documents} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("fdam", "localscgdam"))])
 def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(name):
     for scale in read_document(find(name)).scales:
-        made = Reproduction(name, scale=scale)
-        for part in (*made.chosen.parts.values(), *made.parts()):
-            config = made.document.file(part.config)
-            looks = {tuple(evaluated(config, part.settings | case.keys)) for case in part.cases.values()}
-            assert len(looks) == 1, (scale, part.experiment, looks)
-            assert len(looks.pop()) >= 2
-
-
-def test_the_test_set_does_not_choose_rates():
-    with refused(ConfigError, "rates.metric"):
-        Rates("model.optimizer.lr", [0.1], {}, 9, {}, "test/federation/auroc_macro", "")
+        for whole in Reproduction(name, scale=scale).plans.values():
+            for stage in ("try", "final"):
+                runs = [each for of, plan in stages_of(whole) if of in ("", stage) for each in combinations_of(plan)]
+                looks = {tuple(evaluated(Path(whole.config[0]), each.settings)) for each in runs}
+                assert len(looks) == 1, (scale, whole.experiment, looks)
+                assert len(looks.pop()) >= 2
 
 
 def test_listing_them_needs_neither_torch_nor_matplotlib():
@@ -264,10 +196,7 @@ class TestLargestWindow:
         keys = [(method, window, seed) for (method, window), each in aurocs.items() for seed in range(len(each))]
         runs = pd.DataFrame(keys, columns=["method", "window", "seed"]).assign(title="one")
         values = pd.DataFrame({"auroc": [value for each in aurocs.values() for value in each]})
-        made = SeedsReport(row="{method}", against={"method": "CODA+"}, what="", versus="", within=0.01)
-        largest = made._largest(runs, values)
-        assert "I_max" in made._largest_text(largest)
-        return largest.set_index("method")
+        return largest_windows(runs.join(values), "window", 0.01).set_index("method")
 
     def test_it_is_of_means_over_seeds_and_ends_before_the_first_loss(self):
         by_window = {1: [0.80, 0.84], 8: [0.80, 0.83], 64: [0.78, 0.80], 512: [0.83] * 2}
@@ -279,43 +208,3 @@ class TestLargestWindow:
         largest = self.report(one)
         assert largest["window"].to_dict() == {"CODA+": 1, "CODASCA": 512}
         assert pd.isna(largest.loc["CODASCA", "harmful"])
-
-
-class TestGrid:
-    """FDAM's grids: eta, gamma, T0, and eta_g of CODASCA."""
-
-    def test_every_method_has_the_same_number_of_tries_and_settings_of_its_own(self):
-        scale = read_document(find("fdam-fig1")).scales["paper"]
-        of_coda, of_codasca = (rates.tries(scale.rates, method) for method in ("CODA+", "CODASCA"))
-        assert len(of_coda) == len(of_codasca) == 27
-        assert "eta_g" not in of_coda[0]
-        assert {settings["eta_g"] for settings in of_codasca} == {1.1, 1.0, 0.99, 0.999}
-        assert len({tuple(settings.items()) for settings in of_codasca}) == 27
-        assert of_codasca == rates.tries(scale.rates, "CODASCA")
-        with refused(ConfigError, "rates.tries", "most 27", "CODA+", "found 28"):
-            rates.tries(replace(scale.rates, tries=28), "CODA+")
-
-    @pytest.mark.slow
-    def test_what_is_tried_reaches_the_algorithm_and_the_schedule(self, tmp_path, plan_some):
-        figure = Reproduction("fdam-fig1", root=tmp_path, scale="paper", seeds=[0], run_dir=tmp_path)
-        run = plan_some(figure)["fdam-imagenet-ih-10-k16-grid-codasca"][-1]
-        federation = yaml.safe_load(run.config)["federation"]
-        settings = rates.tries(figure.chosen.rates, "CODASCA")[-1]
-        codasca, schedule = federation["aggregators"][0]["init_args"], federation["schedule"]["init_args"]
-        assert (codasca["gamma"], codasca["eta_g"]) == (settings["gamma"], settings["eta_g"])
-        assert schedule["decay_every"] == settings["T0"]
-        assert run.seed == 1000
-
-
-def test_bodies_have_the_draw_of_their_seed_unless_one_draw_is_kept():
-    """A body of another draw has trained on images that a run tests."""
-    part = Reproduction("fdam-table3").parts()[0]
-    seeds = {}
-    for name, given in (("own", {}), ("one", {"data.seed": 0})):
-        reproduction = Reproduction("fdam-table3", seeds=[0, 4], set=given)
-        body = reproduction._body(replace(part, seeds=None))
-        seeds[name] = reproduction.sweep(body).seeds
-    assert seeds == {"own": [0, 4], "one": [0]}
-    starts = {0: Path("a"), 4: Path("b")}
-    sweep = Reproduction("fdam-table3", seeds=[0, 4]).sweep(replace(part, seeds=None), starts)
-    assert {seed: Path(start).name for seed, start in sweep.weights.items()} == {0: "a", 4: "b"}

@@ -1,6 +1,7 @@
 """Faults in one place of the code each, which the fast tests must detect; `tests/benchmarks/mutants.py` tries them."""
 
 from faults_at_sites import MUTANTS as AT_SITES
+from faults_of_privacy import MUTANTS as OF_PRIVACY
 from mutant import Mutant
 
 MUTANTS = (
@@ -243,6 +244,7 @@ MUTANTS = (
     Mutant("bold is the larger mean", "reports/compare/tables.py", "change.claimed and change.value > 0",
            "change.value > 0", "reports/test_latex.py"),
     *AT_SITES,
+    *OF_PRIVACY,
     # Evaluations.
     Mutant("a threshold is chosen on test images", "reports/evaluation/points.py", 'if part != "val":', "if False:",
            "reports/test_evaluate.py"),

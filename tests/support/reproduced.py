@@ -1,7 +1,8 @@
 """Reproductions without training: directories with the metrics that a report reads, and documents with a base."""
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -9,10 +10,13 @@ import yaml
 from rich.console import Console
 
 from fedlit import schedules
-from fedlit.experiment.grid import Combination, combinations_of
+from fedlit.core.system.shipped import CONFIGS
+from fedlit.experiment.grid import Combination, combinations_of, plan
 from fedlit.experiment.plan import Plan
+from fedlit.experiment.planned_run import PlannedRun
+from fedlit.experiment.tuning import Stage, first_points_of, plans_of
 from fedlit.federation.settings import Settings
-from fedlit.reports.reproductions.document import SweepPart, find
+from fedlit.reports.reproductions.document import find
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
@@ -33,36 +37,39 @@ def measured_run(
     return directory
 
 
-def table_of_runs(
-    parts: Iterable[SweepPart],
-    folder: Path,
-    measured: Callable[[SweepPart, str, int], tuple],
-    seeds: Sequence[int] = (0, 1),
-) -> pd.DataFrame:
-    """The runs of parts; ``measured`` gets the part, the name of a case and a seed for what ``measured_run`` takes."""
-    return pd.DataFrame(
-        {"part": part.experiment, "title": part.title, "case": name, **case.labels, "seed": seed, "best_round": 1}
-        | {"directory": measured_run(folder / part.experiment / f"{name}-{seed}", *measured(part, name, seed))}
-        for part in parts
-        for name, case in part.cases.items()
-        for seed in part.seeds or seeds
-    )
-
-
 def table_of_plans(
     plans: Mapping[str, Plan],
     folder: Path,
     measured: Callable[[Combination, int], tuple],
     seeds: Sequence[int] | None = None,
 ) -> pd.DataFrame:
-    """The runs of plans; ``measured`` gets the case and a seed for what ``measured_run`` takes."""
+    """The runs of plans; ``measured`` gets the case and a seed for what ``measured_run`` takes.
+
+    In a tuning, the first try of each method is the best.
+    """
     return pd.DataFrame(
-        {"plan": name, "case": each.case, **each.labels, "seed": seed, "best_round": 1}
-        | {"directory": measured_run(folder / name / f"{each.case}-{seed}", *measured(each, seed))}
-        for name, planned in plans.items()
-        for each in combinations_of(planned)
-        for seed in seeds or planned.seeds
+        {"plan": name, "stage": stage, "case": each.case, **each.labels, "seed": seed, "best_round": 1}
+        | {
+            "directory": measured_run(
+                folder / name / planned.experiment / f"{each.group}-{seed}", *measured(each, seed)
+            )
+        }
+        | ({"score": 0.9 - number / 100, "chosen": number == 0} if stage == "try" else {})
+        for name, whole in plans.items()
+        for stage, planned in stages_of(whole)
+        for number, each in enumerate(combinations_of(planned))
+        for seed in (None if stage == "try" else seeds) or planned.seeds
     )
+
+
+def stages_of(planned: Plan) -> Iterator[tuple[str, Plan]]:
+    """A plan, or those of each method's tries, and of final runs with the settings of its first try."""
+    if not planned.is_tuning:
+        yield "", planned
+        return
+    points = first_points_of(planned)
+    for stage, some in (("try", points), ("final", {case: each[:1] for case, each in points.items()})):
+        yield from ((stage, of_case) for of_case in plans_of(planned, stage, some).values())
 
 
 def evaluated(config: Path, keys: Mapping[str, object]) -> list[int]:
@@ -84,6 +91,26 @@ def derived(folder: Path, base: str, **keys: object) -> str:
     file = folder / f"{base}.yaml"
     file.write_text(yaml.safe_dump({"base": str(find(base)), **keys}))
     return str(file)
+
+
+def derived_plan(folder: Path, base: str, **keys: object) -> str:
+    """Write a plan with the name of one that ships, such as ``fdam/laptop/phantom``, and what differs from it."""
+    name = f"{Path(base).name}.yaml"
+    (folder / name).write_text(yaml.safe_dump({"base": str(CONFIGS / f"{base}.yaml"), **keys}))
+    return name
+
+
+def one_run(planned: Plan, stage: Stage = "try") -> PlannedRun:
+    """The last run of a plan, or of a stage of a tuning, with one seed."""
+    if planned.is_tuning:
+        points = {case: each[-1:] for case, each in first_points_of(planned).items()}
+        planned = [*plans_of(planned, stage, points).values()][-1]
+    last = [*combinations_of(planned)][-1]
+    alone = replace(
+        planned, set=dict(last.settings), cases={}, grid={}, points=None, names="", leave_out=[], roots={}, starts=None,
+        seeds=planned.seeds[:1],
+    )  # fmt: skip
+    return plan(alone)[0]
 
 
 def printed(reproduction: Reproduction) -> str:

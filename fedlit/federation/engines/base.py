@@ -6,13 +6,14 @@ from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream
+from fedlit.core.batches import BatchStream, PoissonStream
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.errors import DataError
 from fedlit.core.examples import fetch, labels_of, refuse_input
@@ -54,6 +55,16 @@ class Program:
     def link(self, fabric: FederationFabric) -> Link | None:
         """Return the function from logits to probabilities if the module's classes exclude each other, else None."""
         return link_of(self.module, fabric, next(iter(self.data.values())).train)
+
+    def private_stream(self, name: str, classes: Sequence[str] = ()) -> PoissonStream | None:
+        """Return a client's batches if an aggregator makes steps private, else None; the run's seed is their secret."""
+        if not any(aggregator.private for aggregator in self.aggregators):
+            return None
+        dataset = self.data[name].train
+        patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
+        if len(patients) != len(dataset):
+            patients = np.full(len(dataset), "")
+        return PoissonStream(dataset, self.batch_size, patients, str(self.seed).encode(), name, classes)
 
     def dataset(self, view: View) -> Dataset:
         """Return the data set of a view."""
@@ -155,7 +166,7 @@ class Worker:
             program, dataset = self.program, self.program.data[name].train
             classes = labelled_classes(self.local.module)
             unseen = () if has_exact_labels(dataset, classes) else classes
-            self._streams[name] = BatchStream(
+            self._streams[name] = program.private_stream(name, unseen) or BatchStream(
                 dataset, program.batch_size, program.seed, name, ahead=self._ahead, classes=unseen,
                 smallest=program.smallest,
             )  # fmt: skip

@@ -20,6 +20,7 @@ from fedlit.federation.examinations.modules import (
     NewOptimizer,
     RequiredMethods,
 )
+from fedlit.federation.examinations.privacy import NothingElseReadsImages, PrivateRun
 from fedlit.federation.examinations.probe import Behaviour, Trial
 from fedlit.federation.stalled import StalledTraining
 
@@ -35,11 +36,12 @@ OF_MODULES: tuple[Examination[LightningModule], ...] = (
 """Checks of a module, in order; each may rely on the checks before it."""
 
 EVERY = (
-    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Behaviour(), KnownLabels(), Compiler(), StalledTraining,
+    *OF_MODULES, HooksOfSteps(), NewOptimizer(), *OF_DATA, Behaviour(), KnownLabels(), Compiler(),
+    NothingElseReadsImages(), StalledTraining,
 )  # fmt: skip
 """All checks, each with a name and advice."""
 
 __all__ = [
     "EVERY", "OF_MODULES", "Behaviour", "Compiler", "Examination", "HooksOfSteps", "KnownLabels", "Learners",
-    "NewOptimizer", "Trial", "examine", "examine_clients",
+    "NewOptimizer", "NothingElseReadsImages", "PrivateRun", "Trial", "examine", "examine_clients",
 ]  # fmt: skip

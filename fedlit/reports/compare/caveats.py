@@ -76,7 +76,7 @@ def _adaptive(method: Method) -> Notes:
         return []
     named = [word for key, word in method.settings.items() if "aggregators" in key]
     # Only those of the run are made: optimizers of the server import torch._dynamo, which takes seconds.
-    made = {cls.__name__: cls() for cls in shipped("aggregators") if cls.__name__ in named}
+    made = {cls.__name__: cls() for cls in shipped("aggregators") if cls.__name__ in named and not cls.private}
     aggregators = [word for word in named if word in made and "control variates" in governed(made[word])]
     warning = control_variates_warning(aggregators, optimizers[0])
     return [f"{method.name}: {warning}."] if warning else []

@@ -19,12 +19,11 @@ GB = 1e9
 def announced(scale: Scale, plans: Sequence[Plan], folders: Sequence[Path], estimate: Estimate) -> str:
     """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
 
-    Plans include bodies, and sweeps whose rates are not chosen yet. Folders need not exist.
+    Plans include bodies. Folders need not exist.
     """
-    constants = scale.rates.constants if scale.rates else ()
     costs: dict[str, dict[tuple[str, int], tuple[Cost, bool]]] = defaultdict(dict)
     for each in plans:  # several may share an experiment and runs of it
-        costs[each.experiment] |= estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each, constants)
+        costs[each.experiment] |= estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each)
     rows = [[experiment, *_row([*runs.values()], estimate)] for experiment, runs in costs.items()]
     runs = [run for of_part in costs.values() for run in of_part.values()]
     every, waiting = [cost for cost, _ in runs], [cost for cost, finished in runs if not finished]

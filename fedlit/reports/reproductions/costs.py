@@ -6,7 +6,7 @@ step of a federation's client, with its algorithms, on random images of the run'
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,11 +25,12 @@ from fedlit.experiment.grid import combinations_of, plan
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.plan import Plan
 from fedlit.experiment.planned_run import PlannedRun
-from fedlit.experiment.tuning import first_points_of, number_of_tries, runs_of
+from fedlit.experiment.tuning import first_points_of, number_of_tries, plans_of
 from fedlit.federation.federation import Federation
 
-SCHEDULE, EVERY = "federation.schedule.init_args.", "federation.eval_every"
-"""Keys that do not change a step."""
+SCHEDULE, EVERY = "federation.schedule.", "federation.eval_every"
+CONSTANTS = ("federation.aggregators.", "model.optimizer.")
+"""Keys, and beginnings of keys, that do not change a step; of the constants only numbers."""
 
 TIMED = 2
 """Number of local steps that are timed; the fastest counts."""
@@ -70,44 +71,52 @@ class Estimate:
         self._planned: dict[str, PlannedRun] = {}
         self._known: dict[str, tuple[Cost, list[Federation], Mapping[str, Any]]] = {}
 
-    def costs(self, sweep: Plan, constants: Collection[str] = ()) -> dict[tuple[str, int], tuple[Cost, bool]]:
+    def costs(self, sweep: Plan) -> dict[tuple[str, int], tuple[Cost, bool]]:
         """Return the cost of each run of a sweep, by its case and seed, and whether the run is finished.
 
-        Cases are planned once if they differ only in the schedule, or in keys that do not change a step: how often the
-        model is evaluated, and ``constants``, such as the rate. If some runs exist, all runs are planned.
+        If some runs exist, all runs are planned.
         """
         existing = plan(sweep, self.parser) if sweep.directory.exists() else []
         finished = {(run.group, run.seed) for run in existing if run.standing() == "finished"}
-        counted = {}
+        return {name: (cost, name in finished) for name, cost in self._costs(sweep)}
+
+    def costs_of_tuning(self, tuning: Plan) -> dict[tuple[str, int], tuple[Cost, bool]]:
+        """Return the cost of each run of a tuning as `costs` does; final runs have their method's first settings."""
+        points, counted = first_points_of(tuning), {}
+        for case, tries in plans_of(tuning, "try", points).items():
+            costs = {(f"{case}: {name}", seed): each for (name, seed), each in self.costs(tries).items()}
+            cost, _ = next(iter(costs.values()))
+            later = number_of_tries(tuning) * len(tuning.seeds_of_tries) - len(costs)  # that results suggest
+            counted |= costs | {(case, number): (cost, False) for number in range(later)}
+        if tuning.rule.by == "seed":  # tries are the final runs
+            return counted
+        first = {case: each[:1] for case, each in points.items()}
+        finals = [each for of_case in plans_of(tuning, "final", first).values() for each in self._costs(of_case)]
+        table = pd.read_csv(tuning.table) if tuning.table.exists() else pd.DataFrame({"stage": [], "status": []})
+        finished = ((table["stage"] == "final") & (table["status"] == "finished")).sum()
+        return counted | {name: (cost, number < finished) for number, (name, cost) in enumerate(finals)}
+
+    def _costs(self, sweep: Plan) -> Iterator[tuple[tuple[str, int], Cost]]:
+        """Yield case, seed and cost of each run.
+
+        Cases are planned once if they differ only in the schedule, or in keys that do not change a step: how often the
+        model is evaluated, and numbers of the optimizer and of algorithms.
+        """
         for combination in combinations_of(sweep):
             keys = combination.settings
-            schedule = {key.removeprefix(SCHEDULE): value for key, value in keys.items() if key.startswith(SCHEDULE)}
-            without_effect = {*constants, EVERY, *(SCHEDULE + key for key in schedule)}
+            schedule = {key.rpartition(".")[2]: value for key, value in keys.items() if key.startswith(SCHEDULE)}
+            numbers = {key for key, value in keys.items() if key.startswith(CONSTANTS) and type(value) in (int, float)}
+            without_effect = {EVERY, *numbers, *(key for key in keys if key.startswith(SCHEDULE))}
             other = {key: value for key, value in keys.items() if key not in without_effect}
             same = repr((sweep.config, other, sorted(schedule)))
             if same not in self._planned:
                 one = replace(
                     sweep, set=dict(keys), cases={}, grid={}, names="", leave_out=[], roots={}, baselines=[],
-                    starts=None, seeds=sweep.seeds[:1],
+                    starts=None, points=None, seeds=sweep.seeds[:1],
                 )  # fmt: skip
                 (self._planned[same],) = plan(one, self.parser)
             cost = self.cost(self._planned[same], schedule)
-            names = [(combination.group, seed) for seed in sweep.seeds]
-            counted |= {name: (cost, name in finished) for name in names}
-        return counted
-
-    def costs_of_tuning(self, tuning: Plan) -> dict[tuple[str, int], tuple[Cost, bool]]:
-        """Return the cost of each run of a tuning, by case and number, as of its method's first try, and as `costs`."""
-        one = replace(tuning, seeds=tuning.seeds[:1])
-        first = {case: points[:1] for case, points in first_points_of(tuning).items()}
-        table = pd.read_csv(tuning.table) if tuning.table.exists() else pd.DataFrame({"case": [], "status": []})
-        counted = {}
-        for case, (run,) in runs_of(one, "final", first, self.parser).items():
-            cost, number = self.cost(run), number_of_tries(tuning) * len(tuning.seeds_of_tries)
-            number += len(tuning.seeds) if tuning.rule.by == "method" else 0  # else, tries are the final runs
-            finished = int(((table["case"] == case) & (table["status"] == "finished")).sum())
-            counted |= {(case, each): (cost, each < finished) for each in range(number)}
-        return counted
+            yield from (((combination.group, seed), cost) for seed in sweep.seeds)
 
     def cost(self, run: PlannedRun, schedule: Mapping[str, Any] | None = None) -> Cost:
         """Return the cost of a run, or of one that differs from it only in these arguments of the schedule."""

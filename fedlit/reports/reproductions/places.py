@@ -1,6 +1,5 @@
 """Places of keys in the documents of reproductions: checks of what stands there, and errors that name file and key."""
 
-from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -40,24 +39,8 @@ class Place:
             raise self.error(f"expected keys and values, found {value!r}")
         return value
 
-    def filled(self, text: str, labels: Mapping[str, Any]) -> str:
-        """Return a text with its labels in braces replaced.
-
-        Raises:
-            ConfigError: The text has another label, or braces without one.
-        """
-        try:
-            return text.format(**labels)
-        except KeyError as error:
-            found = f"found {error.args[0]!r}"
-        except (ValueError, IndexError, AttributeError, TypeError) as error:
-            found = f"found {text!r} ({error})"
-        raise self.error(f"expected labels in braces among {', '.join(labels) or 'none'}, {found}")
-
     def checked(self, kind: type[T], keys: Any, **others: Any) -> T:
         """Make a dataclass from the keys of the document and from fields that the caller has made (``others``).
-
-        A field with ``each`` in its metadata maps titles to dataclasses.
 
         Raises:
             ConfigError: A key is unknown or missing, or its value has another type than the field.
@@ -67,21 +50,14 @@ class Place:
             if key not in every:
                 hint = near(str(key), every) or f"; expected {', '.join(every)}"
                 raise self.below(key).error(f"there is no such key{hint}")
-            if key not in others and "each" not in every[key].metadata:
+            if key not in others:
                 check_arguments(kind.__init__, {key: keys[key]}, str(self.below(key)).removesuffix(key))
-        values = keys | others
         optional = {n for n, each in every.items() if (each.default, each.default_factory) != (MISSING, MISSING)}
         required = [name for name in every if name not in optional | others.keys()]
         if missing := [name for name in required if name not in keys]:
             found = " and no ".join(missing)
             raise self.error(f"expected the keys {', '.join(required)}, found no {found}; add the missing ones")
-        for name, each in every.items():
-            if of := each.metadata.get("each"):
-                inner = self.below(name).mapping(values[name])
-                values[name] = {
-                    title: self.below(name, title).checked(of, inner[title], title=title) for title in inner
-                }
-        return kind(**values)
+        return kind(**keys | others)
 
 
 def _has(layer: Any, keys: tuple[str, ...]) -> bool:

@@ -1,12 +1,10 @@
-"""The report of a reproduction, its kinds in the folders of papers, and readers of the metrics of runs."""
+"""The report of a reproduction, the module that makes it, and readers of the metrics of runs."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -29,13 +27,6 @@ class Report:
     how_to_read: str = OTHER_DATA  # Advice on reading the published results, which are printed below ours.
 
 
-class Reporter(Protocol):
-    """Kind of report: a dataclass whose fields a document fills."""
-
-    def make(self, runs: pd.DataFrame, scale: object) -> Report:
-        """Make the report of the runs."""
-
-
 @cache
 def tables_of(folder: Path) -> ModuleType:
     """Import ``tables.py`` of a folder, given by its absolute path; without that file the module is empty."""
@@ -45,17 +36,6 @@ def tables_of(folder: Path) -> ModuleType:
     if file.is_file():
         spec.loader.exec_module(module)
     return module
-
-
-def own_kinds(folders: Sequence[Path]) -> Mapping[str, type[Reporter]]:
-    """Return the kinds of report that ``tables.py`` of some folders define, those of the first folder first."""
-    modules = [tables_of(folder.resolve()) for folder in reversed(folders)]
-    return {
-        name: each
-        for module in modules
-        for name, each in vars(module).items()
-        if callable(getattr(each, "make", None)) and each.__module__ == module.__name__
-    }
 
 
 def measured(run: Path) -> dict[str, float]:

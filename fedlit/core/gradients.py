@@ -1,0 +1,103 @@
+"""Sums of per-example gradients, each clipped to a norm."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from fedlit.core.flat import FlatModel
+
+LARGE = 1_000_000
+"""Number of weights above which a CPU takes examples one by one: vmap is no faster there, and needs more memory."""
+
+CHUNK = 16
+"""Number of examples whose gradients vmap computes together."""
+
+TOLERANCE = 1e-4
+"""Largest relative difference of the two ways on the first examples of a run."""
+
+Loss = Callable[[Any], Tensor]
+"""Returns the loss of a batch of one example."""
+
+_vectorised: WeakKeyDictionary[FlatModel, bool] = WeakKeyDictionary()
+
+
+def clipped_sum(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float) -> Tensor:
+    """Return the sum [P] of the gradients of examples, each scaled to a norm of at most ``clip``.
+
+    A gradient that is not finite counts as 0: an error would tell of the example. The first call for a model computes
+    two examples one by one and by vmap, and later calls take examples one by one if the two ways differ.
+
+    Args:
+        model: The model at whose weights gradients are computed.
+        loss: Loss of a batch of one example.
+        examples: Batches of one example each; there may be none.
+        clip: Largest norm over all weights together, dual variables included; infinity does not clip.
+    """
+    if not examples:
+        return torch.zeros_like(model.w)
+    if model not in _vectorised:
+        _vectorised[model] = _vmap_agrees(model, loss, examples[:2], clip)
+    if not _vectorised[model]:
+        return one_by_one(model, loss, examples, clip)
+    chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
+    return sum((by_vmap(model, loss, chunk, clip) for chunk in chunks), torch.zeros_like(model.w))
+
+
+def one_by_one(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float) -> Tensor:
+    """Return the clipped sum [P] by a loop over the examples."""
+    total = torch.zeros_like(model.w)
+    for example in examples:
+        gradient = model.gradient(loss(example))
+        norm = gradient.norm()
+        if norm.isfinite():
+            total += gradient.mul_((clip / norm).clamp(max=1.0))
+    return total
+
+
+def by_vmap(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float) -> Tensor:
+    """Return the clipped sum [P] by one vectorised pass over all examples, which must have one shape."""
+    step = _Step(model.module, loss)
+
+    def value(w: Tensor, example: Any) -> Tensor:
+        named = {f"module.{e.name}": view for e, view in zip(model.layout.parameters, model.views(w), strict=True)}
+        return torch.func.functional_call(step, named, (example,)).squeeze()
+
+    stacked = tree_map(lambda *parts: torch.stack(parts), *examples)
+    gradients = torch.func.vmap(torch.func.grad(value), in_dims=(None, 0))(model.w.detach(), stacked)
+    norms = gradients.norm(dim=1)
+    factors = torch.where(norms.isfinite(), (clip / norms).clamp(max=1.0), 0.0)
+    return factors @ gradients.masked_fill_(~norms.isfinite()[:, None], 0.0)
+
+
+class _Step(nn.Module):
+    """A loss as the forward pass of a module, as ``functional_call`` needs it."""
+
+    def __init__(self, module: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.module, self._loss = module, loss
+
+    def forward(self, example: Any) -> Tensor:
+        return self._loss(example)
+
+
+def _vmap_agrees(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float) -> bool:
+    """Return whether vmap is to be used: it is faster here, and gives what the loop gives."""
+    if model.w.device.type == "cpu" and len(model.w) > LARGE:
+        return False
+    expected = one_by_one(model, loss, examples, clip)
+    try:
+        found = by_vmap(model, loss, examples, clip)
+    except Exception as error:  # of torch or of the user's code, such as .item() and control flow that follows the data
+        reason = f"vmap cannot compute its step ({str(error).strip().splitlines()[0]:.100})"
+    else:
+        # Dropout draws other numbers in vmap, so such a model takes the loop too.
+        if (found - expected).norm() <= TOLERANCE * expected.norm():
+            return True
+        reason = "vmap gives other gradients than a loop, as with dropout"
+    warnings.warn(f"{type(model.module).__name__}: {reason}: examples are computed one by one", stacklevel=2)
+    return False

@@ -1,0 +1,58 @@
+"""Epsilon of private steps, against figures of another library."""
+
+import math
+
+import pytest
+from refusals import refused
+
+from fedlit.core.errors import ConfigError
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
+
+from fedlit.aggregators.accounting import Steps, epsilon_of, noise_for, prv_epsilon_of
+
+EXACT = {
+    (10.0, 1.0, 100, 1e-5): 4.3772, (0.71, 0.0128, 1563, 1e-5): 6.8379, (1.0, 0.15, 140, 1e-3): 9.2679,
+    (2.0, 0.15, 140, 1e-3): 3.0401, (5.0, 0.15, 140, 1e-3): 0.9247, (1.1, 0.01, 1000, 1e-5): 1.5154,
+    (0.8, 0.004, 5000, 1e-6): 2.9073, (3.0, 0.5, 20, 1e-4): 2.9024, (1.5, 0.05, 400, 1e-5): 3.3604,
+    (20.0, 1.0, 50, 1e-6): 1.5436, (0.6, 0.002, 2000, 1e-5): 2.7006, (1.3, 0.3, 30, 1e-3): 5.3452,
+}  # fmt: skip
+"""Epsilon by noise, rate, steps and delta: PLDAccountant of dp-accounting 0.6."""
+
+
+@pytest.mark.parametrize("setting", EXACT)
+def test_both_bounds_are_above_the_privacy_loss_distribution_and_prv_is_close(setting):
+    *steps, delta = setting
+    rdp, prv = (bound([Steps(*steps)], delta) for bound in (epsilon_of, prv_epsilon_of))
+    assert EXACT[setting] <= prv <= 1.03 * EXACT[setting]
+    assert EXACT[setting] <= rdp <= 1.35 * EXACT[setting]
+
+
+def test_known_figures():
+    one, other = [Steps(10, 1.0, 100)], [Steps(0.71, 0.0128, 1563)]
+    assert [round(epsilon_of(each, 1e-5), 2) for each in (one, other)] == [4.73, 7.75]
+    assert [round(prv_epsilon_of(each, 1e-5), 2) for each in (one, other)] == [4.39, 6.85]
+
+
+def test_steps_add_up():
+    whole = epsilon_of([Steps(1.0, 0.1, 60)], 1e-4)
+    assert epsilon_of([Steps(1.0, 0.1, 25), Steps(1.0, 0.1, 35)], 1e-4) == pytest.approx(whole)
+    assert epsilon_of([Steps(1.0, 0.1, 60), Steps(3.0, 0.1, 60)], 1e-4) > whole
+    assert epsilon_of([Steps(1.0, 0.1, 60), Steps(0.0, 0.1, 1)], 1e-4) == math.inf
+    assert epsilon_of([], 1e-4) == prv_epsilon_of([Steps(0.0, 0.1, 0)], 1e-4) == 0.0
+
+
+def test_prv_is_left_out_where_it_takes_long():
+    assert math.isnan(prv_epsilon_of([Steps(1 + i, 0.1, 9) for i in range(6)], 1e-4))
+    assert math.isnan(prv_epsilon_of([Steps(0.3, 0.15, 1000)], 1e-4))
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_noise_for_an_epsilon_spends_it_and_no_more(epsilon):
+    noise = noise_for(epsilon, 1e-3, 32 / 210, 140)
+    assert 0.99 * epsilon < epsilon_of([Steps(noise, 32 / 210, 140)], 1e-3) <= epsilon
+
+
+def test_no_noise_is_enough_for_an_epsilon_of_nothing():
+    with refused(ConfigError, "epsilon", "1e-09"):
+        noise_for(1e-9, 1e-300, 1.0, 1000)
