@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -96,7 +95,7 @@ class DPSGD(PrivateAggregator):
             ConfigError: A statistic of the module follows the images, which no noise covers.
         """
         (drawn,), before, noise = batches, ctx.stats.clone(), float(ctx.broadcast["noise"])
-        total = clipped_sum(ctx.model, partial(ctx.loss, step=ctx.num_steps), drawn.examples, self.clip)
+        total = clipped_sum(ctx.model, lambda example: ctx.loss(example, ctx.num_steps), drawn.examples, self.clip)
         ctx.model.gather_statistics()
         if not torch.equal(ctx.stats.nan_to_num(), before.nan_to_num()):
             raise ConfigError("DPSGD: a buffer of the model changes with the images, and no noise covers it; freeze it")

@@ -128,10 +128,10 @@ class Scaffold(Aggregator):
 
     def _at_start(self, ctx: ClientContext) -> Tensor:
         """Return the mean gradient [P] of further batches at the received weights, with the correction (option I)."""
-        mean, dual = torch.zeros_like(ctx.grad), ctx.layout.slices["dual"]
-        for _ in range(self.extra_batches):
+        mean, dual, number = torch.zeros_like(ctx.grad), ctx.layout.slices["dual"], self.extra_batches or 1
+        for _ in range(number):
             with ctx.model.at(ctx.start, ctx.stats.clone()):  # the statistics of these batches are not the client's
-                mean.add_(ctx.model.gradient(ctx.loss(ctx.next_batch(), ctx.num_steps)), alpha=1 / self.extra_batches)
+                mean.add_(ctx.model.gradient(ctx.loss(ctx.next_batch(), ctx.num_steps)), alpha=1 / number)
         mean[dual].neg_()
         ctx.correction.add_to(mean, ctx.start)
         return mean

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import stats
@@ -93,13 +94,13 @@ def claim(
         p_images = 1.0 if error == value == 0 else p_images
         reach_images = stats.t.ppf((1 + level) / 2, images_freedom) * error
         if min(len(ours), len(theirs)) < 2:
-            alone = {"p_images": p_images, "p_seeds": np.nan, "p": np.nan, "images_variance": error**2}
+            alone: dict[str, Any] = {"p_images": p_images, "p_seeds": np.nan, "p": np.nan, "images_variance": error**2}
             return Difference(value, around(reach_images or np.nan), **alone)
         if extra is None:
             p_seeds, variance, freedom = _over_seeds(ours, theirs)
         else:
             p_seeds, variance, freedom = _over_draws(ours - theirs, extra if extra < np.inf else 0.0)
-        noise = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom}
+        noise: dict[str, Any] = {"images_variance": error**2, "seeds_variance": variance, "freedom": freedom}
         if extra is not None and extra < np.inf:  # the differences of draws show both noises
             reach = max(stats.t.ppf((1 + level) / 2, freedom) * np.sqrt(variance), reach_images)
             p = max(p_seeds, p_images)
