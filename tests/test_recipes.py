@@ -53,11 +53,18 @@ def test_the_aggregator_of_the_recipe_trains(folder: Path, monkeypatch: pytest.M
     fedlit_cli(f"fit --config configs/quickstart.yaml {words} {SMALL}").succeeded()
 
 
-def test_a_metric_of_your_own_selects_the_best_model(folder: Path):
+def test_a_metric_of_your_own_selects_the_best_model_and_has_intervals(folder: Path, fedlit_cli: Cli):
     names: dict = {}
     exec(compile(python("class Age"), RECIPES, "exec"), names)
     assert names["fitted"].metrics["val/mae"].is_monotonic_decreasing
     assert {"client/north/mae", "client/south/mae"} <= set(names["fitted"].metrics)
+    exec(compile(python("federation.cases.csv"), RECIPES, "exec"), names)
+    out = fedlit_cli("compare runs/ages").succeeded()
+    assert "mae" in out
+    fedlit_cli(f"card {names['fitted'].directory}").succeeded()
+    card = (names["fitted"].directory / "model_card.md").read_text()
+    (line,) = (line for line in card.splitlines() if "| mae | all |" in line)
+    assert " to " in line
 
 
 def test_folds_are_planned(folder: Path, fedlit_cli: Cli):
@@ -65,7 +72,7 @@ def test_folds_are_planned(folder: Path, fedlit_cli: Cli):
     pd.DataFrame(rows, columns=["File", "Patient", "Mass", "Site"]).to_csv("cases.csv", index=False)
     for name, *_ in rows:
         Image.fromarray(np.random.default_rng(0).integers(0, 255, (8, 8), dtype=np.uint8)).save(name)
-    exec(compile(python("cases.csv"), RECIPES, "exec"), {})
+    exec(compile(python("folds.csv"), RECIPES, "exec"), {})
     table = {"table": "cases.csv", "image": "File", "patient": "Patient", "site": "Site", "labels": ["Mass"]}
     data = {"class_path": "ImageTable", "init_args": table | {"image_size": 8}}
     model = {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}}

@@ -1,5 +1,6 @@
 """The wheel: what is installed from it works in an empty folder, with the configurations that it brings along."""
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,20 @@ from fedlit.cli.shipped import with_shipped
 
 ROOT = Path(__file__).parents[1]
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+
+PLAN = """experiment: small
+config: [{base}]
+set:
+  data.images: 60
+  data.image_size: 32
+  model.backbone: small_cnn
+  federation.rounds: 1
+  federation.workers: 1
+  logger: false
+cases:
+  fedavg: {{federation.aggregators: [FedAvg]}}
+  fedprox: {{federation.aggregators: [FedProx]}}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +70,16 @@ def called(installed: Path, here: Path, line: str) -> str:
 )  # fmt: skip
 def test_a_command_works_in_an_empty_folder(installed, tmp_path, line, printed):
     assert printed in called(installed, tmp_path, line)
+
+
+@pytest.mark.slow
+def test_a_sweep_trains_in_an_empty_folder(installed, tmp_path):
+    (base,) = installed.glob("**/configs/quickstart.yaml")
+    (tmp_path / "plan.yaml").write_text(PLAN.format(base=base))
+    called(installed, tmp_path, "sweep --config plan.yaml")
+    results = [json.loads(file.read_text()) for file in tmp_path.glob("runs/small/*/result.json")]
+    assert len(results) == 2
+    assert all("test/federation/auroc_macro" in result["metrics"] for result in results)
 
 
 @pytest.mark.slow

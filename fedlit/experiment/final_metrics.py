@@ -17,7 +17,7 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
     metrics: dict[str, float] = {}
     for name, scores in with_sites(session, sets).items():
         prefix = f"test/{slug(name)}"
-        metrics |= pooled_metrics(scores, session.classes, prefix, session.everyone.schemes)
+        metrics |= pooled_metrics(scores, session.classes, prefix, session.everyone.schemes, apart=True)
         metrics |= images_ranked(metrics, prefix)
         if directory and all(s.scores is not None for s in scores) and name in ("federation", *session.data.test_sets):
             from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import

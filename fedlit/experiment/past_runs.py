@@ -1,9 +1,10 @@
 """Runs on disk: their state, a metric, their size, and their removal."""
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
@@ -15,7 +16,7 @@ from fedlit.tracking.journal import FILE
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.names import TEST
 from fedlit.tracking.removal import remove_from_mlflow
-from fedlit.tracking.run import PHASES, Result, last_checkpoint, metric_of
+from fedlit.tracking.run import PHASES, Result, last_checkpoint, metric_of, read_config
 
 
 @dataclass(frozen=True)
@@ -25,45 +26,61 @@ class RunState:
     directory: Path  # The run's directory.
     status: str  # `running`, `finished`, `unfinished`, or `no checkpoint` if it cannot be resumed.
     rounds: int  # Number of completed rounds in its newest checkpoint.
+    metric: str  # The metric by which it is ranked, or else the one that selects its best model.
     value: float  # The metric of its best model; before the end, the newest value. NaN if it has none.
     size: int  # Bytes of its files; a file with several names counts once.
     started: float  # Time at which its configuration was written, in seconds.
 
 
-def check_ranking(metric: str) -> None:
-    """Check that runs may be ranked by a metric.
-
-    Raises:
-        ConfigError: It is a metric of a test set, or it has no direction.
-    """
-    if metric.startswith(TEST):
-        raise ConfigError(
-            f"--by: expected a metric of the validation data such as {VALIDATION}, found {metric} of a test set; a "
-            "choice by the test set would make its AUROC too high; `fedlit compare` shows the test AUROC"
-        )
-    if better(metric) is None:
-        raise ConfigError(f"--by: expected an AUROC or a loss, found {metric}; only their direction is known")
+def monitored(federation: Mapping[str, Any], logged: Container[str]) -> tuple[str, str | None]:
+    """Return the metric that selects a run's best model, and its direction, as the federation resolves ``auto``."""
+    metric, mode = (str(federation.get(key, "auto")) for key in ("monitor", "monitor_mode"))
+    if metric == "auto":
+        metric = VALIDATION if VALIDATION in logged else "val/loss"
+    return metric, better(metric) if mode == "auto" else mode
 
 
 def list_runs(folders: Sequence[Path], metric: str | None = None) -> list[RunState]:
-    """Return the runs in folders, ranked by a metric with the best first, or by name with the mean validation AUROC.
+    """Return the runs in folders, ranked by a metric with the best first, or by name with what each run monitors.
 
     The folders are run directories, folders of an experiment, or folders of experiments.
 
     Raises:
         ConfigError: A folder does not exist or has no run, the metric is not one to rank by, or no run has it.
     """
-    if metric is not None:
-        check_ranking(metric)
     directories = list(dict.fromkeys(run for folder in folders for run in _runs_in(folder)))
-    runs = [_state(run, metric or VALIDATION) for run in directories]
+    logged = {run: {key for _, key, _ in MetricsFile(run / "metrics.csv").rows()} for run in directories}
+    monitors = {run: monitored(read_config(run).get("federation") or {}, logged[run]) for run in directories}
     if metric is None:
-        return runs
+        return [_state(run, monitors[run][0]) for run in directories]
+    best = _direction(metric, [mode for name, mode in monitors.values() if name == metric])
+    runs = [_state(run, metric) for run in directories]
     if all(run.value != run.value for run in runs):
-        logged = {key for run in directories for _, key, _ in MetricsFile(run / "metrics.csv").rows()}
-        raise ConfigError(f"--by: no run has {metric}{near(metric, logged)}")
-    sign = -1 if better(metric) == "max" else 1
+        raise ConfigError(f"--by: no run has {metric}{near(metric, set().union(*logged.values()))}")
+    sign = -1 if best == "max" else 1
     return sorted(runs, key=lambda run: (run.value != run.value, sign * run.value if run.value == run.value else 0.0))
+
+
+def _direction(metric: str, modes: Sequence[str | None]) -> str:
+    """Return the direction of a metric by which runs are ranked, given those of the runs that it selects the best of.
+
+    Raises:
+        ConfigError: It is a metric of a test set, or it has no direction, or two.
+    """
+    if metric.startswith(TEST):
+        raise ConfigError(
+            f"--by: expected a metric of the validation data such as {VALIDATION}, found {metric} of a test set; a "
+            "choice by the test set would make its AUROC too high; `fedlit compare` shows the test AUROC"
+        )
+    directions = {*modes} or {better(metric)}
+    if len(directions) > 1:
+        raise ConfigError(f"--by: expected one direction of {metric}, found runs that maximise and that minimise it")
+    if (direction := directions.pop()) is None:
+        raise ConfigError(
+            f"--by: expected an AUROC, a loss, or the federation.monitor of a run, found {metric}, whose direction is "
+            "not known"
+        )
+    return direction
 
 
 def noted_runs(folders: Sequence[Path]) -> list[Path]:
@@ -98,7 +115,9 @@ def _state(run: Path, metric: str) -> RunState:
     files = {(s.st_dev, s.st_ino): s.st_size for s in (p.stat() for p in run.rglob("*") if p.is_file())}
     rounds = checkpoint.rounds(last) if last else 0
     started = (run / "config.yaml").stat().st_mtime
-    return RunState(run, status, rounds, metric_of(run, metric), sum(files.values()), started)
+    return RunState(
+        run, status, rounds, metric, value=metric_of(run, metric), size=sum(files.values()), started=started
+    )
 
 
 def removable(runs: Sequence[Path]) -> list[RunState]:

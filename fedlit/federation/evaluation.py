@@ -22,6 +22,7 @@ from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.session import Session
 from fedlit.metrics.auroc import ClassAUROC, class_auroc, client_mean_auroc, grouped_auroc, slug, slugs
 from fedlit.metrics.tally import pooled_auroc
+from fedlit.tracking.names import BY_CLIENT, CLIENT_MEAN
 from fedlit.tracking.run import Run
 
 MERGING = (dim_zero_cat, dim_zero_max, dim_zero_min, dim_zero_sum)
@@ -170,20 +171,27 @@ def by_site(groups: Mapping[str, list[Scores]], sites_of: Callable[[View], Seque
 
 
 def pooled_metrics(
-    scores: Sequence[Scores], classes: Sequence[str], prefix: str, schemes: Mapping[str, Sequence[str]] | None = None
+    scores: Sequence[Scores],
+    classes: Sequence[str],
+    prefix: str,
+    schemes: Mapping[str, Sequence[str]] | None = None,
+    apart: bool = False,
 ) -> dict[str, float]:
     """Return AUROC of the pooled scores, the mean of the clients' AUROCs, and means of logged values.
 
-    ``schemes`` has the classes that each client labels, by default all. If clients label different classes, there are
-    means over each kind of class: ``auroc_shared``, ``auroc_partly``, ``auroc_unique``. If personal heads rank fewer
-    images than a single model would, means have separate keys such as ``auroc_own_macro``, because they cover other
-    images.
+    ``apart`` adds the logged values of each of several clients, up to 32. ``schemes`` has the classes that each client
+    labels, by default all. If clients label different classes, there are means over each kind of class:
+    ``auroc_shared``, ``auroc_partly``, ``auroc_unique``. If personal heads rank fewer images than a single model would,
+    means have separate keys such as ``auroc_own_macro``, because they cover other images.
     """
     metrics = _auroc_metrics([s for s in scores if s.ranks], classes, prefix, schemes or {})
     taken = {key.removeprefix(f"{prefix}/") for key in metrics}
     logged: dict[str, float] = {}
     for name, value, each in _logged(scores, lambda scores: scores.examples, "val", taken):
-        logged |= {f"{prefix}/{name}": value, f"{prefix}/{name}_client_mean": sum(each) / len(each)}
+        mean = sum(value for _, value in each) / len(each)
+        logged |= {f"{prefix}/{name}": value, f"{prefix}/{name}{CLIENT_MEAN}": mean}
+        if apart and 1 < len(each) <= MAX_CLIENT_CURVES:
+            logged |= {f"{prefix}/{name}{BY_CLIENT}{slug(s.view.holder)}": value for s, value in each}
     return logged | (own_means(metrics, prefix) if any(s.fewer for s in scores) else metrics)
 
 
@@ -320,15 +328,18 @@ def _logged(
     weight_of: Callable[[Any], float],
     stage: Literal["train", "val"],
     taken: Container[str],
-) -> Iterator[tuple[str, float, list[float]]]:
-    """Yield the metric's name of each logged value, its weighted mean (of merged torchmetrics, the value), and all."""
+) -> Iterator[tuple[str, float, list[tuple[Any, float]]]]:
+    """Yield the metric's name of each logged value, its weighted mean (of merged torchmetrics, the value), and all.
+
+    All are pairs of a result and its value.
+    """
     names = metric_names({name for each in results for name in each.logged}, stage, taken)
     for name in sorted(names):
         having = [each for each in results if name in each.logged]
         value = _merged([each.metrics.get(name) for each in having])
         if value is None:
             value = sum(weight_of(each) * each.logged[name] for each in having) / sum(map(weight_of, having))
-        yield slug(names[name]), value, [each.logged[name] for each in having]
+        yield slug(names[name]), value, [(each, each.logged[name]) for each in having]
 
 
 def _merged(metrics: Sequence[Metric | None]) -> float | None:

@@ -25,6 +25,9 @@ OTHERS = 5
 TEST = ("test/", "test_curve/")
 """Prefixes of test metrics, on which no choice may be based."""
 
+CLIENT_MEAN, BY_CLIENT = "_client_mean", "_by_client/"
+"""Ends of the keys of a value that a module logs: the mean over clients, and the value of the client that follows."""
+
 DEFAULT_EXPERIMENT = "default"
 """Experiment of the runs whose configuration names none; in MLflow, the environment may name another for them."""
 

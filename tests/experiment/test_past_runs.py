@@ -1,9 +1,12 @@
 """The list of runs, their ranking, and their removal."""
 
+import shutil
 from pathlib import Path
 
 import pytest
+from refusals import refused
 
+from fedlit.core.errors import ConfigError
 from fedlit.experiment.past_runs import list_runs
 from fedlit.tracking.lock import RunLock
 from fedlit.tracking.run import Result
@@ -39,6 +42,40 @@ def test_runs_are_ranked_by_the_metric_of_their_best_model(runs: Path):
     assert names(list_runs([runs], "train/loss")) == ["worse", "better", "broken"]
     assert [run.status for run in ranked] == ["finished", "finished", "no checkpoint"]
     assert names(list_runs([runs / "b", runs / "b/better"])) == ["better", "broken"]
+
+
+@pytest.fixture
+def segmented(runs: Path) -> Path:
+    """A finished run whose best model is that with the highest Dice."""
+    run = runs / "c/segmented"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("federation: {monitor: val/dice, monitor_mode: max}\n")
+    (run / "metrics.csv").write_text("step,key,value\n1,val/dice,0.8\n2,val/dice,0.7\n")
+    Result(2, 1, 0.8).write(run)
+    return run
+
+
+def test_a_run_is_listed_with_what_selected_its_best_model(segmented: Path, fedlit_cli):
+    assert [(run.metric, run.value) for run in list_runs([segmented])] == [("val/dice", 0.8)]
+    listed = fedlit_cli("runs list")[1]
+    assert "val/dice 0.8000" in listed
+    assert "val/auroc_macro 0.7000" in listed
+    assert "val/dice 0.8000" not in fedlit_cli(f"runs list {segmented.parent}")[1]  # the head has the name
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_runs_are_ranked_by_what_they_monitor_in_its_direction(mode: str, runs: Path, segmented: Path):
+    other = runs / "c/other"
+    shutil.copytree(segmented, other)
+    (other / "metrics.csv").write_text("step,key,value\n1,val/dice,0.9\n")
+    for run in (segmented, other):
+        (run / "config.yaml").write_text(f"federation: {{monitor: val/dice, monitor_mode: {mode}}}\n")
+    ranked = ["other", "segmented"] if mode == "max" else ["segmented", "other"]
+    assert names(list_runs([runs], "val/dice"))[:2] == ranked
+    (other / "config.yaml").write_text("federation: {monitor: val/dice, monitor_mode: max}\n")
+    (segmented / "config.yaml").write_text("federation: {monitor: val/dice, monitor_mode: min}\n")
+    with refused(ConfigError, "--by", "one direction", "val/dice"):
+        list_runs([runs], "val/dice")
 
 
 @pytest.mark.parametrize(

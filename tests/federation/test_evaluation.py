@@ -58,6 +58,19 @@ def test_pooled_and_client_mean_are_different_numbers_with_different_names():
     assert metrics["val/loss"] == 1.5
 
 
+def test_logged_values_of_clients_stand_apart_if_asked_for():
+    several = [scores("a", 1), scores("b/c", 4)]
+    for each, dice in zip(several, (0.25, 0.75), strict=True):
+        each.logged["val_dice"] = dice
+    metrics = pooled_metrics(several, CLASSES, "test/federation", apart=True)
+    by_client = {key: value for key, value in metrics.items() if "_by_client/" in key and "dice" in key}
+    assert by_client == {
+        "test/federation/dice_by_client/a": 0.25, "test/federation/dice_by_client/b_c": 0.75
+    }  # fmt: skip
+    assert metrics["test/federation/dice_client_mean"] == 0.5
+    assert not any("by_client" in key for key in pooled_metrics(several, CLASSES, "val"))
+
+
 def test_a_logged_value_never_takes_the_place_of_an_auroc():
     one = scores("a", 1)
     expected = pooled_metrics([one], CLASSES, "val")

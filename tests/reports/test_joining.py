@@ -18,6 +18,7 @@ from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.joining import Joining, gains_from_joining
 from fedlit.reports.compare.random_effects import random_effects
 from fedlit.reports.compare.runs import load_runs
+from fedlit.reports.compare.tables import matrix_table
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +54,27 @@ def test_random_effects_are_those_of_an_installed_statsmodels():
         both = (ours.tau2, theirs.tau2), (ours.mean, theirs.mean_effect_re), (ours.error, theirs.sd_eff_w_re_hksj)
         for one, other in both:
             np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-15)
+
+
+def test_the_matrix_has_each_own_model_on_the_images_of_each_site(folder: Path):
+    cells = {(cell.model, cell.tested_on): cell for cell in joined(folder).matrix}
+    assert set(cells) == {(model, site) for model in SITES for site in SITES}
+    for (model, site), cell in cells.items():
+        found = [site_predictions(0.6, 10 * seed + SITES.index(model)) for seed in (0, 1, 2)]
+        np.testing.assert_allclose(cell.by_seed, [macro(each, each.clients == site) for each in found])
+        assert cell.classes == 2
+
+
+def test_a_model_that_has_not_learned_a_class_says_of_how_many_classes_its_cells_are(tmp_path: Path):
+    for place, site in enumerate(("east", "north")):
+        found = site_predictions(0.6, place, sites=("east", "north"))
+        if site == "north":
+            found.labels[:, 1] = found.scores[:, 1] = np.nan
+            found = replace(found, trained_positives=(100, 0))
+        write_individual(tmp_path, site, found, 0)
+    write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8, sites=("east", "north")), 0)
+    row = next(row for row in matrix_table(joined(tmp_path)).rows if row[0] == "north")
+    assert all("(1 of 2 classes)" in str(cell) for cell in row[1:])
 
 
 def test_equal_effects_have_no_heterogeneity():

@@ -55,7 +55,8 @@ def parser(argv: Sequence[str]) -> Parser:
     options.add_argument("--latex", action="store_true", help=latex)
     tested = "Test set on which the methods are compared. By default federation."
     options.add_argument("--set", metavar="NAME", type=str | None, default=None, help=tested)
-    metric = "Metric that is plotted against local steps and bytes. By default val/auroc_macro."
+    metric = "Metric that is plotted against local steps and bytes. By default val/auroc_macro, or "
+    metric += "what selects the best model."
     options.add_argument("--metric", metavar="KEY", type=str | None, default=None, help=metric)
     options.add_argument("--output", type=Path, default=Path("comparison"), help="Folder for the report.")
     options.add_argument("--level", type=Fraction, default=LEVEL, help="Level of the confidence intervals.")

@@ -32,7 +32,8 @@ def parser(argv: Sequence[str]) -> Parser:
     listing, logging, removal = Parser(description=LIST), Parser(description=LOG), Parser(description=REMOVE)
     folders = "Run directories, the folder of an experiment, or the folder of all runs. By default runs/."
     listing.add_argument("folders", metavar="FOLDER", nargs="*", type=Path, default=[Path("runs")], help=folders)
-    metric = f"Rank by this metric of each run's best model, such as {VALIDATION}. Test metrics are refused."
+    metric = f"Rank by this metric of each run's best model: an AUROC such as {VALIDATION}, a loss, or what a run "
+    metric += "monitors. Test metrics are refused."
     listing.add_argument("--by", metavar="METRIC", type=str | None, default=None, help=metric)
     runs = "Run directories: runs/EXPERIMENT/RUN."
     removal.add_argument("runs", metavar="RUN", nargs="+", type=Path, help=runs)
@@ -50,8 +51,7 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = wide_console()
     try:
         if args.subcommand == "list":
-            metric = args.list.by
-            console.print(_table(list_runs(args.list.folders or [Path("runs")], metric), metric or VALIDATION))
+            console.print(_table(list_runs(args.list.folders or [Path("runs")], args.list.by)))
             return 0
         if args.subcommand == "log":
             return _log(args.log, console)
@@ -72,7 +72,7 @@ def _log(args: Namespace, console: Console) -> int:
 
 def _remove(args: Namespace, console: Console) -> int:
     runs = removable(args.runs)
-    console.print(_table(runs, VALIDATION))
+    console.print(_table(runs))
     if not args.yes:
         if not sys.stdin.isatty():
             complain("remove: expected an answer on a terminal, found none; add --yes")
@@ -85,16 +85,24 @@ def _remove(args: Namespace, console: Console) -> int:
     return 0
 
 
-def _table(runs: Sequence[RunState], metric: str) -> RenderableType:
+def _table(runs: Sequence[RunState]) -> RenderableType:
+    metrics = {run.metric for run in runs}
     rows = [
         (
             str(run.directory),
             run.status,
             str(run.rounds),
-            f"{run.value:.4f}" if run.value == run.value else "-",
+            _value(run, named=len(metrics) > 1),
             decimal(run.size),
             minute(run.started),
         )
         for run in runs
     ]
-    return Table("", ("run", "status"), ("rounds", metric, "size", "started"), rows).printed()
+    head = metrics.pop() if len(metrics) == 1 else "metric of its best model"
+    return Table("", ("run", "status"), ("rounds", head, "size", "started"), rows).printed()
+
+
+def _value(run: RunState, named: bool) -> str:
+    if run.value != run.value:
+        return "-"
+    return f"{run.metric} {run.value:.4f}" if named else f"{run.value:.4f}"

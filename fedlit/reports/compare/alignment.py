@@ -28,11 +28,17 @@ class Shared:
     notes: Notes  # What was left out.
     rows: tuple[slice, ...] = ()  # Rows of each run if draws of the data have their own test images; empty for all.
     overlap: float = 1.0  # Share of the test images that two draws have in common.
+    clients: np.ndarray | None = None  # `[N]` str, the client that holds each image, "" if unknown; None likewise.
 
     def of_run(self, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return `[n, C]` scores and labels of a run, and the `[n]` units of its images."""
         rows = self.rows[number] if self.rows else slice(None)
         return self.scores[number], self.labels[rows], self.units[rows]
+
+    def clients_of(self, number: int) -> np.ndarray:
+        """Return `[n]`, the client that holds each image of a run, "" if unknown."""
+        clients = np.full(len(self.labels), "") if self.clients is None else self.clients
+        return clients[self.rows[number]] if self.rows else clients
 
     @property
     def units(self) -> np.ndarray:
@@ -98,7 +104,8 @@ def share(names: Sequence[str], predictions: Sequence[Predictions]) -> Shared:
         )
     labelled_classes = tuple(name for name, has in zip(classes, labelled, strict=True) if has)
     unlearned = _unlearned(labelled_classes, names, predictions, notes)
-    return Shared(labelled_classes, together, None if unknown else persons, scores, unlearned, notes)
+    clients, known = predictions[0].clients[rows[0]][same], None if unknown else persons
+    return Shared(labelled_classes, together, known, scores, unlearned, notes, clients=clients)
 
 
 def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draws: Sequence[object]) -> Shared:
@@ -138,6 +145,7 @@ def share_by_draw(names: Sequence[str], predictions: Sequence[Predictions], draw
         notes=notes,
         rows=tuple(rows[i] for i in range(len(draws))),
         overlap=overlap_of(tested),
+        clients=np.concatenate([part.clients for part in parts]),
     )
 
 

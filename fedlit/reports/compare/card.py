@@ -16,23 +16,28 @@ import yaml
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.direction import better
+from fedlit.experiment.past_runs import monitored
 from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS
 from fedlit.predictions.table import Predictions
 from fedlit.reports.audit import FILE, FOLDER
 from fedlit.reports.compare.alignment import share
+from fedlit.reports.compare.logged import logged_metrics
 from fedlit.reports.compare.methods import ABSENT, grouped
 from fedlit.reports.compare.page import template
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import from_directory
 from fedlit.reports.compare.statistics import statistics
 from fedlit.reports.compare.words import interval_text, short, size
+from fedlit.tracking.names import CLIENT_MEAN
 from fedlit.tracking.run import PRIVACY, Result
 
 Row = tuple[object, ...]
 SECTIONS = ("data.", "model.", "federation.", "phases.")
 TASKS = {"ImageClassifier": "image-classification", "LogisticRegression": "tabular-classification"}
 """What model hubs call the task of a model; fedlit does not know that of another class."""
+
+ALL = "all"
+"""Row of a metric that is of the test images of all clients."""
 
 TOTALS = ("total/bytes_up", "total/bytes_down", "total/steps")
 
@@ -55,6 +60,7 @@ def model_card(directory: Path, level: float, draws: int) -> str:
     tests = {name: table for name in run.sets if (table := run.predictions(name)) is not None}
     sent, sites, left_out = directory / "leaves_a_site.txt", directory / "sites.json", _csv(directory / "left_out.csv")
     aurocs = {name: _aurocs(run, name, table, level, draws) for name, table in tests.items()}
+    logged = {name: rows for name in _tested_sets(run) if (rows := _logged(run, name, level))}
     card = template("compare/card.md.jinja").render(
         run=run,
         result=result,
@@ -82,37 +88,45 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         audit=_audit(directory, best),
         privacy=json.loads(private.read_text())["says"] if (private := directory / PRIVACY).is_file() else [],
         aurocs=aurocs,
+        logged=[row for rows in logged.values() for row in rows],
     )
-    return _front_matter(run, aurocs) + re.sub(r"\n{3,}", "\n\n", card).lstrip()
+    return _front_matter(run, aurocs, logged) + re.sub(r"\n{3,}", "\n\n", card).lstrip()
 
 
-def _front_matter(run: PastRun, aurocs: Mapping[str, list[Row] | str]) -> str:
-    """Return what model hubs read, as YAML: library, tags, and AUROCs by test set; what the run cannot know is absent.
+def _front_matter(run: PastRun, aurocs: Mapping[str, list[Row] | str], logged: Mapping[str, list[Row]]) -> str:
+    """Return what model hubs read, as YAML: library, tags, and metrics by test set; what the run cannot know is absent.
 
     Names are escaped as in the card: a reader without front matter shows this block as text.
     """
     model, data = (str(run.settings.get(f"{part}.class_path", "")).rpartition(".")[2] for part in ("model", "data"))
     task = TASKS.get(model, "other")
+    metrics: dict[str, list[dict[str, object]]] = {}
+    for name, rows in aurocs.items():
+        known = [] if isinstance(rows, str) else [row for row in rows if row[1] != ABSENT]
+        metrics[name] = [
+            {"type": "roc_auc", "name": escape(f"AUROC, {row[0]}"), "value": float(str(row[1]))} for row in known
+        ]
+    for name, rows in logged.items():
+        whole = [row for row in rows if row[2] == ALL]
+        metrics[name] = metrics.get(name, []) + [
+            {"type": escape(str(row[1])), "name": escape(str(row[1])), "value": float(str(row[3]))} for row in whole
+        ]
     results = [
         {
             "task": {"type": task},
             "dataset": {"type": escape(data), "name": escape(f"{data}, test set {name}")},
-            "metrics": [
-                {"type": "roc_auc", "name": escape(f"AUROC, {row[0]}"), "value": float(str(row[1]))}
-                for row in rows
-                if row[1] != ABSENT
-            ],
+            "metrics": values,
         }
-        for name, rows in aurocs.items()
-        if not isinstance(rows, str)
+        for name, values in metrics.items()
+        if values
     ]
-    results = [result for result in results if result["metrics"]]
     block: dict[str, object] = {
         "library_name": "fedlit",
         "tags": ["federated-learning", *([task] if task != "other" else [])],
     }
     if results:
-        block |= {"metrics": ["roc_auc"], "model-index": [{"name": escape(run.name), "results": results}]}
+        kinds = list(dict.fromkeys(value["type"] for values in metrics.values() for value in values))
+        block |= {"metrics": kinds, "model-index": [{"name": escape(run.name), "results": results}]}
     return f"---\n{yaml.safe_dump(block, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
@@ -120,10 +134,9 @@ def _selection(run: PastRun, best: Best) -> str:
     """Return a sentence about the choice of the tested model."""
     if best.value != best.value:
         return "no validation metric was recorded, so the last model was tested."
-    metric, mode = (str(run.settings.get(f"federation.{key}", "auto")) for key in ("monitor", "monitor_mode"))
-    if metric == "auto":  # as fedlit.federation.monitor resolves it
-        metric = "val/auroc_macro" if "val/auroc_macro" in run.keys else "val/loss"
-    extreme = "lowest" if (better(metric) if mode == "auto" else mode) == "min" else "highest"
+    settings = {key: run.settings.get(f"federation.{key}", "auto") for key in ("monitor", "monitor_mode")}
+    metric, mode = monitored(settings, run.keys)
+    extreme = "lowest" if mode == "min" else "highest"
     return f"the model with the {extreme} `{metric}` was tested: {best.value:.4f}, after round {best.round}."
 
 
@@ -213,6 +226,24 @@ def _aurocs(run: PastRun, name: str, table: Predictions, level: float, draws: in
     macro = scored.macro
     ends = interval_text(macro.interval.low, macro.interval.high)
     return [*rows, (numbers.support.macro_name, short(macro.value), ends, "", "")]
+
+
+def _tested_sets(run: PastRun) -> list[str]:
+    """Return the test sets on which the module has logged values."""
+    keys = [key.split("/") for key in run.keys if key.startswith("test/") and key.endswith(CLIENT_MEAN)]
+    return list(dict.fromkeys(name for _, name, *_ in keys))
+
+
+def _logged(run: PastRun, name: str, level: float) -> list[Row]:
+    """Return test set, metric, the client or all, value and interval of what the module logs."""
+    (method,) = grouped([run])
+    rows: list[Row] = []
+    for metric in logged_metrics([method], method, name, level, []):
+        (of_run,) = metric.methods
+        ends = interval_text(of_run.interval.low, of_run.interval.high)
+        rows.append((name, metric.name, ALL, f"{of_run.value:.4g}", ends))
+        rows += [(name, metric.name, client, f"{value[0]:.4g}", ABSENT) for client, value in of_run.clients.items()]
+    return rows
 
 
 def _audit(directory: Path, best: Path) -> dict[str, object]:

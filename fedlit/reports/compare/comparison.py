@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
+from fedlit.experiment.past_runs import monitored
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.predictions.table import Predictions
+from fedlit.reports.compare.between_sites import BySite, by_site
 from fedlit.reports.compare.caveats import caveats
 from fedlit.reports.compare.external import completed
+from fedlit.reports.compare.logged import LoggedMetric, logged_metrics, ranks
 from fedlit.reports.compare.methods import Method, baseline_method, grouped
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
@@ -33,6 +36,8 @@ class Comparison:
     statistics: Statistics | None  # All numbers; None if no run has predictions.
     metric: str | None  # Key of the metric that is plotted; None if no run has the default one.
     notes: Notes  # What was left out and why, and other causes of differences.
+    logged: tuple[LoggedMetric, ...] = ()  # Metrics that the modules log, such as a Dice.
+    sites: tuple[BySite, ...] = ()  # Metrics by site.
     joining: "Joining | None" = None  # Gains of the sites, if they were asked for.
     margins: "tuple[MarginTest, ...]" = ()  # Tests against a margin, if one was given.
 
@@ -49,8 +54,8 @@ def compare_runs(
 ) -> Comparison:
     """Compare finished runs, of which others may have been left out with notes before.
 
-    By default the baseline is the first method, the test set is ``federation``, and the metric by round is
-    ``val/auroc_macro``.
+    By default the baseline is the first method, the test set is ``federation``, and the curves are of
+    ``val/auroc_macro``, or else of what selects the first run's best model.
 
     Raises:
         ConfigError: If there is no run, no such baseline, test set or metric, or the runs have nothing in common.
@@ -64,19 +69,25 @@ def compare_runs(
     subtracted = baseline_method(methods, baseline)
     notes += caveats(methods, subtracted)
     test_set = _set(runs, test_set)
+    logged = logged_metrics(methods, subtracted, test_set or SET, level, notes)
     progress("reading predictions")
     predictions = predictions_of(runs, test_set, notes) if test_set else {}
     tested = [m for method in methods if (m := _tested(method, predictions, test_set or SET, notes))]
     if not tested:
-        notes.append("No AUROC, interval or test is shown: they are computed from predictions.")
-        return Comparison(tuple(methods), subtracted, test_set or SET, None, metric, notes)
+        none = "No AUROC is shown: the modules score no classes."
+        notes.append(none if logged else "No AUROC, interval or test is shown: they are computed from predictions.")
+        return Comparison(
+            tuple(methods), subtracted, test_set or SET, None, metric, notes, logged=logged, sites=by_site(None, logged)
+        )
     by_name = {method.name: method for method in tested}
     if subtracted.name not in by_name and baseline is not None:
         raise ConfigError(f"--baseline: {baseline!r} has no predictions; {_advice(subtracted.runs[0])}")
     subtracted = by_name.get(subtracted.name, tested[0])
     numbers = numbers_of(tested, subtracted, predictions, notes, level=level, draws=draws, progress=progress)
     subtracted = numbers.scored[tested.index(subtracted)].method
-    return Comparison(tuple(methods), subtracted, test_set, numbers, metric, notes)
+    return Comparison(
+        tuple(methods), subtracted, test_set, numbers, metric, notes, logged=logged, sites=by_site(numbers, logged)
+    )
 
 
 def predictions_of(runs: Sequence[PastRun], test_set: str, notes: Notes) -> dict[str, Predictions | None]:
@@ -113,8 +124,10 @@ def _set(runs: Sequence[PastRun], name: str | None) -> str | None:
 
 def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | None:
     logged = list(dict.fromkeys(each for run in runs for each in run.keys))
-    if (key or METRIC) in logged:
-        return key or METRIC
+    default, _ = monitored({"monitor": runs[0].settings.get("federation.monitor", "auto")}, logged)
+    for each in (key,) if key else (METRIC, default):
+        if each in logged:
+            return each
     shown = [each for each in logged if "/n_" not in each and not each.startswith("client/")]
     if key is not None:
         of_group = [each for each in shown if each.startswith(f"{key.partition('/')[0]}/")]
@@ -130,7 +143,7 @@ def _metric(runs: Sequence[PastRun], key: str | None, notes: Notes) -> str | Non
 def _tested(method: Method, predictions: Mapping[str, Predictions | None], name: str, notes: Notes) -> Method | None:
     """Return a method with those of its runs that have predictions, or None without any."""
     tested = tuple(run for run in method.runs if predictions.get(run.where) is not None)
-    without = [run for run in method.runs if run not in tested]
+    without = [run for run in method.runs if run not in tested and ranks(run, name)]
     notes += [f"{run.where} ({method.name}) has no predictions of {name!r}: {_advice(run)}" for run in without]
     return replace(method, runs=tested) if tested else None
 

@@ -21,6 +21,7 @@ from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import COLUMNS, Predictions
 from fedlit.reports.compare.alignment import image_ids
+from fedlit.reports.compare.between_sites import CrossTest, cross_tests
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
@@ -95,6 +96,7 @@ class Joining:
     methods: tuple[MethodGains, ...]
     level: float
     notes: Notes
+    matrix: tuple[CrossTest, ...] = ()  # Each site's own model on the test images of each site.
 
     def table(self) -> pd.DataFrame:
         """Return one row per method, test images and site, as in ``gains.csv``; the last of a method is the summary."""
@@ -162,7 +164,7 @@ def gains_from_joining(
         MethodGains(m, tuple(home.get((m.name, s)) for s in sites), tuple(away.get((m.name, s)) for s in sites), None)
         for m in others
     ]
-    return Joining(_summarised(methods, level, notes), level, notes)
+    return Joining(_summarised(methods, level, notes), level, notes, cross_tests(alone, scored))
 
 
 def _signed(value: float, interval: Interval) -> str:

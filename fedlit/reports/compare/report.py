@@ -6,6 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from fedlit.core.system.spreadsheets import write_csv
+from fedlit.reports.compare.between_sites import matrix_rows
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.cost import metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
@@ -20,9 +21,13 @@ from fedlit.reports.compare.tables import (
     auroc_table,
     differences_table,
     gains_table,
+    logged_table,
+    matrix_table,
     runs_table,
     settings_table,
+    site_values_table,
     sites_table,
+    spread_table,
     tests_table,
 )
 from fedlit.reports.table import Table
@@ -47,6 +52,11 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
         write_csv(numbers.differences_table(), folder / "differences.csv")
     if comparison.joining is not None:
         write_csv(comparison.joining.table(), folder / "gains.csv")
+        write_csv(matrix_rows(comparison.joining.matrix), folder / "matrix.csv")
+    if comparison.logged:
+        write_csv(pd.concat([metric.table() for metric in comparison.logged]), folder / "logged.csv")
+    if comparison.sites:
+        write_csv(pd.concat([each.table() for each in comparison.sites]), folder / "sites.csv")
     differing = differences(comparison.methods)
     same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
     shared = Table("Settings that all methods share", ("setting", "value"), (), same)
@@ -56,7 +66,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
 
 
 def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
-    """Write a ``.tex`` file for each table of the AUROC, the differences and the gains; return the files."""
+    """Write a ``.tex`` file for each table of numbers; return the files."""
     numbers, tables = comparison.statistics, {}
     if numbers is not None:
         tables["auroc"] = auroc_table(numbers, comparison.test_set)
@@ -64,6 +74,11 @@ def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
             tables["differences"] = differences_table(numbers)
     if comparison.joining is not None:
         tables["gains"] = gains_table(comparison.joining)
+        tables["matrix"] = matrix_table(comparison.joining)
+    if comparison.logged:
+        tables["logged"] = logged_table(comparison)
+    if comparison.sites:
+        tables["sites"] = site_values_table(comparison.sites)
     for name, table in tables.items():
         (folder / f"{name}.tex").write_text(table.latex(), encoding="utf-8")
     return [folder / f"{name}.tex" for name in tables]
@@ -77,7 +92,11 @@ def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[T
         tests = [tests_table(numbers, against) for against in numbers.against]
         tables["differences"] = tests
     if (joining := comparison.joining) is not None:
-        tables["joining"] = [sites_table(joining, gains) for gains in joining.methods]
+        tables["joining"] = [*(sites_table(joining, gains) for gains in joining.methods), matrix_table(joining)]
+    if comparison.logged:
+        tables["logged"] = [logged_table(comparison)]
+    if comparison.sites:
+        tables["sites"] = [spread_table(comparison.sites), site_values_table(comparison.sites)]
     return tables
 
 

@@ -5,19 +5,22 @@ beyond noise, and the baseline if all other methods are worse beyond noise.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
 from fedlit.metrics.claim import Difference
-from fedlit.metrics.intervals import FEWEST, Interval
+from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS, Interval
 from fedlit.metrics.paired import p_text
+from fedlit.reports.compare.between_sites import BySite
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.cost import cost_row
 from fedlit.reports.compare.joining import Joining, MethodGains
+from fedlit.reports.compare.logged import LoggedMetric
 from fedlit.reports.compare.methods import ABSENT, Method
 from fedlit.reports.compare.statistics import MethodDifferences, Statistics
 from fedlit.reports.compare.words import interval_text, number, short
-from fedlit.reports.table import Number, Table
+from fedlit.reports.table import Cell, Number, Table
 
 COSTS = ("rounds", "sent", "steps", "drift")
 MOST_SETTINGS = 12
@@ -124,6 +127,56 @@ def auroc_table(numbers: Statistics, test_set: str) -> Table:
     return Table(caption, ("class",), (*_names(numbers), "positives", "negatives"), rows, summary=1)
 
 
+def logged_table(comparison: Comparison, labels: Mapping[str, str] | None = None) -> Table:
+    """Return a row for each logged metric and method, with the spread over seeds and the difference from the baseline.
+
+    Methods have their names, or these ``labels``.
+    """
+    rows = []
+    for metric in comparison.logged:
+        form = _form(metric)
+        for each in metric.methods:
+            name, change = each.method.name, each.change
+            cells = [metric.name, labels[name] if labels else name, number(each.value, form), number(each.sd, form)]
+            cells.append(_ends(each.interval, form).replace(" to ", "-") or ABSENT)
+            if change is not None:
+                ps = (p_text(p).replace("< 0.001", "<.001") for p in (change.p_images, change.p_seeds))
+                cells += [number(change.value, f"+{form}"), *ps, Number(change.stars, bold=change.claimed)]
+            else:
+                cells += ["base" if each.method.name == comparison.baseline.name else "", "", "", ""]
+            rows.append(cells)
+    level = comparison.logged[0].methods[0].interval.level
+    head = ("mean", "SD", f"{100 * level:g}% int.", "diff.", "p img", "p seed", "")
+    return Table(f"Metrics that the modules log, on test set {comparison.test_set!r}", ("metric", "method"), head, rows)
+
+
+def spread_table(sites: Sequence[BySite], labels: Mapping[str, str] | None = None) -> Table:
+    """Return a row for each metric and method: the worst site, its value, the best value and the spread."""
+    rows = []
+    for each in sites:
+        for name in each.values:
+            site, *values = each.extremes(name)
+            rows.append((each.metric, labels[name] if labels else name, site, *map(short, values)))
+    caption = "Between sites: each site's own test images, mean over seeds; SD between sites"
+    return Table(caption, ("metric", "method", "worst site"), ("worst", "best", "SD"), rows)
+
+
+def site_values_table(sites: Sequence[BySite]) -> Table:
+    """Return a row for each metric and site, with the value of each method and its spread over seeds."""
+    methods = list(dict.fromkeys(name for each in sites for name in each.values))
+    rows = []
+    for each in sites:
+        for site in dict.fromkeys(str(site) for table in each.values.values() for site in table):
+            tables = (each.values.get(name, pd.DataFrame()) for name in methods)
+            columns = [table.get(site, pd.Series(dtype=float)) for table in tables]
+            rows.append((each.metric, site, *(_mean_and_sd(column) for column in columns)))
+    caption = (
+        f"Each site's own test images: mean ± SD over seeds. AUROC: mean over the classes with at least {MIN_PATIENTS} "
+        "positive and negative patients (images, if patients are unknown) at the site"
+    )
+    return Table(caption, ("metric", "site"), tuple(methods), rows)
+
+
 def differences_table(numbers: Statistics) -> Table:
     """Return a row for each class, with each method's difference from the baseline and p."""
     rows = [
@@ -173,6 +226,21 @@ def sites_table(joining: Joining, gains: MethodGains) -> Table:
     return Table(caption, ("site", "measured on"), head, rows)
 
 
+def matrix_table(joining: Joining) -> Table:
+    """Return a row for each site's own model and a column for the test images of each site."""
+    most: dict[str, int] = {}
+    for cell in joining.matrix:
+        most[cell.tested_on] = max(cell.classes, most.get(cell.tested_on, 0))
+    rows: dict[str, list[Cell]] = {}
+    for cell in joining.matrix:
+        value = _mean_and_sd(pd.Series(cell.by_seed))
+        if 0 < cell.classes < most[cell.tested_on]:
+            value = replace(value, text=f"{value.text} ({cell.classes} of {most[cell.tested_on]} classes)")
+        rows.setdefault(cell.model, [cell.model]).append(value)
+    caption = "AUROC of each site's own model (rows) on the test images of each site (columns), mean ± SD over seeds"
+    return Table(caption, ("own model of",), tuple(most), list(rows.values()))
+
+
 def gains_list(joining: Joining) -> Table:
     """Return a row for each method and site, as :func:`sites_table` but with stars in place of p."""
     rows = [
@@ -201,6 +269,16 @@ def gains_table(joining: Joining) -> Table:
     )
     heads = ("own model", *(each.method.name for each in joining.methods))
     return Table(caption, ("site",), heads, rows, summary=int(any(summaries)))
+
+
+def _mean_and_sd(values: pd.Series) -> Number:
+    return Number(short(values.mean()), spread=short(sd) if (sd := values.std()) == sd else "")
+
+
+def _form(metric: LoggedMetric) -> str:
+    """Return the format of a metric's values: three decimals, or three digits if they are very large or small."""
+    largest = max(abs(each.value) for each in metric.methods)
+    return ".3f" if 0.01 <= largest < 1000 else ".3g"
 
 
 def _names(numbers: Statistics) -> tuple[str, ...]:

@@ -8,7 +8,15 @@ from rich.text import Text
 from fedlit.metrics.intervals import FEWEST
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.methods import differences
-from fedlit.reports.compare.tables import estimates_table, gains_list, methods_table, settings_list
+from fedlit.reports.compare.tables import (
+    estimates_table,
+    gains_list,
+    logged_table,
+    matrix_table,
+    methods_table,
+    settings_list,
+    spread_table,
+)
 from fedlit.reports.compare.words import ALONE
 
 NAME_WIDTH = 22
@@ -21,6 +29,9 @@ NO_INTERVAL = f"-: too few patients for an interval (fewer than {FEWEST} on the 
 LEGEND = """p img, p seed: p for test images only and for seeds only, uncorrected.
 Stars: p for both noises, corrected by Holm for all tests of the report (half of
 the error is for means), below *.05 **.01 ***.001, ns otherwise"""
+LOGGED = "Values of all test images: without cases, nothing is known of test-set noise."
+CASES = """Intervals and p img: test-set noise, from the table of cases. Stars: p for both
+noises, corrected by Holm for all differences of logged metrics."""
 ONE_SEED = "A method with one seed gets no stars: it says nothing about seed noise."
 
 
@@ -46,6 +57,15 @@ def show(comparison: Comparison, console: Console) -> None:
         console.print()
         for against in numbers.against:
             console.print(f"{against.verdict(numbers.shared.classes)}\n")
+    if comparison.logged:
+        for line in logged_table(comparison, labels).by_group():
+            console.print(line)
+        console.print(Text(CASES if any(each.of_cases for each in comparison.logged) else LOGGED, "dim"))
+        console.print()
+    if comparison.sites:
+        for line in spread_table(comparison.sites, labels).by_group():
+            console.print(line)
+        console.print()
     if comparison.margins:
         console.print(Text("Non-inferiority", "italic"))
     for each in comparison.margins:
@@ -54,6 +74,7 @@ def show(comparison: Comparison, console: Console) -> None:
         for line in gains_list(comparison.joining).by_group():
             console.print(line)
         console.print(Text(GAINS, "dim"))
+        console.print(matrix_table(comparison.joining).printed())
         for gains in comparison.joining.methods:
             if gains.summary is not None:
                 console.print(f"\n{gains.summary.text(gains.method.name)}")
