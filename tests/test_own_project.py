@@ -26,6 +26,8 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "my_project"]:  # of another test
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(str(PROJECT))
 
 

@@ -40,7 +40,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_a_command_trains(words: list[str], folder: Path, fedlit_cli: Cli):
     torch.save(timm.create_model("small_cnn", num_classes=10, in_chans=1).state_dict(), "densenet121.pth")
-    fedlit_cli(f"{shlex.join(words)} {SMALL}").succeeded()
+    small = SMALL.replace("60", "600") if "configs/privacy/quickstart.yaml" in words else SMALL  # needs patients
+    fedlit_cli(f"{shlex.join(words)} {small}").succeeded()
 
 
 def test_the_aggregator_of_the_recipe_trains(folder: Path, monkeypatch: pytest.MonkeyPatch, fedlit_cli: Cli):

@@ -17,9 +17,11 @@ from sweeps import BASE, GRID, write
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
+from fedlit.core.system.processes import CORES
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import FOLLOWING
 from fedlit.experiment.planned_run import PlannedRun
+from fedlit.tracking.journal import LATER
 from fedlit.tracking.lock import HOLDER, RunLock
 from fedlit.tracking.store import connect
 
@@ -35,6 +37,14 @@ from fedlit.reports.reproductions.report import Report
 def make(runs):
     return Report(f"{len(runs)} runs in the report", {})
 """
+
+
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take back what ``fedlit job`` sets for the rest of its process."""
+    for name in (LATER, CORES):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(sys, "argv", sys.argv)
 
 
 @pytest.fixture

@@ -170,5 +170,3 @@ def test_ranges_are_for_tune_and_a_grid_for_sweep(folder: Path, fedlit_cli):
     ranges = {"ranges": {"model.lr": [0.1, 0.2]}, "grid": {}}
     fedlit_cli(f"sweep --config {write(folder, GRID | ranges | {'tries': 2})}").refused("fedlit tune", code=2)
     fedlit_cli(f"tune --config {write(folder, GRID)}").refused("cases.fedavg", "range", code=2)
-    mixed = GRID | {"ranges": {"model.lr": [0.1, 0.2]}, "tries": 2}
-    fedlit_cli(f"tune --config {write(folder, mixed)}").refused("grid: expected none", code=2)

@@ -149,7 +149,7 @@ KINDS = [
     option("dashes of typography", "––federation.rounds 3", "EN DASH", code=2),
     option("a model as data", "--data ImageClassifier", "data (command line)", "is a model", "CIFAR10", code=2),
     option("data as a model", "--model PhantomCXR", "model (command line)", "is a data set", "ImageClassifier", code=2),
-    listed("a loss as an aggregator", "BCE", "BCE is an objective", "FedAvg", code=2),
+    listed("a loss as an aggregator", "BCE", "BCE is an objective", "CODASCA", code=2),
     option(
         "an aggregator as a loss", "--model.objective FedAvg", "model.objective", "an aggregator", "AUCSaddle", code=2
     ),
