@@ -74,11 +74,10 @@ def test_the_record_says_so(tmp_path):
     assert "compiled" not in introduction(session(tmp_path, compile=False))
 
 
-def test_without_a_compiler_it_is_refused_before_training(tmp_path, monkeypatch):
-    from torch._inductor import config
+def test_without_a_compiler_it_is_refused_before_training(tmp_path):
+    from torch._inductor import config  # monkeypatch would hide the key from later tests
 
-    monkeypatch.setattr(config.cpp, "cxx", ("no-such-compiler",))
-    with refused(ConfigError, "federation.compile", "install g++"):
+    with config.patch({"cpp.cxx": ("no-such-compiler",)}), refused(ConfigError, "federation.compile", "install g++"):
         session(tmp_path, compile=True)
     session(tmp_path, compile=False)
     assert not Compiler().problem(SimpleNamespace(type="cuda"))
