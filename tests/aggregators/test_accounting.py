@@ -1,6 +1,7 @@
 """Epsilon of private steps, against figures of another library."""
 
 import math
+import sys
 
 import pytest
 from refusals import refused
@@ -51,6 +52,12 @@ def test_prv_is_left_out_where_it_takes_long():
 def test_noise_for_an_epsilon_spends_it_and_no_more(epsilon):
     noise = noise_for(epsilon, 1e-3, 32 / 210, 140)
     assert 0.99 * epsilon < epsilon_of([Steps(noise, 32 / 210, 140)], 1e-3) <= epsilon
+
+
+def test_without_opacus_it_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "opacus.accountants.analysis", None)
+    with refused(ConfigError, "DPSGD needs Opacus", "pip install 'fedlit[privacy]'"):
+        noise_for(3.0, 1e-3, 0.123, 10)
 
 
 def test_no_noise_is_enough_for_an_epsilon_of_nothing():

@@ -15,6 +15,7 @@ from test_card import write_trained
 from fedlit.core.errors import ConfigError
 from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.runs import load_runs
+from fedlit.reports.compare.tables import spread_table
 
 DICE = {"FedAvg": (0.70, 0.72, 0.74), "Scaffold": (0.80, 0.82, 0.81)}
 SITES = {"north": 0.1, "south": 0.0, "east": -0.1}
@@ -108,6 +109,16 @@ def test_the_worst_site_and_the_spread_follow_the_direction_of_the_metric(mode: 
     assert site == worst
     assert sorted((low, high)) == pytest.approx([0.62, 0.82])
     assert spread == pytest.approx(0.1)
+
+
+def test_without_a_direction_no_site_is_called_the_worst(tmp_path: Path):
+    found = comparison(segmented(tmp_path / "runs"))
+    (between,) = (replace(each, best=None) for each in found.sites)
+    assert between.extremes("FedAvg")[0] == ""
+    assert between.extremes("FedAvg")[3] == pytest.approx(0.1)
+    table = spread_table([between])
+    assert {row[2:5] for row in table.rows} == {("-", "-", "-")}
+    assert "monitor_mode" in table.caption
 
 
 def test_the_auroc_of_sites_has_a_worst_one_too(tmp_path: Path):

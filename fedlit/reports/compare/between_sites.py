@@ -27,9 +27,11 @@ class BySite:
     def extremes(self, method: str) -> tuple[str, float, float, float]:
         """Return the worst site, its mean over seeds, that of the best site, and the standard deviation between sites.
 
-        If the direction of the metric is not known, the lowest site counts as the worst.
+        If it is not known whether higher values are better, there is only the deviation: the others are "" and NaN.
         """
         means = self.values[method].mean().sort_values(ascending=self.best != "min")
+        if self.best is None:
+            return "", np.nan, np.nan, float(means.std())
         return str(means.index[0]), float(means.iloc[0]), float(means.iloc[-1]), float(means.std())
 
     def table(self) -> pd.DataFrame:

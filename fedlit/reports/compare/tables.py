@@ -156,8 +156,10 @@ def spread_table(sites: Sequence[BySite], labels: Mapping[str, str] | None = Non
     for each in sites:
         for name in each.values:
             site, *values = each.extremes(name)
-            rows.append((each.metric, labels[name] if labels else name, site, *map(short, values)))
+            rows.append((each.metric, labels[name] if labels else name, site or ABSENT, *map(short, values)))
     caption = "Between sites: each site's own test images, mean over seeds; SD between sites"
+    if any(each.best is None for each in sites):
+        caption += f"; {ABSENT}: no run says by federation.monitor_mode if higher is better"
     return Table(caption, ("metric", "method", "worst site"), ("worst", "best", "SD"), rows)
 
 
