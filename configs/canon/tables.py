@@ -26,6 +26,16 @@ ROUNDS = (4, 8, 16, 32)
 WINDOWS = {"I = 64": "64", "I = 256": "256", "I = 512": "512", "I = 512, IID": "iid"}
 SHARES = {f"{share}% positive": str(share) for share in (2, 10, 30)}
 CLIENTS = {"K = 5": "5", "K = 10": "10"}
+NORMS = {
+    "all findings": (
+        ("fedbn", "fedavg"), ("fedbn-plus", "fedavg"), ("local-sgdm", "fedavg"), ("coda", "fedavg"),
+        ("local-sgdam", "coda"), ("localscgdam", "local-sgdam"), ("localscgdam", "fedavg"),
+    ),
+    "missing classes": (
+        ("partial-fedbn", "partial"), ("partial-fedbn-plus", "partial"), ("surgical", "partial"),
+        ("surgical-fedbn", "partial-fedbn"), ("surgical-fedbn-plus", "partial-fedbn-plus"),
+    ),
+}  # fmt: skip
 HEAD = ["", "difference", "AUROC", "first", "second", "first - second", "ahead", "p (Holm)"]
 
 Values = Mapping[str, pd.Series]
@@ -121,13 +131,21 @@ def methods(runs: pd.DataFrame) -> Iterator[Contrast]:
             yield from _both("", (case, base), (case, base), values)
 
 
+def norms(runs: pd.DataFrame) -> Iterator[Contrast]:
+    """Compare ways of normalisation, and LocalSCGDAM's family, at the rate that each draw chose."""
+    values = at_the_end(runs[runs["stage"] == "chosen"])
+    for row, pairs in NORMS.items():
+        for pair in pairs:
+            yield from _both(row, pair, pair, values)
+
+
 PARTS: Mapping[str, tuple[str, str, Callable[[pd.DataFrame], Iterator[Contrast]]]] = {
     "windows": ("windows", "A. Windows", windows),
     "imbalance": ("imbalance", "B. Imbalance", imbalance),
     "missing": ("missing", "C. Missing classes", missing),
     "missing-rates": ("missing", "C. Missing classes at each rate", missing_at_a_rate),
     "methods": ("methods", "D. Methods", methods),
-    "norms": ("norms", "E. Normalisation, the whole network", methods),
+    "norms": ("norms", "E. Normalisation, the whole network", norms),
 }
 """Name, plan and title of each table, and its contrasts."""
 
