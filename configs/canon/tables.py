@@ -27,13 +27,14 @@ WINDOWS = {"I = 64": "64", "I = 256": "256", "I = 512": "512", "I = 512, IID": "
 SHARES = {f"{share}% positive": str(share) for share in (2, 10, 30)}
 CLIENTS = {"K = 5": "5", "K = 10": "10"}
 NORMS = {
-    "all findings": (
-        ("fedbn", "fedavg"), ("fedbn-plus", "fedavg"), ("local-sgdm", "fedavg"), ("coda", "fedavg"),
-        ("local-sgdam", "coda"), ("localscgdam", "local-sgdam"), ("localscgdam", "fedavg"),
-    ),
+    "all findings": (("fedbn", "fedavg"), ("fedbn-plus", "fedavg")),
     "missing classes": (
         ("partial-fedbn", "partial"), ("partial-fedbn-plus", "partial"), ("surgical", "partial"),
         ("surgical-fedbn", "partial-fedbn"), ("surgical-fedbn-plus", "partial-fedbn-plus"),
+    ),
+    "one class, 10% positive": (
+        ("local-sgdm", "one-class"), ("coda", "one-class"), ("local-sgdam", "coda"), ("localscgdam", "local-sgdam"),
+        ("localscgdam", "one-class"),
     ),
 }  # fmt: skip
 HEAD = ["", "difference", "AUROC", "first", "second", "first - second", "ahead", "p (Holm)"]

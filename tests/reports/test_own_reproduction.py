@@ -177,11 +177,13 @@ def test_a_scale_that_a_document_lacks_is_named_with_those_that_it_has(document:
 def test_figures_show_methods_that_no_paper_has_and_all_windows(draw):
     runs = pd.DataFrame(
         {"title": "Phantom", "column": "p", "method": method, "seed": seed, "window": window, "auroc": 0.5 + seed / 9,
-         "curve": [(window, 0.5), (2 * window, 0.6)]}
+         "curve": [(window, 0.5), (2 * window, 0.6)], "sent": [1.5, 3.0]}
         for method in ("mine", "CODA+") for seed in (0, 1) for window in range(1, 8)
     )  # fmt: skip
     figure = draw(runs[runs["window"] == 4] if draw is draw_steps else runs)
     assert len(figure.axes[0].lines) == (2 if draw is draw_steps else 2 * 7)
+    if draw is draw_windows:
+        assert all(list(line.get_xdata()) == [1.5, 3.0] for line in figure.axes[1].lines)
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes)]
     shown = {text.get_text().split(",")[0] for legend in legends if legend for text in legend.get_texts()}
     assert shown == {"mine", "CODA+"}

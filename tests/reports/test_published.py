@@ -10,13 +10,14 @@ import pandas as pd
 import pytest
 import torch
 from past_runs import scored
-from reproduced import table_of_plans
+from reproduced import measured_run, table_of_plans
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
 from fedlit.predictions.table import write
 from fedlit.reports.reproductions import NAMES, sources
 from fedlit.reports.reproductions.document import find, read_document
+from fedlit.reports.reproductions.means import sent
 from fedlit.reports.reproductions.published import Published, read_paper
 from fedlit.reports.reproductions.report import Report, tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -31,7 +32,8 @@ def reported(name: str, folder: Path, metrics, scale: str = "paper") -> Report:
 
     def measured(each, seed):
         found = metrics(reproduced.chosen, each.case)
-        return found, {1: found | {"val/auroc_macro": 0.5, "test_curve/federation/auroc_macro": 0.5}}
+        more = {"val/auroc_macro": 0.5, "test_curve/federation/auroc_macro": 0.5, "bytes/up": 1e6}
+        return found, {1: found | more}
 
     return reproduced.report(table_of_plans(reproduced.plans, folder, measured, [0]))
 
@@ -142,6 +144,20 @@ def test_largest_windows_of_figure_1(tmp_path):
         ours |= {(number, column) for column, cell in ((method, window), ("ratio", ratio)) if re.match(r"\d", cell)}
     assert ours == published("fdam", "Figure 1", 1)
     assert "does not have the last column" in report.text
+
+
+def test_the_last_iterate_stands_beside_the_best_in_validation(tmp_path):
+    report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
+    values = report.tables["values"]
+    last = values["column"].str.endswith(", last iterate")
+    assert (values[last]["auroc"] == 0.5).all()
+    assert (values[~last]["auroc"] == 0.7).all()
+    assert last.sum() == len(values) / 2
+
+
+def test_bytes_are_added_up_over_rounds(tmp_path):
+    run = measured_run(tmp_path / "run", {}, {1: {"bytes/up": 2e6}, 2: {"bytes/up": 1e6}, 3: {"bytes/up": 1e6}})
+    assert sent(run, [2, 3]) == [3.0, 4.0]
 
 
 def test_a_larger_window_has_its_ratio(tmp_path):

@@ -24,17 +24,18 @@ DASHES = ["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3))]
 
 
 def draw_windows(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
-    """Draw AUC by iteration above and AUC by window below, one column per federation.
+    """Draw AUC by iteration, by megabytes that clients send, and by window, one column per federation.
 
-    Runs have the title of their federation, method, window, seed, auroc, curve of (iteration, AUROC of these images).
+    Runs have the title of their federation, method, window, seed, auroc, curve of (iteration, AUROC of these images),
+    sent (megabytes of all clients until each point of the curve).
     """
     looks, titles = _looks(runs), list(dict.fromkeys(runs["title"]))
-    figure = Figure(figsize=(4.6 * len(titles), 7.2), layout="constrained")
-    axes = figure.subplots(2, len(titles), squeeze=False)
+    figure = Figure(figsize=(4.6 * len(titles), 10.8), layout="constrained")
+    axes = figure.subplots(3, len(titles), squeeze=False)
     for column, title in enumerate(titles):
         of_part = runs[runs["title"] == title]
         windows = sorted(of_part["window"].unique())
-        above, below = axes[0][column], axes[1][column]
+        above, middle, below = axes[:, column]
         for method, of_method in of_part.groupby("method", sort=False):
             colour, marker = looks[method].colour, looks[method].marker
             for window, of_window in of_method.groupby("window"):
@@ -42,16 +43,18 @@ def draw_windows(runs: pd.DataFrame, curves_of: str = "validation") -> Figure:
                 dashes = DASHES[windows.index(window) % len(DASHES)]
                 look = {"color": colour, "linestyle": dashes, "linewidth": 1.4, "label": f"{method}, I={window}"}
                 above.plot(steps, values.mean(0), **look)
+                middle.plot(of_window["sent"].iloc[0][: len(steps)], values.mean(0), **look)
             by_window = of_method.groupby("window")["auroc"]
             look = {"color": colour, "marker": marker, "capsize": 3}
             below.errorbar(by_window.mean().index, by_window.mean(), by_window.std(), label=method, **look)
         above.set(title=title, xlabel="iterations", ylabel=f"{curves_of} AUROC")
+        middle.set(xlabel="MB sent by all clients", ylabel=f"{curves_of} AUROC", xscale="log")
         below.set(xlabel="communication window I", ylabel="test AUROC", xscale="log")
         below.set_xticks(windows, [str(window) for window in windows])
         below.minorticks_off()
         below.legend(frameon=False)
         above.legend(frameon=False, fontsize="x-small")
-        for ax in (above, below):
+        for ax in (above, middle, below):
             light_axes(ax)
     return figure
 

@@ -1,6 +1,7 @@
 """A report that papers share: means over seeds with differences paired by seed, figures, and the choice of settings."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
@@ -25,6 +26,7 @@ def means(
     versus: str,
     column: str = "",
     metrics: str | dict[str, str] = "test/federation/auroc_macro",
+    last: str = "",
     average: bool = False,
     order: str = "",
     picture: Literal["", "windows", "steps"] = "",
@@ -44,6 +46,7 @@ def means(
         versus: Name of the reference, as text.
         column: Column of a run, with its labels in braces; or "" if every metric is a column.
         metrics: Metrics of a run's best model by column, or the one metric of the table.
+        last: Metric of each evaluation, whose last value also gets a column: that of the last iterate; or "".
         average: Whether a last column has the mean over the others.
         order: Label by which rows are sorted; by default they are in the order of the runs.
         picture: The figure, or "" for none.
@@ -85,21 +88,33 @@ def means(
         drawn = finals.assign(
             window=steps, auroc=values["auroc"], column=values["column"],
             curve=[[(step * one, value) for step, value in curve(run, CURVES[curves])] for run, one in pairs],
+            sent=[sent(run, [step for step, _ in curve(run, CURVES[curves])]) for run in finals["directory"]],
         )  # fmt: skip
         figures["figure"] = PICTURES[picture](drawn, curves)
     if average:
         mean = values.groupby(["row", "seed"], sort=False)["auroc"].agg(lambda each: each.mean(skipna=False))
         values = pd.concat([values, mean.reset_index().assign(column="average")], ignore_index=True)
+    if last:
+        ends = values.assign(auroc=[curve(run, last)[-1][1] for run in finals["directory"]])
+        values = pd.concat([values, ends.assign(column=ends["column"] + ", last iterate")], ignore_index=True)
     table = compare(values, {title: other for title, other in reference.items() if title != other})
     text, tables = markdown(table, what, versus), {"values": values, "table": table}
     if within is not None:
-        tables["largest-windows"] = largest = largest_windows(finals.assign(auroc=values["auroc"]), window, within)
+        tables["largest-windows"] = largest = largest_windows(
+            finals.assign(auroc=values["auroc"][: len(finals)]), window, within
+        )
         text = f"{text}\n{_largest_text(largest, against['method'], within)}"
     if choice:
         method = next(iter(against))
         tables["grid"] = tries[["title", method, *settings, "score", "chosen"]]
         text = f"{text}\n{choice_text(tries, method, settings, choice)}\n"
     return Report(text, tables, figures)
+
+
+def sent(run: Path, rounds: Sequence[int]) -> list[float]:
+    """Return the megabytes that all clients of a run have sent until the end of each of these rounds."""
+    of_rounds = curve(run, "bytes/up")
+    return [sum(value for step, value in of_rounds if step <= each) / 1e6 for each in rounds]
 
 
 def _filled(key: str, text: str, run: Mapping[str, Any]) -> str:
