@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from math import isfinite, isnan
 from pathlib import Path
 
 import yaml
@@ -50,14 +51,14 @@ class Result:
     rounds: int  # Requested number of rounds; patience may have ended the run earlier.
     best_round: int  # Number of completed rounds of the tested model, which is its step in ``metrics.csv``.
     seconds: float  # Duration of the process that completed the run.
-    # Values of `test/...`; undefined values are NaN, and null in the file.
+    # Values of `test/...`; undefined values are NaN, and null in the file. Infinite ones are text there: JSON has none.
     metrics: dict[str, float] = field(default_factory=dict)
     status: str = "FINISHED"
     client_weights: str = ""  # ``examples`` or ``uniform``, as the clients were weighted; "" if it is not recorded.
 
     def write(self, directory: Path) -> None:
         """Write ``result.json`` atomically."""
-        metrics = {key: value if value == value else None for key, value in self.metrics.items()}
+        metrics = {key: None if isnan(v) else v if isfinite(v) else str(v) for key, v in self.metrics.items()}
         with whole(directory / "result.json") as draft:
             draft.write_text(json.dumps(asdict(self) | {"metrics": metrics}, indent=1) + "\n")
 
@@ -72,7 +73,7 @@ class Result:
         try:
             fields = dict(documents.parse_json(file.read_text()))
             fields.pop("phase_rounds", None)  # in results from before phases were runs
-            metrics = {key: float("nan") if value is None else value for key, value in fields.pop("metrics").items()}
+            metrics = {key: float("nan" if v is None else v) for key, v in fields.pop("metrics").items()}
             return cls(**fields, metrics=metrics)
         except FileNotFoundError:
             return None

@@ -7,6 +7,7 @@ from refusals import refused
 
 from fedlit.core.errors import DataError
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result
 
 
 @pytest.fixture
@@ -167,3 +168,11 @@ def test_another_file_is_not_taken_for_metrics(path):
     path.write_text("Image Index,Finding Labels\n")
     with refused(DataError, "line 1"):
         list(MetricsFile(path).rows())
+
+
+def test_a_result_keeps_infinite_and_undefined_values(tmp_path):
+    """A run that diverges ends with an infinite loss, and JSON has no number for it."""
+    Result(1, 1, 1.0, {"loss": math.inf, "gap": -math.inf, "auroc": math.nan, "n": 2.5}).write(tmp_path)
+    found = Result.read(tmp_path).metrics
+    assert (found["loss"], found["gap"], found["n"]) == (math.inf, -math.inf, 2.5)
+    assert math.isnan(found["auroc"])
