@@ -6,7 +6,7 @@ import runpy
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
@@ -91,7 +91,7 @@ def _start(job: CommandLine, share: int, preloaded: list[str]) -> BaseProcess:
     # threads nor locks nor an initialised accelerator. It is not a daemon, because it may have worker processes.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(preloaded)
-    process = context.Process(target=_run, args=(job, share), name=job.name)
+    process = context.Process(target=_run, args=(job, share, dict(os.environ)), name=job.name)
     # The terminal also sends signals to the fork server, and to a job that is not yet in its own group: both block
     # them. The resource tracker is started first, because its start unblocks signals in some versions of Python.
     with blocked(GENTLE):
@@ -101,8 +101,9 @@ def _start(job: CommandLine, share: int, preloaded: list[str]) -> BaseProcess:
     return process
 
 
-def _run(job: CommandLine, share: int) -> None:
+def _run(job: CommandLine, share: int, environment: Mapping[str, str]) -> None:
     """Run a job with ``share`` cores; this is the target of its process."""
+    os.environ |= environment  # as it is now, not as it was when the fork server started
     os.environ[CORES] = str(share)
     os.setpgrp()  # the parent passes Ctrl-C on; a second signal from the terminal would kill
     end_with_parent()

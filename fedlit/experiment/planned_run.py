@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import newest
 from fedlit.core.errors import CheckpointError
 from fedlit.experiment.jobs import CommandLine
 from fedlit.tracking.base import Tracker
@@ -39,7 +39,7 @@ class PlannedRun:
     @property
     def has_checkpoint(self) -> bool:
         """True if an earlier call has left a checkpoint of the run."""
-        return checkpoint.find(self.directory / "checkpoints", "last") is not None
+        return newest(self.directory / "checkpoints") is not None
 
     def standing(self) -> Literal["new", "unfinished", "finished"]:
         """Return how far an earlier call has brought the run.

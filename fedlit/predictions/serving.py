@@ -7,9 +7,11 @@ import os
 import platform
 from argparse import ArgumentError
 from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pandas as pd
@@ -29,7 +31,7 @@ from fedlit.core.system.files import whole
 from fedlit.data.pictures.dicom import SUFFIXES
 from fedlit.data.pictures.images import model_input, read_image
 from fedlit.predictions.notes import known_module, read_notes, recipe, without_start
-from fedlit.tracking.store import first_line, import_mlflow
+from fedlit.tracking.store import first_line
 
 FILE = "model.safetensors"
 """File name of the exported model in the folder of an MLflow model."""
@@ -196,23 +198,25 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
     Raises:
         Exception: The model cannot be exported, or cannot score an image.
     """
-    # Not with mlflow.pyfunc.save_model, which inspects all installed packages for seconds.
-    mlflow = import_mlflow()
-    column, schema = mlflow.types.ColSpec, mlflow.types.Schema
+    # Not with mlflow.pyfunc.save_model, which inspects all installed packages, and imports MLflow: each takes seconds.
     with whole(folder) as draft:
         draft.mkdir()
         write(draft / FILE)
         scorer, image = ImageScorer(draft / FILE, "cpu", trust=True), _ramp()  # it names the code of this run
         scorer.predict(pd.DataFrame({COLUMN: [image]}))
-        files, scores = column("binary", COLUMN), [column("float", name) for name in scorer.classes]
-        model = mlflow.models.Model(
-            signature=mlflow.models.ModelSignature(schema([files]), schema(scores)),
-            saved_input_example_info=EXAMPLE,
-            metadata={k: v for k, v in scorer.metadata.items() if k != "config"} | {"score": "probability"},
-        )
+        inputs, scores = [_column("binary", COLUMN)], [_column("float", name) for name in scorer.classes]
         # Without a data path, the loader gets the folder.
-        mlflow.pyfunc.add_to_model(model, loader_module=LOADER, python_env="python_env.yaml")
-        model.save(str(draft / "MLmodel"))
+        loader = {"loader_module": LOADER, "python_version": platform.python_version()}
+        model = {
+            "flavors": {"python_function": loader | {"env": {"virtualenv": "python_env.yaml"}}},
+            "metadata": {k: v for k, v in scorer.metadata.items() if k != "config"} | {"score": "probability"},
+            "mlflow_version": metadata.version("mlflow"),
+            "model_uuid": uuid4().hex,
+            "saved_input_example_info": EXAMPLE,
+            "signature": {"inputs": json.dumps(inputs), "outputs": json.dumps(scores)},
+            "utc_time_created": str(datetime.now(timezone.utc).replace(tzinfo=None)),
+        }
+        (draft / "MLmodel").write_text(yaml.safe_dump(model))
         example = {"columns": [COLUMN], "data": [[base64.b64encode(image).decode()]]}
         (draft / EXAMPLE["artifact_path"]).write_text(json.dumps(example))
         (draft / EXAMPLE["serving_input_path"]).write_text(json.dumps({"dataframe_split": example}))
@@ -220,6 +224,10 @@ def save_mlflow_model(folder: Path, write: Callable[[Path], None]) -> None:
         (draft / "requirements.txt").write_text("\n".join(needs) + "\n")
         environment = {"python": platform.python_version(), "dependencies": ["-r requirements.txt"]}
         (draft / "python_env.yaml").write_text(yaml.safe_dump(environment))
+
+
+def _column(kind: str, name: str) -> dict[str, Any]:
+    return {"type": kind, "name": name, "required": True}
 
 
 def _load_pyfunc(path: str) -> ImageScorer:

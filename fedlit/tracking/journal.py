@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import warnings
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -39,8 +40,8 @@ class Journal:
         self._note()
 
     def add_file(self, path: Path, folder: str) -> None:
-        """Note a file or folder."""
-        self._note(file=(str(path), folder))
+        """Note a file or folder, by its path in the run's directory."""
+        self._note(file=(os.path.relpath(path, self.run.directory), folder))
 
     def close(self, status: RunStatus | None, seconds: float) -> None:
         """Note the end of the run."""
@@ -72,7 +73,11 @@ class Notes:
 
     @classmethod
     def read(cls, directory: Path) -> "Notes | None":
-        """Read the notes in a run's directory; None if there are none, or the run has not finished."""
+        """Read the notes in a run's directory; None if there are none, or the run has not finished.
+
+        The notes of another person's run may name any file of this machine: only those of the run are taken, and a
+        warning names the others.
+        """
         file, lines = directory / FILE, []
         for line in file.read_text().splitlines() if file.exists() else ():
             with suppress(ValueError):
@@ -87,7 +92,13 @@ class Notes:
             while times and times[-1][0] >= line["size"]:  # a resumed run has removed the rows after its checkpoint
                 times.pop()
             times.append((line["size"], line["ms"]))
-        files = dict.fromkeys((Path(path), folder) for path, folder in (x["file"] for x in lines if "file" in x))
+        files, home = dict[tuple[Path, str], None](), directory.resolve()
+        for name, folder in (line["file"] for line in lines if "file" in line):
+            path = directory / name
+            if all(each.resolve().is_relative_to(home) for each in (path, *path.rglob("*"))):  # links lead elsewhere
+                files[path, folder] = None
+            else:
+                warnings.warn(f"{file}: expected files below {directory}, found {path}; it is not sent", stacklevel=2)
         return cls(RunInfo(**run), times, files, lines[0]["ms"], lines[-1]["ms"])
 
 

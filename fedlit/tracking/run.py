@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import newest
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
 from fedlit.core.system.files import unwritable, whole
@@ -261,11 +261,13 @@ def find_run(root: Path, experiment: str, which: str, name: str | None = None) -
         begun = {run: last.stat().st_mtime for run, last in begun.items() if last is not None}
         if not begun:
             return None
-        newest = max(begun, key=begun.__getitem__)
-        path = checkpoint.find(newest / "checkpoints", which)
+        from fedlit.core.checkpoints import checkpoint  # PyTorch, which a look at the state of a run does not need
+
+        run = max(begun, key=begun.__getitem__)
+        path = checkpoint.find(run / "checkpoints", which)
         if path is None and which == "best":
-            raise CheckpointError(f"{newest} has no best checkpoint yet; use --ckpt_path last")
-        return newest, path
+            raise CheckpointError(f"{run} has no best checkpoint yet; use --ckpt_path last")
+        return run, path
     if (Path(which) / "manifest.json").exists():
         return run_of(Path(which)), Path(which)
     if last_checkpoint(Path(which)) is None:
@@ -273,7 +275,7 @@ def find_run(root: Path, experiment: str, which: str, name: str | None = None) -
             f"--ckpt_path {which}: expected last, best, a run directory (runs/<experiment>/<run>) or "
             "a checkpoint (.../checkpoints/round-NNNNNN); found no manifest.json there"
         )
-    return Path(which), checkpoint.find(Path(which) / "checkpoints", "last")
+    return Path(which), newest(Path(which) / "checkpoints")
 
 
 def is_called(run: Path, name: str | None) -> bool:
@@ -299,8 +301,8 @@ def run_above(directory: Path) -> Path | None:
 
 def last_checkpoint(run: Path) -> Path | None:
     """Return the newest checkpoint of a run or, if it has none, of its phases."""
-    of_phases = [p for p in (checkpoint.find(f, "last") for f in run.glob(f"{PHASES}/*/checkpoints")) if p]
-    return checkpoint.find(run / "checkpoints", "last") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
+    of_phases = [p for p in (newest(f) for f in run.glob(f"{PHASES}/*/checkpoints")) if p]
+    return newest(run / "checkpoints") or max(of_phases, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def config_difference(directory: Path, config: str) -> list[str]:

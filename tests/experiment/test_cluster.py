@@ -4,8 +4,10 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -20,8 +22,8 @@ from fedlit.core.system import slurm as commands
 from fedlit.core.system.processes import CORES
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import FOLLOWING
-from fedlit.experiment.planned_run import PlannedRun
-from fedlit.tracking.journal import LATER
+from fedlit.tracking.base import MetricsFile, RunInfo
+from fedlit.tracking.journal import LATER, Journal, Notes
 from fedlit.tracking.lock import HOLDER, RunLock
 from fedlit.tracking.store import connect
 
@@ -75,7 +77,7 @@ def play(folder: Path, name: str, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -
     array, _, task = kept_tasks(folder)[name].partition("_")
     monkeypatch.setenv("SLURM_ARRAY_JOB_ID", array)
     monkeypatch.setenv("SLURM_ARRAY_TASK_ID", task)
-    printed = fedlit_cli(f"job {folder}/jobs/{name}.yaml --submitted_by 0.1.0 --requeues 20")
+    printed = fedlit_cli(f"job {folder}/jobs/{name}.yaml --submitted_by 0.1.0")
     (folder / "jobs" / f"{array}_{task}.log").write_text(printed.out)
     return printed.succeeded()
 
@@ -89,7 +91,8 @@ class TestSubmission:
             "gpu", "2:00:00", "4", "long",
         )  # fmt: skip
         assert (asked["requeue"], asked["open-mode"], asked["signal"]) == ("", "append", "B:TERM@120")
-        assert f"cd {Path.cwd()} || exit 1\nmodule load cuda\nruns=(\n  {NAMES[0]}\n  {NAMES[1]}\n)\nexec " in array
+        files = "\n".join(f"  {Path.cwd()}/runs/trial/jobs/{name}.yaml" for name in NAMES)
+        assert f"cd {Path.cwd()} || exit 1\nmodule load cuda\nruns=(\n{files}\n)\n" in array
         assert options_of(following)["dependency"] == "afterany:1"
         assert following.endswith(" -m fedlit sweep --config sweep.yaml --on cluster.yaml\n")
         assert f"export {FOLLOWING}=1" in following
@@ -181,7 +184,7 @@ class TestLooking:
     ):
         slurm.lists({"1_0": "RUNNING|None", "1_1": "PENDING|Resources"})
         out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
-        assert "running, 0 rounds done" in out
+        assert "its job is running, 0 rounds done" in out
         assert "pending: Resources" in out
         slurm.lists({})
         play(submitted, NAMES[0], fedlit_cli, monkeypatch)
@@ -208,30 +211,113 @@ class TestLooking:
         assert Path("runs/trial", NAMES[0], "result.json").exists()
 
 
-class TestJob:
-    @pytest.mark.parametrize(
-        ("state", "restarts", "again"), [("RUNNING", 0, True), ("COMPLETING", 0, False), ("RUNNING", 20, False)]
-    )
-    def test_a_stopped_run_waits_again_unless_it_is_cancelled_or_has_waited_too_often(
-        self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch, state: str, restarts: int, again: int
-    ):
-        slurm.lists({"1_0": f"{state}|None"})
-        monkeypatch.setenv("SLURM_RESTART_COUNT", str(restarts))
-        monkeypatch.setattr("fedlit.cli.commands.job.main", lambda words: sys.exit(143))
-        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "1")
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-        fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --requeues 20").refused(code=143)
-        assert slurm.calls == (["scontrol requeue 1_0"] if again else [])
+PYTHON = """#!/bin/sh
+echo "$@" >> words
+[ -e ends ] && exit $(cat ends)
+trap 'exit 138' USR1
+touch began
+while :; do sleep 0.05; done
+"""
+"""A command in place of Python that ends with a code, or waits for SIGUSR1."""
 
-    def test_a_signal_during_the_imports_stops_the_run(
-        self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
+
+class TestScript:
+    """The script of an array, run by bash."""
+
+    @pytest.fixture
+    def started(self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen]:
+        def start(setup: str = "", states: str = "RUNNING", restarts: int = 0, task: int = 0) -> subprocess.Popen:
+            python = Path("python").absolute()
+            python.write_text(PYTHON)
+            python.chmod(0o755)
+            cluster.write_text(yaml.safe_dump({"requeues": 3, "setup": setup}))
+            write(Path(), SWEEP)
+            with monkeypatch.context() as stub:
+                stub.setattr(sys, "executable", str(python))
+                fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
+            slurm.lists({f"1_{task}": f"{states}|None"} if states else {})
+            names = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_RESTART_COUNT": str(restarts)}
+            words = ["bash", slurm.folder / "1.sh"]
+            return subprocess.Popen(words, env=os.environ | names, stdout=subprocess.PIPE, text=True)
+
+        return start
+
+    @pytest.mark.parametrize(
+        ("restarts", "states", "again"), [(0, "RUNNING", True), (3, "RUNNING", False), (0, "", False)],
+        ids=["stopped", "stopped too often", "cancelled"],
+    )  # fmt: skip
+    def test_a_stopped_job_waits_again(self, started, slurm, restarts: int, states: str, again: bool):
+        script = started(restarts=restarts, states=states, task=1)
+        wait_for(Path("began"))
+        script.send_signal(signal.SIGTERM)
+        said = script.communicate(timeout=20)[0]
+        assert script.returncode == 138
+        assert slurm.calls == (["scontrol requeue 1_1"] if again else [])
+        assert ("waits in the queue" in said, "after 3 other starts" in said) == (again, restarts == 3)
+        words = Path("words").read_text()
+        assert re.fullmatch(rf"-m fedlit job \S+/runs/trial/jobs/{NAMES[1]}.yaml --submitted_by 0.1.0\n", words)
+
+    def test_a_signal_before_python_has_started_lets_it_wait_again(self, started, slurm):
+        script = started(setup="touch began; sleep 0.5; set -e")
+        wait_for(Path("began"))
+        script.send_signal(signal.SIGTERM)
+        script.communicate(timeout=20)
+        assert (script.returncode, slurm.calls) == (143, ["scontrol requeue 1_0"])
+        assert not Path("words").exists()
+
+    @pytest.mark.parametrize("code", ["0", "1", "137"])
+    def test_what_ended_by_itself_does_not_start_again(self, started, slurm, code: str):
+        Path("ends").write_text(code)
+        script = started(setup="set -e")
+        script.communicate(timeout=20)
+        assert (script.returncode, slurm.calls) == (int(code), [])
+
+
+def wait_for(file: Path) -> None:
+    deadline = time.monotonic() + 20
+    while not file.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+class TestJob:
+    def test_a_run_that_fails_does_not_stop_the_others_of_its_job(
+        self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
-        slurm.lists({"1_0": "RUNNING|None"})
-        monkeypatch.setattr(PlannedRun, "prepare", lambda run: os.kill(os.getpid(), signal.SIGTERM))
-        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "1")
-        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
-        fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --requeues 20").refused(code=143)
-        assert slurm.calls == ["scontrol requeue 1_0"]
+        cluster.write_text("runs_a_job: 2\nparallel: 3\n")
+        write(Path(), {**SWEEP, "seeds": [0, 1]})
+        fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
+        folder = Path("runs/trial")
+        assert options_of(slurm.script(1))["array"] == "0-1%3"
+        assert "${runs[@]:SLURM_ARRAY_TASK_ID*2:2}" in slurm.script(1)
+        assert list(kept_tasks(folder).values()) == ["1_0", "1_0", "1_1", "1_1"]
+        one, other = list(kept_tasks(folder))[:2]
+        file = folder / "jobs" / f"{one}.yaml"
+        file.write_text(file.read_text().replace("lr: 0.1", "lr: -1"))
+        fedlit_cli(f"job {file} {folder}/jobs/{other}.yaml").refused(code=1)
+        assert Path(folder, other, "result.json").exists()
+        slurm.lists({"1_1": "RUNNING|None"})
+        out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
+        assert re.search(rf"{one} +failed", out)
+        assert out.count("its job is running, 0 rounds done") == 2
+
+    @pytest.mark.slow
+    def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):
+        files = [f"{submitted}/jobs/{name}.yaml" for name in NAMES]
+        words = [sys.executable, "-m", "fedlit", "job", *files]
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+        job = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+        wait_for(submitted / NAMES[0] / ".wanted.yaml")
+        job.send_signal(signal.SIGUSR1)
+        assert "exit code 138" in job.communicate(timeout=60)[0]
+        assert job.returncode == 138
+        assert not (submitted / NAMES[1]).exists()
+        assert subprocess.run(words, check=True, capture_output=True, text=True).stdout.count("exit code 0") == 2
+
+    def test_a_node_that_does_not_see_the_folder_says_so(self, submitted, fedlit_cli):
+        shutil.rmtree(submitted / "jobs")
+        printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml")
+        printed.refused(f"found none on {os.uname().nodename}", "choose a folder that all nodes see", code=1)
 
     @pytest.mark.slow
     def test_what_mlflow_gets_is_sent_later_once_and_with_its_times(self, fedlit_cli):
@@ -254,6 +340,24 @@ class TestJob:
         assert times == sorted(times)
         assert times[1] < times[2]
         assert times[-1] <= ended * 1000
+
+    @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "link", "folder"])
+    def test_only_files_of_the_run_are_sent(self, tmp_path, name: str):
+        run, secret = tmp_path / "runs" / "one", tmp_path / "secret"
+        (run / "folder").mkdir(parents=True)
+        secret.write_text("a")
+        for link in (run / "link", run / "folder" / "link"):
+            link.symlink_to(secret)
+        info = RunInfo(run, "trial", "one", {}, {}, resumed=False)
+        journal = Journal(info, MetricsFile(run / "metrics.csv"), {})
+        journal.start()
+        for path in (run / "roc.png", run / name):
+            path.is_dir() or path.exists() or path.touch()
+            journal.add_file(path, "")
+        journal.close("FINISHED", 0)
+        with pytest.warns(UserWarning, match=f"expected files below {run}, found .*{name}; it is not sent"):
+            notes = Notes.read(run)
+        assert [path.name for path, _ in notes.files] == ["roc.png"]
 
     def test_another_fedlit_on_the_node_is_refused(self, submitted, fedlit_cli):
         printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --submitted_by 0.0.9")

@@ -19,9 +19,11 @@ from fedlit.core.checkpoints.manifest import (
     Best,
     CorruptCheckpointError,
     Manifest,
+    complete,
     describe,
     difference,
     name_of,
+    newest,
     sha256,
 )
 from fedlit.core.checkpoints.reading import SERVER, SERVER_NAMES, client_file, client_states, read_tensors
@@ -84,7 +86,7 @@ class Checkpoints:
         if self._fabric.is_global_zero:
             for path in [*self.folder.glob(".writing-*"), *self.folder.glob(".removing-*")]:
                 shutil.rmtree(path, ignore_errors=True)
-            for path in reversed(_complete(self.folder)):
+            for path in reversed(complete(self.folder)):
                 if path.name > name_of(rounds):
                     remove(path)
         self._fabric.barrier()
@@ -163,7 +165,7 @@ class Checkpoints:
             put(temporary, target)
             sync(self.folder)
             keep = {target, find(self.folder, "best")}
-            for path in _complete(self.folder):
+            for path in complete(self.folder):
                 if path not in keep:
                     remove(path)
         self._fabric.barrier()
@@ -173,7 +175,7 @@ class Checkpoints:
     @property
     def kept(self) -> list[Path]:
         """The existing checkpoints: the newest and the best."""
-        return _complete(self.folder)
+        return complete(self.folder)
 
     def _hashed(self, folder: Path) -> dict[str, str]:
         """Return the hashes of a folder's files; links to the previous checkpoint's files are not read again."""
@@ -197,12 +199,12 @@ class Checkpoints:
 
 def find(folder: Path, which: str) -> Path | None:
     """Return the ``last`` or ``best`` checkpoint in a run's folder ``checkpoints``, or None."""
-    complete = _complete(folder)
-    if not complete or which == "last":
-        return complete[-1] if complete else None
-    noted = best(complete[-1])
+    last = newest(folder)
+    if last is None or which == "last":
+        return last
+    noted = best(last)
     path = folder / name_of(noted.round)
-    return path if path in complete and noted.value == noted.value else None
+    return path if path in complete(folder) and noted.value == noted.value else None
 
 
 def manifest_of(path: Path) -> Manifest:
@@ -291,7 +293,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _instead(path: Path) -> str:
     """Name the last intact checkpoint before a damaged one."""
-    for other in reversed(_complete(path.parent)):
+    for other in reversed(complete(path.parent)):
         if other.name < path.name and _is_intact(other):
             return f"the one before it, {other.name}, is intact: use --ckpt_path {other}"
     return "no checkpoint before it is intact: start a new run"
@@ -306,10 +308,6 @@ def _is_intact(path: Path) -> bool:
     except Exception:  # any error means that it is damaged
         return False
     return True
-
-
-def _complete(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.glob("round-*") if (path / NAME).exists())
 
 
 def _write(tensors: State, path: Path) -> None:

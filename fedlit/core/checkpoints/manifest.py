@@ -5,9 +5,12 @@ import json
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedlit.core.errors import CheckpointError
-from fedlit.core.flat import Layout
+
+if TYPE_CHECKING:  # it imports PyTorch, which a look at the state of a run does not need
+    from fedlit.core.flat import Layout
 
 NAME = "manifest.json"
 
@@ -113,6 +116,16 @@ def name_of(rounds: int) -> str:
     return f"round-{rounds:06d}"
 
 
+def complete(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a run's folder ``checkpoints``, in order."""
+    return sorted(path for path in folder.glob("round-*") if (path / NAME).exists())
+
+
+def newest(folder: Path) -> Path | None:
+    """Return the newest checkpoint in a run's folder ``checkpoints``, or None."""
+    return next(reversed(complete(folder)), None)
+
+
 def sha256(path: Path) -> str:
     """Return the hash of a file."""
     digest = hashlib.sha256()
@@ -122,7 +135,7 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def describe(layout: Layout) -> dict:
+def describe(layout: "Layout") -> dict:
     """Describe a layout for JSON, so that differences can be named."""
     return {
         "dtype": str(layout.dtype),

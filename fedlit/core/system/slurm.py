@@ -1,4 +1,4 @@
-"""The commands of SLURM that fedlit calls: sbatch, squeue, scancel and scontrol."""
+"""The commands of SLURM that fedlit calls: sbatch, squeue and scancel."""
 
 import getpass
 import re
@@ -52,15 +52,6 @@ def cancel(jobs: Sequence[str]) -> None:
     """Cancel jobs; those that have ended are skipped."""
     if jobs:
         _called("scancel", *jobs)
-
-
-def requeue(job: str) -> None:
-    """Let a running job start again when its process has ended.
-
-    Raises:
-        ConfigError: SLURM refuses it.
-    """
-    _called("scontrol", "requeue", job)
 
 
 def _called(command: str, *words: str, text: str = "") -> str:

@@ -23,6 +23,8 @@ class Cluster:
         gpus: GPUs of a job: a number, or a type and a number such as ``a100:1``.
         memory: Memory of a job, such as ``16G``.
         parallel: Largest number of jobs at a time.
+        runs_a_job: Number of runs that a job trains one after another, which saves the start of Python for short runs.
+            ``time`` and ``parallel`` are those of jobs.
         setup: Lines of the shell before the run, such as ``module load cuda``, as one text.
         more: Other options of sbatch by name, such as ``{qos: long, exclude: node07}``; true for one without a value.
         requeues: How often a job that was stopped by its time limit or another signal starts again.
@@ -35,6 +37,7 @@ class Cluster:
     gpus: str | int | None = None
     memory: str | int | None = None
     parallel: Count | None = None
+    runs_a_job: Count = 1
     setup: str = ""
     more: dict[str, str | int | float | bool] = field(default_factory=dict)
     requeues: NonNegativeInt = 20

@@ -14,7 +14,7 @@ from fedlit.core.errors import ConfigError, Submitted
 from fedlit.core.system import slurm
 from fedlit.core.system.files import whole
 from fedlit.experiment.cluster.settings import Cluster
-from fedlit.experiment.planned_run import LOG, PlannedRun
+from fedlit.experiment.planned_run import LOG, WANTED, PlannedRun
 from fedlit.tracking.run import Result, metric_of
 
 GRACE = 120
@@ -22,6 +22,32 @@ GRACE = 120
 
 FOLLOWING = "FEDLIT_FOLLOWING"
 """Environment variable of the job that repeats a command: it does not start again what has failed."""
+
+TRAP = "trap 'code=143; kill -USR1 $! 2> /dev/null' TERM"
+"""Line by which a script keeps a SIGTERM that comes before its job handles signals.
+
+The job gets it as a SIGUSR1: a second SIGTERM, if SLURM has sent one to all processes, would kill its run.
+"""
+
+TASK = """runs=(
+{files}
+)
+if [ -z "$code" ]; then
+  {job} &
+  while kill -0 $! 2> /dev/null; do code=0; wait $! || code=$?; done
+fi
+task=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
+if [ "$code" != 138 ] && [ "$code" != 143 ]; then
+  exit "$code"
+elif [ "${{SLURM_RESTART_COUNT:-0}}" -ge {requeues} ]; then
+  echo "stopped by a signal after {requeues} other starts; submit it again to continue"
+elif [ -n "$(squeue --noheader --jobs "$task" --states RUNNING --format %i)" ]; then  # it was not cancelled
+  echo "stopped by a signal; waits in the queue to continue"
+  scontrol requeue "$task"
+fi
+exit "$code"
+"""
+"""What a script does: a job of its runs, which starts again after a signal."""
 
 LAST_LINES = 5
 """Number of lines of a failed run's output that are shown."""
@@ -69,12 +95,12 @@ class Submission:
         return {name: number for name, number in self.tasks.items() if number in listed}
 
     def cancel(self) -> int:
-        """Cancel the jobs that wait or run, and the job after them; return the number of runs."""
+        """Cancel the jobs that wait or run, and the job after them; return the number of jobs of runs."""
         queued = self.queued()
-        slurm.cancel([self.following, *queued.values()])
+        slurm.cancel(list(dict.fromkeys([self.following, *queued.values()])))
         self.tasks |= dict.fromkeys(queued, "")
         self.write()
-        return len(queued)
+        return len(set(queued.values()))
 
     def states(self) -> list[tuple[str, str, str]]:
         """Return name, state and last lines of the output of each run; only failed ones have lines."""
@@ -87,15 +113,16 @@ class Submission:
             return "finished", ""
         if job is not None and job.state == "RUNNING":
             last = checkpoint.find(directory / "checkpoints", "last")
-            return f"running, {checkpoint.rounds(last) if last else 0} rounds done", ""
+            state = "running" if (directory / WANTED).exists() else "its job is running"
+            return f"{state}, {checkpoint.rounds(last) if last else 0} rounds done", ""
         if job is not None:
             return f"{job.state.lower()}: {job.reason}", ""
         if not self.tasks[name]:
             return "cancelled", ""
-        output = self.folder / f"{self.tasks[name]}.log"
-        if not output.exists():
+        outputs = [each for each in (directory / LOG, self.folder / f"{self.tasks[name]}.log") if each.exists()]
+        if not outputs:
             return f"no output: can its node see {self.folder}?", ""
-        text = "\n".join(each.read_text(errors="replace") for each in (directory / LOG, output) if each.exists())
+        text = "\n".join(each.read_text(errors="replace") for each in outputs)
         return "failed, or cancelled", "\n".join(text.splitlines()[-LAST_LINES:])
 
 
@@ -133,7 +160,8 @@ class Slurm:
         submission = Submission.of(table)
         submission.freeze(runs)
         array = slurm.submit(self.script(submission, runs))
-        submission.tasks |= {run.name: f"{array}_{number}" for number, run in enumerate(runs)}
+        each = self.cluster.runs_a_job
+        submission.tasks |= {run.name: f"{array}_{number // each}" for number, run in enumerate(runs)}
         submission.directories |= {run.name: str(run.directory.absolute()) for run in runs}
         try:
             self._follow(submission, array)
@@ -146,18 +174,20 @@ class Slurm:
         )
 
     def script(self, submission: Submission, runs: Sequence[PlannedRun]) -> str:
-        """Return the script whose tasks train the runs, one each."""
+        """Return the script whose tasks train the runs."""
+        each = self.cluster.runs_a_job
         many = f"%{self.cluster.parallel}" if self.cluster.parallel else ""
         rounds = [metric_of(run.directory, "time/round_s") for run in runs if (run.directory / "metrics.csv").exists()]
         grace = max([GRACE, *(round(2 * seconds) for seconds in rounds if seconds == seconds)])
+        tasks = f"0-{(len(runs) - 1) // each}{many}"
         own = {
-            "job-name": f"fedlit-{submission.table.parent.name}", "array": f"0-{len(runs) - 1}{many}", "requeue": True,
+            "job-name": f"fedlit-{submission.table.parent.name}", "array": tasks, "requeue": True,
             "open-mode": "append", "signal": f"B:TERM@{grace}", "output": submission.folder / "%A_%a.log",
         }  # fmt: skip
-        names = "\n".join(f"  {shlex.quote(run.name)}" for run in runs)
-        words = f'job {shlex.quote(str(submission.folder))}/"${{runs[$SLURM_ARRAY_TASK_ID]}}".yaml'
-        words += f" --submitted_by {__version__} --requeues {self.cluster.requeues}"
-        return self._script(own, f"runs=(\n{names}\n)", words)
+        files = [f"  {shlex.quote(str(submission.folder / f'{run.name}.yaml'))}" for run in runs]
+        words = f'job "${{runs[@]:SLURM_ARRAY_TASK_ID*{each}:{each}}}" --submitted_by {__version__}'
+        task = TASK.format(files="\n".join(files), job=_fedlit(words), requeues=self.cluster.requeues)
+        return self._script(own, task, TRAP)
 
     @property
     def _how(self) -> str:
@@ -169,11 +199,15 @@ class Slurm:
             "job-name": f"fedlit-{submission.table.parent.name}-next", "dependency": f"afterany:{after}",
             "open-mode": "append", "output": submission.folder / "next.log",
         }  # fmt: skip
-        submission.following = slurm.submit(self._script(own, f"export {FOLLOWING}=1", shlex.join(self.words)))
+        body = f"export {FOLLOWING}=1\nexec {_fedlit(shlex.join(self.words))}\n"
+        submission.following = slurm.submit(self._script(own, body))
         submission.write()
 
-    def _script(self, own: Mapping[str, object], before: str, words: str) -> str:
+    def _script(self, own: Mapping[str, object], body: str, *before: str) -> str:
         here, setup = f"cd {shlex.quote(os.getcwd())} || exit 1", self.cluster.setup.strip()
-        fedlit = f"exec {shlex.quote(sys.executable)} -m fedlit {words}"
-        lines = ["#!/bin/bash", *self.cluster.header(own), here, *([setup] if setup else []), before, fedlit]
-        return "\n".join(lines) + "\n"
+        lines = ["#!/bin/bash", *self.cluster.header(own), *before, here, *([setup] if setup else []), body]
+        return "\n".join(lines)
+
+
+def _fedlit(words: str) -> str:
+    return f"{shlex.quote(sys.executable)} -m fedlit {words}"
