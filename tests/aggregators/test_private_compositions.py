@@ -1,4 +1,4 @@
-"""DPSGD beside others: clipped sums and noise come first, and corrections, masks and frozen layers act on the result."""
+"""DPSGD beside others: sums are clipped and noised first; corrections, masks and frozen layers act on the result."""
 
 import copy
 
