@@ -129,7 +129,9 @@ def methods(runs: pd.DataFrame) -> Iterator[Contrast]:
     for case in dict.fromkeys(runs["case"]):
         base = {"fednova": "fedavg-epochs"}.get(case, "fedavg")
         if case not in ("fedavg", "fedavg-epochs"):
-            yield from _both("", (case, base), (case, base), values)
+            # Pooled training has one client, so the mean of the hospitals' own AUROC is not known.
+            of_case = {POOLED: values[POOLED]} if case == "pooled" else values
+            yield from _both("", (case, base), (case, base), of_case)
 
 
 def norms(runs: pd.DataFrame) -> Iterator[Contrast]:

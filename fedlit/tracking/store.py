@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 PARENT_ID = "mlflow.parentRunId"
 """MLflow's tag with the id of the run above."""
 
-TAG_LENGTH = 5000  # of a value, in MLflow 2.16; later versions accept more
+TAG_LENGTH = 5000  # of a value; a server of MLflow 2 accepts no more
 WEB_SERVERS = ("http://", "https://")
 SERVERS = (*WEB_SERVERS, "databricks", "uc:")
 

@@ -88,7 +88,7 @@ MISTAKES = {
         ("benign,0", "benign,2", (DataError, "line 3: column 'target'", "'2'")),
         ("benign,0", "benign,", (DataError, "line 3: column 'target'", "(1 such")),
         ("benign,0", "benign,1", (DataError, "line 3", "is 1", "'benign'")),
-        ("benign,0", ",0", (DataError, "line 3", "is 0", "'nan' (1 such")),
+        ("benign,0", ",0", (DataError, "line 3", "is 0", "'' (1 such")),
         ("IP_0000001", "", (DataError, "line 5: column 'patient_id'", "(1 such")),
         ("ISIC_0000004", "", (DataError, "line 6: column 'image_name'")),
         ("ISIC_0000004", "ISIC_0000009", (DataError, "'ISIC_0000009'", "6, 11")),

@@ -62,7 +62,7 @@ class Rounds:
         return console.file.getvalue().rstrip("\n")
 
     def printed(self) -> list[str]:
-        return self.console.file.getvalue().splitlines()
+        return self.console.file.getvalue().rstrip().splitlines()  # rich before 15 ends with a blank line
 
     def start(self, cohort: int) -> None:
         self.state.rnd = SimpleNamespace(cohort=range(cohort))

@@ -86,7 +86,9 @@ def test_only_the_tries_that_a_draw_chose_count_and_personal_heads_have_their_ow
         own["test/federation/auroc_own_client_mean_macro"] = 0.9
         directory = measured_run(tmp_path / f"heads-{seed}", own)
         rows.append({"plan": "methods", "stage": "chosen", "case": "heads", "seed": seed, "directory": directory})
+    rows += [row(tmp_path, "methods", "pooled", seed, 0.75, 0.75, stage="chosen") for seed in range(4)]
     found = TABLES.make(pd.DataFrame(rows)).tables["methods"].set_index(["first", "auroc"])
+    assert ("pooled", "own") not in found.index  # it has one client
     assert found.loc[("scaffold", "pooled"), "difference"] == pytest.approx(0.1, abs=0.01)
     assert found.loc[("heads", "own"), "first_mean"] == pytest.approx(0.9)
 

@@ -177,3 +177,5 @@ TRAINED = {
         steps_its_scheduler, configure_optimizers=own_scheduler
     ),
 }  # fmt: skip
+if not hasattr(torch.optim, "Muon"):  # before PyTorch 2.9
+    del TRAINED["only matrices"]

@@ -87,11 +87,11 @@ def _targets(table: LabelTable) -> np.ndarray:
         lines = f"{blank.sum()} such lines"
         raise DataError(f"{table.at(blank)}: column 'target' is empty ({lines}). Fill in 0 or 1, or remove the line.")
     if "benign_malignant" in table.rows:
-        words = table.rows["benign_malignant"]
+        words = table.rows["benign_malignant"].fillna("")
         wrong = (words.map(WORDS) != labels[:, 0]).to_numpy()
         if wrong.any():
             raise DataError(
                 f"{table.at(wrong)}: column 'target' is {labels[wrong][0, 0]:g}, but column 'benign_malignant' is "
-                f"{str(words[wrong].iloc[0])!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant."
+                f"{words[wrong].iloc[0]!r} ({wrong.sum()} such lines); expected 0 with benign, 1 with malignant."
             )
     return labels

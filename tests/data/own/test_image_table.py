@@ -312,7 +312,7 @@ def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli
     monkeypatch.setenv("COLUMNS", "400")
     table = write(tmp_path)
     code, out, err = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --decode")
-    assert (code, err) == (0, "")
+    assert (code, err.strip()) == (0, "")  # rich before 15 ends a bar with a blank line
     document = yaml.safe_load(out[: out.index("\n\n")])
     assert document["experiment"] == "ours"
     assert document["data"]["init_args"]["labels"] == ["Edema", "Mass"]

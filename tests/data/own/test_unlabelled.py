@@ -43,7 +43,7 @@ def test_what_is_proposed_for_the_leads_classes_is_what_the_hospital_labels(tmp_
     monkeypatch.setenv("COLUMNS", "300")
     table = write(tmp_path, *TABLES[case])
     code, out, err = fedlit_cli(f"data check {table} --root {tmp_path / 'images'} --classes {' '.join(CLASSES)}")
-    assert (code, err) == (0, "")
+    assert (code, err.strip()) == (0, "")  # rich before 15 ends a bar with a blank line
     arguments = yaml.safe_load(out[: out.index("\n\n")])["data"]["init_args"]
     assert arguments["classes"] == CLASSES
     assert arguments["unlabelled"] == ["Hernia"]
