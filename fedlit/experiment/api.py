@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from difflib import get_close_matches
-from inspect import Parameter, signature
+from inspect import Parameter, getdoc, signature
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,13 +58,14 @@ def _spelled_out(function: Function) -> Function:
     shown = [Parameter(o.name, Parameter.KEYWORD_ONLY, default=o.default, annotation=o.type) for o in options]
     vars(function)["__signature__"] = declared.replace(parameters=[model, clients, *shown, *others])
     function.__annotations__ = {**{o.name: o.type for o in options}, **function.__annotations__}
+    # Since Python 3.13, __doc__ has lost the indentation that earlier versions keep.
     docs = [
-        (cls.__doc__ or "").partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)
+        (getdoc(cls) or "").partition("Args:")[2].partition("\n\n")[0].rstrip() for cls in (RoundSettings, Settings)
     ]
-    texts = [text for each in docs for text in re.split(r"\n {8}(?=\w+: )", each)]
-    described = "".join(f"\n        {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
-    line = "\n        settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
-    function.__doc__ = (function.__doc__ or "").replace(line, described)
+    texts = [text for each in docs for text in re.split(r"\n {4}(?=\w+: )", each)]
+    described = "".join(f"\n    {text}" for text in texts if text.partition(":")[0] in Options.__annotations__)
+    line = "\n    settings: Settings of the federation, see :class:`fedlit.federation.settings.Settings`."
+    function.__doc__ = (getdoc(function) or "").replace(line, described)
     return function
 
 

@@ -48,7 +48,7 @@ def test_an_argument_given_before_the_class_survives():
 
 def test_settings_that_few_users_change_are_last_in_the_help():
     text = experiment_parser().format_help()
-    options = re.findall(r"^  --federation\.(\w+) ", text, re.MULTILINE)
+    options = re.findall(r"^  --federation\.(\w+)[, ]", text, re.MULTILINE)
     first = ("aggregators", "rounds", "schedule", "participation", "monitor", "patience")
     assert options == list(dict.fromkeys(options))
     assert options[-len(LAST) :] == list(LAST)
