@@ -1,5 +1,6 @@
 """Runs from directories, MLflow and CSV files, as methods with names; what bad input gets."""
 
+import json
 import math
 import time
 from pathlib import Path
@@ -51,6 +52,20 @@ def test_a_key_without_a_value_that_a_later_version_has_makes_no_other_method(tm
     write_run(tmp_path / "a", None, config())
     write_run(tmp_path / "b", None, config(seed=1, later=None))
     assert [method.seeds for method in grouped(loaded(tmp_path))] == [(0, 1)]
+
+
+def test_the_settings_end_with_the_epsilon_of_private_runs(tmp_path: Path) -> None:
+    for name, epsilons in (("private", (2.0, 3.14159)), ("loud", (2.0, None)), ("plain", ())):
+        for seed in (0, 1):
+            run = write_run(tmp_path / f"{name}-{seed}", None, config((name,), seed))
+            clients = {f"client {i}": {"epsilon": each} for i, each in enumerate(epsilons)}
+            record = {"delta": 1e-5, "why": "not private: reproducible noise", "clients": clients}
+            if epsilons:
+                (run / "privacy.json").write_text(json.dumps(record))
+    found = differences(grouped(loaded(tmp_path))).loc["epsilon"].to_dict()
+    worth = "at delta 1e-05; not private: reproducible noise"
+    assert found == {"private": f"3.14 {worth}", "loud": f"infinite {worth}", "plain": "-"}
+    assert "epsilon" not in differences(grouped(loaded(*tmp_path.glob("plain*")))).index
 
 
 def test_starts_of_the_same_body_are_one_method_if_each_seed_has_its_own(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from fedlit.reports.compare.runs import from_directory
 from fedlit.reports.compare.statistics import statistics
 from fedlit.reports.compare.words import interval_text, short, size
 from fedlit.tracking.names import CLIENT_MEAN
-from fedlit.tracking.run import PRIVACY, Result
+from fedlit.tracking.run import Result
 
 Row = tuple[object, ...]
 SECTIONS = ("data.", "model.", "federation.", "phases.")
@@ -86,7 +86,7 @@ def model_card(directory: Path, level: float, draws: int) -> str:
         sent=sent.read_text().strip().replace("\n", "\n- ") if sent.is_file() else "",
         totals={key: _total(run, key) for key in TOTALS},
         audit=_audit(directory, best),
-        privacy=json.loads(private.read_text())["says"] if (private := directory / PRIVACY).is_file() else [],
+        privacy=run.privacy.get("says", []),
         aurocs=aurocs,
         logged=[row for rows in logged.values() for row in rows],
     )

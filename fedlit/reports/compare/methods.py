@@ -45,6 +45,16 @@ class Method:
         """Return the draws of the data, one for each run."""
         return tuple(run.draw for run in self.runs)
 
+    @property
+    def epsilon(self) -> str:
+        """Return the largest epsilon of a client in the runs, and what it is worth; "" if no step was private."""
+        accounts = [run.privacy for run in self.runs if run.privacy]
+        if not accounts:
+            return ""
+        epsilons = [client["epsilon"] for account in accounts for client in account["clients"].values()]
+        most = "infinite" if None in epsilons else f"{max(epsilons):.2f}"  # None: without noise
+        return f"{most} at delta {accounts[0]['delta']:g}; {accounts[0]['why']}"
+
 
 def grouped(runs: Sequence[PastRun]) -> list[Method]:
     """Group runs by method, in the order in which methods appear."""
@@ -135,11 +145,14 @@ def baseline_method(methods: Sequence[Method], name: str | None) -> Method:
 def differences(methods: Sequence[Method]) -> pd.DataFrame:
     """Return the settings that differ, one row per key and one column per method; ``-`` if a method lacks a key.
 
-    Predictions from elsewhere have no settings, and are left out.
+    The epsilons of private training, which follow from several settings, are the last row. Predictions from elsewhere
+    have no settings, and are left out.
     """
     methods = [method for method in methods if not any(run.unknown for run in method.runs)]
     keys = _differing([method.settings for method in methods])
     rows = {method.name: [method.settings.get(key, ABSENT) for key in keys] for method in methods}
+    if any(method.epsilon for method in methods):
+        keys, rows = [*keys, "epsilon"], {each.name: [*rows[each.name], each.epsilon or ABSENT] for each in methods}
     return pd.DataFrame(rows, index=pd.Index(keys, name="setting"))
 
 

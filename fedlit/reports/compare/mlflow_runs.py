@@ -17,9 +17,10 @@ from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.mlflow import prepare
 from fedlit.tracking.names import IS_PARENT, PHASE, key_of
+from fedlit.tracking.run import PRIVACY
 from fedlit.tracking.store import cause, connect, error_code
 
-FILES = ("config.yaml", "metrics.csv", "partition.png")
+FILES = ("config.yaml", "metrics.csv", "partition.png", PRIVACY)
 """Files that are downloaded besides the predictions; checkpoints and models are not."""
 
 

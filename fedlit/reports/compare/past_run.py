@@ -1,9 +1,11 @@
 """Finished runs: settings, metrics by round and predictions from a run directory."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +13,7 @@ from fedlit.experiment.naming import APART, is_data_seed
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import FOLDER, Predictions, read
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.run import Result, flatten, read_config
+from fedlit.tracking.run import PRIVACY, Result, flatten, read_config
 
 Notes = list[str]
 """Sentences about what was left out of a comparison, and why."""
@@ -56,6 +58,12 @@ class PastRun:
         """Return the client of an individual model, which is the only one that trained; None for other runs."""
         clients = self.settings.get("federation.clients")
         return str(clients[0]) if isinstance(clients, list) and len(clients) == 1 else None
+
+    @cached_property
+    def privacy(self) -> Mapping[str, Any]:
+        """Return the account of its epsilon; empty if its steps were not private."""
+        file = self.directory / PRIVACY
+        return json.loads(file.read_text()) if file.is_file() else {}
 
     @cached_property
     def sets(self) -> tuple[str, ...]:
