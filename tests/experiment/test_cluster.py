@@ -310,6 +310,19 @@ class TestJob:
         assert re.search(rf"{one} +failed", out)
         assert out.count("its job is running, 0 rounds done") == 2
 
+    def test_runs_whose_directories_have_the_same_name_all_run(self, slurm, cluster, fedlit_cli):
+        tuning = {key: value for key, value in SWEEP.items() if key != "grid"} | {
+            "ranges": {"model.lr": [0.1, 0.05]}, "sampler": "grid",
+            "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
+        }  # fmt: skip
+        write(Path(), tuning).rename("tune.yaml")
+        fedlit_cli(f"tune --config tune.yaml --on {cluster}").succeeded()
+        files = " ".join(f"runs/trial/jobs/{name}.yaml" for name in kept_tasks(Path("runs/trial"), "tune"))
+        fedlit_cli(f"job {files}").succeeded()
+        finished = sorted(file.parent for file in Path("runs").glob("*/*/result.json"))
+        tries = [f"runs/trial-grid-{case}/lr-{lr},seed=7" for case in ("fedavg", "scaffold") for lr in (0.05, 0.1)]
+        assert finished == list(map(Path, tries))
+
     @pytest.mark.slow
     def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):
         files = [f"{submitted}/jobs/{name}.yaml" for name in NAMES]
