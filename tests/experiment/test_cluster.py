@@ -1,37 +1,22 @@
 """Runs as jobs of SLURM, with commands that only keep a queue: what is submitted, listed, repeated and refused."""
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from small_slurm import SmallSlurm, kept_tasks, options_of
-from sweeps import BASE, GRID, write
+from small_slurm import NAMES, SWEEP, kept_tasks, options_of
+from sweeps import write
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
-from fedlit.core.system.processes import CORES
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import FOLLOWING
-from fedlit.tracking.base import MetricsFile, RunInfo
-from fedlit.tracking.journal import LATER, Journal, Notes
-from fedlit.tracking.lock import HOLDER, RunLock
-from fedlit.tracking.store import connect
 
-pytestmark = pytest.mark.usefixtures("folder")
-
-SWEEP = {**GRID, "seeds": [0], "run_dir": "runs"}
-NAMES = ["fedavg,lr=0.1,seed=0", "scaffold,lr=0.1,seed=0"]
-
+pytestmark = pytest.mark.usefixtures("folder", "environment")
 
 TABLES = """
 from fedlit.reports.reproductions.report import Report
@@ -39,37 +24,6 @@ from fedlit.reports.reproductions.report import Report
 def make(runs):
     return Report(f"{len(runs)} runs in the report", {})
 """
-
-
-@pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take back what ``fedlit job`` sets for the rest of its process."""
-    for name in (LATER, CORES):
-        monkeypatch.setenv(name, "")
-    monkeypatch.setattr(sys, "argv", sys.argv)
-
-
-@pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SmallSlurm:
-    made = SmallSlurm(tmp_path / "slurm")
-    monkeypatch.setenv("PATH", made.path)
-    return made
-
-
-@pytest.fixture
-def cluster(folder: Path) -> Path:
-    file = Path("cluster.yaml")
-    file.write_text("partition: gpu\ntime: 2:00:00\ncpus: 4\nparallel: 8\nsetup: module load cuda\nmore: {qos: long}\n")
-    return file
-
-
-@pytest.fixture
-def submitted(slurm: SmallSlurm, cluster: Path, fedlit_cli) -> Path:
-    """The experiment folder of a sweep that was submitted and waits."""
-    write(Path(), SWEEP)
-    out = fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
-    assert "2 runs are job 1 of SLURM; job 2 repeats this command after them" in out
-    return Path("runs/trial")
 
 
 def play(folder: Path, name: str, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -218,190 +172,6 @@ class TestLooking:
         assert lines == [f"fedlit job {Path.cwd()}/runs/trial/jobs/{name}.yaml" for name in NAMES]
         fedlit_cli(lines[0].removeprefix("fedlit ")).succeeded()
         assert Path("runs/trial", NAMES[0], "result.json").exists()
-
-
-PYTHON = """#!/bin/sh
-echo "$@" >> words
-[ -e ends ] && exit $(cat ends)
-trap 'exit 138' USR1
-touch began
-while :; do sleep 0.05; done
-"""
-"""A command in place of Python that ends with a code, or waits for SIGUSR1."""
-
-
-class TestScript:
-    """The script of an array, run by bash."""
-
-    @pytest.fixture
-    def started(self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen]:
-        def start(setup: str = "", states: str = "RUNNING", restarts: int = 0, task: int = 0) -> subprocess.Popen:
-            python = Path("python").absolute()
-            python.write_text(PYTHON)
-            python.chmod(0o755)
-            cluster.write_text(yaml.safe_dump({"requeues": 3, "setup": setup}))
-            write(Path(), SWEEP)
-            with monkeypatch.context() as stub:
-                stub.setattr(sys, "executable", str(python))
-                fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
-            slurm.lists({f"1_{task}": f"{states}|None"} if states else {})
-            names = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_RESTART_COUNT": str(restarts)}
-            words = ["bash", slurm.folder / "1.sh"]
-            return subprocess.Popen(words, env=os.environ | names, stdout=subprocess.PIPE, text=True)
-
-        return start
-
-    @pytest.mark.parametrize(
-        ("restarts", "states", "again"), [(0, "RUNNING", True), (3, "RUNNING", False), (0, "", False)],
-        ids=["stopped", "stopped too often", "cancelled"],
-    )  # fmt: skip
-    def test_a_stopped_job_waits_again(self, started, slurm, restarts: int, states: str, again: bool):
-        script = started(restarts=restarts, states=states, task=1)
-        wait_for(Path("began"))
-        script.send_signal(signal.SIGTERM)
-        said = script.communicate(timeout=20)[0]
-        assert script.returncode == 138
-        assert slurm.calls == (["scontrol requeue 1_1"] if again else [])
-        assert ("waits in the queue" in said, "after 3 other starts" in said) == (again, restarts == 3)
-        words = Path("words").read_text()
-        assert re.fullmatch(rf"-m fedlit job \S+/runs/trial/jobs/{NAMES[1]}.yaml --submitted_by 0.1.0\n", words)
-
-    def test_a_signal_before_python_has_started_lets_it_wait_again(self, started, slurm):
-        script = started(setup="touch began; sleep 0.5; set -e")
-        wait_for(Path("began"))
-        script.send_signal(signal.SIGTERM)
-        script.communicate(timeout=20)
-        assert (script.returncode, slurm.calls) == (143, ["scontrol requeue 1_0"])
-        assert not Path("words").exists()
-
-    @pytest.mark.parametrize("code", ["0", "1", "137"])
-    def test_what_ended_by_itself_does_not_start_again(self, started, slurm, code: str):
-        Path("ends").write_text(code)
-        script = started(setup="set -e")
-        script.communicate(timeout=20)
-        assert (script.returncode, slurm.calls) == (int(code), [])
-
-
-def wait_for(file: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not file.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-class TestJob:
-    def test_a_run_that_fails_does_not_stop_the_others_of_its_job(
-        self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch
-    ):
-        cluster.write_text("runs_a_job: 2\nparallel: 3\n")
-        write(Path(), {**SWEEP, "seeds": [0, 1]})
-        fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
-        folder = Path("runs/trial")
-        assert options_of(slurm.script(1))["array"] == "0-1%3"
-        assert "${runs[@]:SLURM_ARRAY_TASK_ID*2:2}" in slurm.script(1)
-        assert list(kept_tasks(folder).values()) == ["1_0", "1_0", "1_1", "1_1"]
-        one, other = list(kept_tasks(folder))[:2]
-        file = folder / "jobs" / f"{one}.yaml"
-        file.write_text(file.read_text().replace("lr: 0.1", "lr: -1"))
-        fedlit_cli(f"job {file} {folder}/jobs/{other}.yaml").refused(code=1)
-        assert Path(folder, other, "result.json").exists()
-        slurm.lists({"1_1": "RUNNING|None"})
-        out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
-        assert re.search(rf"{one} +failed", out)
-        assert out.count("its job is running, 0 rounds done") == 2
-
-    def test_runs_whose_directories_have_the_same_name_all_run(self, slurm, cluster, fedlit_cli):
-        tuning = {key: value for key, value in SWEEP.items() if key != "grid"} | {
-            "ranges": {"model.lr": [0.1, 0.05]}, "sampler": "grid",
-            "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
-        }  # fmt: skip
-        write(Path(), tuning).rename("tune.yaml")
-        fedlit_cli(f"tune --config tune.yaml --on {cluster}").succeeded()
-        files = " ".join(f"runs/trial/jobs/{name}.yaml" for name in kept_tasks(Path("runs/trial"), "tune"))
-        fedlit_cli(f"job {files}").succeeded()
-        finished = sorted(file.parent for file in Path("runs").glob("*/*/result.json"))
-        tries = [f"runs/trial-grid-{case}/lr-{lr},seed=7" for case in ("fedavg", "scaffold") for lr in (0.05, 0.1)]
-        assert finished == list(map(Path, tries))
-
-    @pytest.mark.slow
-    def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):
-        files = [f"{submitted}/jobs/{name}.yaml" for name in NAMES]
-        words = [sys.executable, "-m", "fedlit", "job", *files]
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-        job = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-        wait_for(submitted / NAMES[0] / ".wanted.yaml")
-        job.send_signal(signal.SIGUSR1)
-        assert "exit code 138" in job.communicate(timeout=60)[0]
-        assert job.returncode == 138
-        assert not (submitted / NAMES[1]).exists()
-        assert subprocess.run(words, check=True, capture_output=True, text=True).stdout.count("exit code 0") == 2
-
-    def test_a_node_that_does_not_see_the_folder_says_so(self, submitted, fedlit_cli):
-        shutil.rmtree(submitted / "jobs")
-        printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml")
-        printed.refused(f"found none on {os.uname().nodename}", "choose a folder that all nodes see", code=1)
-
-    @pytest.mark.slow
-    def test_what_mlflow_gets_is_sent_later_once_and_with_its_times(self, fedlit_cli):
-        tracked = {**BASE, "logger": {"class_path": "MLflowTracker", "init_args": {"tracking_uri": "sqlite:///m.db"}}}
-        sweep = {key: value for key, value in SWEEP.items() if key != "cases"} | {"experiment": "tracked"}
-        write(Path(), sweep, tracked)
-        (line,) = fedlit_cli("sweep --config sweep.yaml --print_jobs true").succeeded().splitlines()
-        fedlit_cli(line.removeprefix("fedlit ")).succeeded()
-        assert not Path("m.db").exists()
-        ended = time.time()
-        time.sleep(0.01)
-        log = "runs log runs/tracked --tracking_uri sqlite:///m.db"
-        assert "sent runs/tracked/lr=0.1,seed=0" in fedlit_cli(log).succeeded()
-        assert "nothing to send" in fedlit_cli(log).succeeded()
-        (run,) = connect("sqlite:///m.db").search_runs(["1"])
-        assert (run.info.status, run.info.run_name) == ("FINISHED", "lr=0.1,seed=0")
-        history = connect("sqlite:///m.db").get_metric_history(run.info.run_id, "1-val/auroc_macro")
-        assert [metric.step for metric in history] == [1, 2]
-        times = [run.info.start_time, *(metric.timestamp for metric in history), run.info.end_time]
-        assert times == sorted(times)
-        assert times[1] < times[2]
-        assert times[-1] <= ended * 1000
-
-    @pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "link", "folder"])
-    def test_only_files_of_the_run_are_sent(self, tmp_path, name: str):
-        run, secret = tmp_path / "runs" / "one", tmp_path / "secret"
-        (run / "folder").mkdir(parents=True)
-        secret.write_text("a")
-        for link in (run / "link", run / "folder" / "link"):
-            link.symlink_to(secret)
-        info = RunInfo(run, "trial", "one", {}, {}, resumed=False)
-        journal = Journal(info, MetricsFile(run / "metrics.csv"), {})
-        journal.start()
-        for path in (run / "roc.png", run / name):
-            path.is_dir() or path.exists() or path.touch()
-            journal.add_file(path, "")
-        journal.close("FINISHED", 0)
-        with pytest.warns(UserWarning, match=f"expected files below {run}, found .*{name}; it is not sent"):
-            notes = Notes.read(run)
-        assert [path.name for path, _ in notes.files] == ["roc.png"]
-
-    def test_another_fedlit_on_the_node_is_refused(self, submitted, fedlit_cli):
-        printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --submitted_by 0.0.9")
-        printed.refused("expected fedlit 0.0.9, which submitted it, found 0.1.0 on this node", code=1)
-
-    def test_a_run_of_the_same_job_on_another_node_is_taken_over(self, tmp_path, slurm, monkeypatch):
-        held = '{"pid": 1, "host": "elsewhere", "started": "", "boot": "another", "job": "7"}'
-        (tmp_path / HOLDER).write_text(held)
-        slurm.lists({"7": "RUNNING|None"})
-        with refused(ConfigError, "held by", "elsewhere"):
-            RunLock(tmp_path).acquire()
-        monkeypatch.setenv("SLURM_JOB_ID", "7")
-        lock = RunLock(tmp_path)
-        lock.acquire()
-        lock.release()
-
-    def test_a_run_of_a_job_that_slurm_no_longer_lists_is_taken_over(self, tmp_path, slurm):
-        (tmp_path / HOLDER).write_text('{"pid": 1, "host": "elsewhere", "started": "", "boot": "another", "job": "7"}')
-        slurm.lists({})
-        lock = RunLock(tmp_path)
-        lock.acquire()
-        lock.release()
 
 
 class TestMistakes:

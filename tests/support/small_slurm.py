@@ -5,6 +5,12 @@ import os
 import re
 from pathlib import Path
 
+from sweeps import GRID
+
+SWEEP = {**GRID, "seeds": [0], "run_dir": "runs"}
+NAMES = ["fedavg,lr=0.1,seed=0", "scaffold,lr=0.1,seed=0"]
+"""A sweep and the names of its runs."""
+
 COMMAND = """#!/bin/sh
 cd {folder}
 case {name} in
