@@ -15,11 +15,9 @@ import fedlit
 from fedlit.aggregators import CODA, CODASCA, DPSGD, MOON, Ditto, GradientDissimilarity, LocalSGDAM, LocalSGDM, Scaffold
 from fedlit.core.batches import PoissonStream
 from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import make_fabric
 from fedlit.core.schedule import Schedule
 from fedlit.data.sampler import Sampler
 from fedlit.experiment.experiment import Experiment
-from fedlit.federation.assembly import assemble
 from fedlit.federation.participation import Cohorts, HighestLoss, Share
 from fedlit.federation.privacy import COVERED, SIMULATED, Account
 from fedlit.objectives import AUCSaddle, FedLC, FedRS, RatioLoss
@@ -105,11 +103,6 @@ def test_phases_are_refused():
 
     with refused(ConfigError, "phases", "epsilon"):
         _ = Two().runs
-
-
-def test_clients_at_sites_are_refused():
-    with refused(ConfigError, "DPSGD", "--sites"):
-        assemble(federated([PRIVATE]), PlainNet(), EqualClients(), make_fabric("cpu"), away=object())
 
 
 class Halves(PoissonStream):
