@@ -36,7 +36,7 @@ class DPSGD(PrivateAggregator):
     not cover numbers of images and labels, validation and test results, and other runs on the same data.
 
     **In a simulation the noise follows from the seed**, so that a run can be repeated: it shows what privacy costs, and
-    is not private itself.
+    is not private itself. A site makes it from a secret of its own, and counts epsilon over all of its runs.
 
     Deviations: patients in place of examples; one client's gradients at a time, not of the federation.
 

@@ -48,14 +48,17 @@ class PrivacyRule:
         """Return the epsilon of the entries of a ledger together."""
         return epsilon_of(charges(entries), self.delta)
 
-    def recent(self, ledger: Ledger) -> list[LedgerEntry]:
+    def recent(self, entries: Iterable[LedgerEntry], now: float) -> list[LedgerEntry]:
         """Return the entries of the last days, whatever their order: a clock may have been set."""
-        start = ledger.now() - self.days * DAY
-        return [entry for entry in ledger.entries if entry.time >= start]
+        start = now - self.days * DAY
+        return [entry for entry in entries if entry.time >= start]
+
+    def __str__(self) -> str:
+        return f"epsilon {self.epsilon:g} at delta {self.delta:g} over {self.days} days"
 
     def fault(self, ledger: Ledger, *more: LedgerEntry) -> str:
         """Return why entries to come would exceed the budget, or it is exceeded already; "" if they would not."""
-        recent = self.recent(ledger)
+        recent = self.recent(ledger.entries, ledger.now())
         before, after = self.spent(recent), self.spent([*recent, *more])
         if after <= self.epsilon:
             return ""

@@ -127,7 +127,7 @@ class ResidentSite:
     def _privacy(self) -> messages.SitePrivacy | None:
         if (rule := self.policy.privacy) is None:
             return None
-        spent = rule.spent(rule.recent(self._ledger))
+        spent = rule.spent(rule.recent(self._ledger.entries, self._now()))
         return messages.SitePrivacy(rule.epsilon, rule.delta, rule.patients, spent)
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:

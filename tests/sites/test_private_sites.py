@@ -1,20 +1,27 @@
 """Private steps at sites: the bits of a simulation, a secret that stays, and a budget over all runs of the ledger."""
 
 import json
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from at_sites import Ended, classifier
+from at_sites import Answer, Ended, classifier, is_train
 from attacker import Attacker, a_plan, write_site
 
+import fedlit
 from fedlit.aggregators.accounting import Steps, epsilon_of
+from fedlit.core.checkpoints.checkpoint import find
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.sites import site as site_module
 from fedlit.sites.budget import PrivacyRule, charges
+from fedlit.sites.envelope import Envelope
 from fedlit.sites.ledger import BEGUN, LINES, Ledger, LedgerEntry
-from fedlit.sites.messages import FAILED, REPLY, new_run
+from fedlit.sites.messages import FAILED, REPLY, Hello, new_run
+from fedlit.sites.own_data import OwnData, read_settings
 from fedlit.sites.policy import digest
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
@@ -285,7 +292,7 @@ def test_days_that_are_over_do_not_count(tmp_path):
     trained = {"verb": "train", "answer": REPLY, "steps": 5, "noise": 1.0, "rate": 0.08}
     for number, days in enumerate((300, 99, 200, 1)):  # a clock was set in between
         ledger.note(LedgerEntry(now - days * 86400, question=str(number), **trained))
-    assert sum(each.steps for each in charges(rule.recent(ledger))) == 10
+    assert sum(each.steps for each in charges(rule.recent(ledger.entries, now))) == 10
     assert rule.fault(ledger) == ""
 
 
@@ -353,9 +360,7 @@ def test_a_refusal_at_its_budget_ends_a_run_in_words_and_the_last_checkpoint_sta
     leaves = {"scores": True, "counts_below": 0, "errors": True}
     allow = ["private_toys.PlainNet"]
     rule = {"epsilon": 6.0, "delta": 1e-3, "patients": 24}
-    sites.rules = {
-        f"site-{n}": {"floors": None, "leaves": leaves, "allow": allow, "privacy": rule} for n in (1, 2, 3)
-    }
+    sites.rules = {f"site-{n}": {"floors": None, "leaves": leaves, "allow": allow, "privacy": rule} for n in (1, 2, 3)}
     ended = fit(f"{PRIVATE} --federation.rounds 30", code=1)
     assert "privacy: epsilon is" in ended.err
     assert "the site's budget is 6" in ended.err
@@ -384,7 +389,7 @@ def test_a_site_tries_private_steps(fedlit_cli, tmp_path, fit):
     federation = {"rounds": 3, "aggregators": [dpsgd(epsilon=4.0)], "schedule": STEPS}
     config.write_text(yaml.safe_dump({"model": NET, "federation": federation}))
     out = fedlit_cli(f"site check {file} --config {config}").succeeded()
-    assert "the whole run would bring epsilon from 0 to 4" in out
+    assert "the whole run would bring epsilon from 0 to 4, of epsilon 8 at delta 0.0001" in out
     assert "ready to join" in out
     assert not (tmp_path / "north" / "state" / "secret").exists()
     federation["aggregators"] = []
@@ -397,15 +402,13 @@ def test_the_ledger_shows_noise_rate_and_epsilon(fedlit_cli, private):
         private.train(w=private.model.w + shift, **noise())
     out = fedlit_cli(f"site ledger {private.file}").succeeded()
     (line,) = [" ".join(each.split()) for each in out.splitlines() if " train " in each]
-    assert line.endswith("80 1 0.08") or " 1 0.08 " in line
-    assert f"epsilon {after(5, 5):.2f} of 8 at delta 0.0001 is spent, over all runs of 3650 days" in out
+    assert line.endswith(" 3 0 80 1.1 MB 1 0.08")
+    assert f"{after(5, 5):.2f} of epsilon 8 at delta 0.0001 over 3650 days is spent" in out
 
 
 def test_opacus_is_missing(private, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "opacus.accountants.analysis", None)
-    site = site_module.ResidentSite(read_settings(private.file))
-    ledger = Ledger(state_of(private))
     private.train(**noise())
-    site._ledger = Ledger(state_of(private))
-    reply = site.answer(Envelope.of("hello", Hello(fedlit.__version__, 0.0, [], len(ledger.entries))))
+    site = site_module.ResidentSite(read_settings(private.file))
+    reply = site.answer(Envelope.of("hello", Hello(fedlit.__version__, time.time(), [], 0)))
     assert "pip install 'fedlit[privacy]'" in reply.content["reason"]
