@@ -53,8 +53,8 @@ MUTANTS = (
     # At sites.
     Mutant("noise at a site follows from the run's seed", ENGINES, "if self.secret is None else self.secret", "",
            AT_SITES),
-    Mutant("the accountant of a site starts anew each run", BUDGET, "start = ledger.now() - self.days * DAY",
-           "start = ledger.now() - 1", AT_SITES),
+    Mutant("the accountant of a site starts anew each run", BUDGET, "start = now - self.days * DAY", "start = now",
+           AT_SITES),
     Mutant("the accountant of a site starts anew each round", BUDGET, "asked = {entry.question: entry",
            "asked = {entry.run: entry", AT_SITES),
     Mutant("a repeated question is charged again", BUDGET, "asked = {entry.question: entry",
