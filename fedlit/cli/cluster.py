@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.cluster.settings import Cluster
 from fedlit.experiment.cluster.submission import Slurm, Submission
@@ -68,7 +69,7 @@ def looked(args: Namespace, plans: Mapping[Path, Callable[[], Sequence[PlannedRu
                 console.print(shlex.join(["fedlit", "job", str(file)]))
     elif args.status:
         states = [state for each in submissions for state in each.states()]
-        console.print(Table("", ("run", "state"), (), [(name, state) for name, state, _ in states]).printed())
+        wide_console().print(Table("", ("run", "state"), (), [(name, state) for name, state, _ in states]).printed())
         for name, _, lines in states:
             if lines:
                 console.print(f"last lines of {name}:\n{lines}", style="red")

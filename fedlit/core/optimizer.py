@@ -14,9 +14,6 @@ from fedlit.core.messages import State
 FUSED = {"cuda"}
 """Devices on which a step is one kernel if the optimizer has a fused form; its results differ by rounding."""
 
-PARTS_OF_STATE = ("state/", "group/", "number/")
-"""Prefixes of the names of a kept state's tensors."""
-
 RATES = ("params", "lr", "initial_lr")
 """Entries of a parameter group that are those of ``configure_optimizers`` in every round."""
 

@@ -30,7 +30,7 @@ PRELOADED = (
     "pyarrow.csv",
     "pyarrow.parquet",
 )
-"""Modules that the fork server imports once, so that jobs start immediately."""
+"""Modules that the fork server imports once for several jobs, so that they start immediately."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,11 @@ def run_jobs(
 
     ``started`` is called before a job starts, ``tick`` several times per second, and ``ended`` with a job, its exit
     code (negative after a signal), and whether this process had got a signal. ``imports`` are modules that many of the
-    jobs import, in addition to `PRELOADED`.
+    jobs import, in addition to `PRELOADED`; several jobs share one import of each.
     """
-    preloaded = [*PRELOADED, *dict.fromkeys(imports)]
     waiting, running, passed_on = deque(jobs), {}, False
+    # A single job imports only what it needs itself, which is less.
+    preloaded = [*PRELOADED, *dict.fromkeys(imports)] if len(waiting) > 1 else []
     with Interrupts() as interrupts:
         try:
             while running or (waiting and not interrupts.signum):

@@ -3,7 +3,6 @@
 import copy
 import os
 import re
-import warnings
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -77,7 +76,7 @@ class Plan:
         tries: Number of settings that are tried for every method. A grid tries all.
         rule: The rule by which settings are chosen.
         sampler: ``random``, each try from another of equal parts of each range; ``grid``, which tries all combinations;
-            or ``tpe``, formerly ``optuna``, which after three random tries suggests others from the results.
+            or ``tpe``, which after three random tries suggests others from the results.
         search_seed: Seed of the draws.
         metric: Metric of the summary: a test metric, or another metric in ``metrics.csv`` at the round of the best
             model. By default ``val/auroc_macro`` with a grid, and ``test/federation/auroc_macro`` without.
@@ -110,7 +109,7 @@ class Plan:
     starts: str | None = None
     tries: int | None = None
     rule: Rule = field(default_factory=Rule)
-    sampler: Literal["random", "grid", "tpe", "optuna"] = "random"
+    sampler: Literal["random", "grid", "tpe"] = "random"
     search_seed: int = 0
     metric: str = ""
     run_dir: str = "runs"
@@ -149,9 +148,6 @@ class Plan:
             self._check_tuning()
 
     def _check_tuning(self) -> None:
-        if self.sampler == "optuna":
-            warnings.warn("sampler: optuna is called tpe now; write tpe", stacklevel=2)
-            object.__setattr__(self, "sampler", "tpe")
         if self.baselines:
             raise ConfigError("baselines: expected none in a plan with ranges; write them into a sweep of its own")
         of_finals = {"grid": self.grid, "names": self.names, "rule.experiment": self.rule.experiment}

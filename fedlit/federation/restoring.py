@@ -8,7 +8,6 @@ from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.errors import CheckpointError
 from fedlit.core.hooks import initial_client_state
 from fedlit.core.messages import ServerState
-from fedlit.core.optimizer import PARTS_OF_STATE
 from fedlit.federation.settings import Settings
 
 
@@ -44,11 +43,6 @@ def check_states(path: Path, loaded: Contents, settings: Settings, initial: Serv
             if known and state.batches and not state.optimizer:
                 raise CheckpointError(
                     f"{path / file} lacks the optimizer's state, which other clients have; use another checkpoint"
-                )
-            if earlier := [name for name in state.optimizer if not name.startswith(PARTS_OF_STATE)]:
-                raise CheckpointError(
-                    f"{path / file}: expected the state of an optimizer by parameter, found {earlier[0]!r} of an "
-                    "earlier version of fedlit, which kept it for all parameters together; start a new run"
                 )
 
 

@@ -26,6 +26,14 @@ def densenet_auc() -> LightningModule:
     return densenet(objective=AUCSaddle())
 
 
+def densenet_group() -> LightningModule:
+    return densenet(norm="group")
+
+
+def densenet_group_auc() -> LightningModule:
+    return densenet(norm="group", objective=AUCSaddle(prior=0.5, start="zeros"))
+
+
 def densenet_binary() -> LightningModule:
     return densenet(CLASSES[:1], objective=AUCSaddle())
 
@@ -33,9 +41,9 @@ def densenet_binary() -> LightningModule:
 class Images(Dataset):
     """Random images in memory, fetched in batches."""
 
-    def __init__(self, size: int, seed: int, classes: int) -> None:
+    def __init__(self, size: int, seed: int, classes: int, side: int = 32) -> None:
         g = torch.Generator().manual_seed(seed)
-        self.images = torch.randn(size, 3, 32, 32, generator=g)
+        self.images = torch.randn(size, 3, side, side, generator=g)
         self.labels = torch.randint(0, 2, (size, classes), generator=g).float()
 
     def __len__(self) -> int:
@@ -47,17 +55,19 @@ class Images(Dataset):
 
 @dataclass(frozen=True)
 class Work:
-    """K clients, ``steps`` steps of ``batch`` images each."""
+    """K clients, ``steps`` steps of ``batch`` images each, of which a client has ``images``: by default one epoch."""
 
     make: Callable[[], LightningModule]
     clients: int
     steps: int
     batch: int
     classes: tuple[str, ...] = CLASSES
+    side: int = 32
+    images: int | None = None
 
     def data(self) -> GivenClients:
-        size, classes = self.steps * self.batch, len(self.classes)
-        sets = {f"client-{k:03d}": Images(size, k, classes) for k in range(self.clients)}
+        size, classes = self.images or self.steps * self.batch, len(self.classes)
+        sets = {f"client-{k:03d}": Images(size, k, classes, self.side) for k in range(self.clients)}
         return GivenClients(sets, self.classes, batch_size=self.batch)
 
 

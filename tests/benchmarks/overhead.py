@@ -1,6 +1,6 @@
 """Measure the overhead of fedlit over bare PyTorch loops.
 
-    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [canon] [memory] [clients]
+    python tests/benchmarks/overhead.py [densenet] [cnn] [step] [compositional] [canon] [private] [memory] [clients]
 
 densenet, cnn   ratio of a round's time to that of the faster of two bare PyTorch loops with the same local steps and
                 one average: one client at a time on all cores, and parallel clients with one thread each. The three
@@ -10,6 +10,8 @@ step            time that SCAFFOLD + FedProx + FedBN, and CODASCA on the AUC obj
 compositional   ratio of a step of LocalSCGDAM, exact and first order, to two plain steps of the same densenet121.
 canon           ratio of a step with each classic method to one with FedAvg. Limit: 1.05, except for MOON (two more
                 forward passes) and Ditto (another forward and backward pass).
+private         ratio of a step with DPSGD to a plain one, densenet121 with GroupNorm, 20 images of 64x64, in processor
+                time, limit 3.2; and what CODASCA adds to it, limit 5%.
 memory          memory of all processes over 50 rounds. Limit: 5% growth.
 clients         seconds per client and round with 8, 64 and 512 clients. Limit: within 1.25x of each other.
 
@@ -23,19 +25,32 @@ import multiprocessing
 import os
 import statistics
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import mkdtemp
 
 import torch
-from bare_loops import CLASSES, BareSequential, BareSideBySide, Work, densenet, densenet_auc, densenet_binary
+from bare_loops import (
+    CLASSES,
+    BareSequential,
+    BareSideBySide,
+    Work,
+    densenet,
+    densenet_auc,
+    densenet_binary,
+    densenet_group,
+    densenet_group_auc,
+)
 from floor import small_cnn, timed
 from lightning.pytorch import LightningModule
 
 from fedlit.aggregators import (
     CODASCA,
+    DPSGD,
     MOON,
     Aggregator,
+    CODAPlus,
     Ditto,
     FedAdam,
     FedAvg,
@@ -123,7 +138,10 @@ def against_the_floor(name: str, work: Work, turns: int, limit: float) -> None:
 Lists = dict[str, tuple[Callable[[], LightningModule], list[Aggregator]]]
 
 
-def step_seconds(lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES) -> tuple[dict[str, float], ...]:
+def step_seconds(
+    lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES, batch: int = 16,
+    clock: Callable[[], float] = time.perf_counter, **of_images: int,
+) -> tuple[dict[str, float], ...]:  # fmt: skip
     """Return seconds per step and per communication, and the size of the algorithm's state in vectors [P].
 
     The difference of rounds of 8 and of 2 steps is 6 steps, without the fixed cost of a round.
@@ -131,9 +149,9 @@ def step_seconds(lists: Lists, turns: int, classes: tuple[str, ...] = CLASSES) -
     runners = {}
     for steps in (2, 8):
         for name, (model, aggregators) in lists.items():
-            work = Work(model, 1, steps, 16, classes)
+            work = Work(model, 1, steps, batch, classes, **of_images)
             runners[name, steps] = Fedlit(work, work.data(), aggregators, workers=1)
-    spent = timed({key: runner.round for key, runner in runners.items()}, turns)
+    spent = timed({key: runner.round for key, runner in runners.items()}, turns, clock)
     median = {key: statistics.median(values) for key, values in spent.items()}
     step = {name: (median[name, 8] - median[name, 2]) / 6 for name in lists}
     alone = {name: median[name, 2] - 2 * step[name] for name in lists}
@@ -183,6 +201,23 @@ def canon_cost(turns: int) -> None:
         print(f"canon: {each * 1e3:.1f} ms with {name}: {each / step['FedAvg']:.2f} of FedAvg's; {turns} turns")
 
 
+def private_cost(turns: int) -> None:
+    # A batch has as many images as the client: each is drawn with probability 1, so all steps have the same work.
+    private = DPSGD(clip=1.0, noise=1.0, delta=0.01)
+    lists: Lists = {
+        "plain": (densenet_group, [FedAvg()]),
+        "private": (densenet_group, [FedAvg(), private]),
+        "auc": (densenet_group_auc, [CODAPlus(), private]),
+        "codasca": (densenet_group_auc, [CODASCA(), private]),
+    }
+    step, _, _ = step_seconds(lists, turns, batch=20, clock=time.process_time, side=64, images=20)
+    print(
+        f"private: {step['plain'] * 1e3:.0f} ms a plain step, {step['private'] * 1e3:.0f} ms with DPSGD: ratio "
+        f"{step['private'] / step['plain']:.2f} (limit 3.2); CODASCA adds {step['codasca'] / step['auc'] - 1:+.1%} to "
+        f"DPSGD with CODA+ (limit 5%); {turns} turns"
+    )
+
+
 def memory(rounds: int = 50) -> None:
     work = Work(small_cnn, 32, 8, 32)
     runner, at = Fedlit(work, work.data(), [Scaffold(), FedBN()]), {}
@@ -224,6 +259,7 @@ MEASUREMENTS = {
     "step": lambda turns: step_cost(max(turns, 15)),
     "compositional": lambda turns: compositional_cost(max(turns, 5)),
     "canon": lambda turns: canon_cost(max(turns, 5)),
+    "private": lambda turns: private_cost(min(turns, 3)),
     "memory": lambda turns: memory(),
     "clients": lambda turns: clients_cost(min(turns, 5)),
 }

@@ -79,13 +79,6 @@ def test_what_is_sound_is_opened_in_silence(tmp_path: Path):
         stored(tmp_path)
 
 
-def test_a_file_of_an_earlier_version_is_made_again_in_silence(tmp_path: Path):
-    np.save(tmp_path / "pictures.npy", PIXELS * 0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert (stored(tmp_path)[list(range(40))].numpy() == PIXELS).all()
-
-
 def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(cache, "CHECKED", 2**12)
     array, rows = begin(tmp_path / "large", (2**10, 64), np.uint8)

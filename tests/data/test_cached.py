@@ -34,9 +34,8 @@ def folder(tmp_path: Path) -> Path:
 
 def test_what_is_there(folder: Path):
     found = entries(folder)
-    assert [(entry.what, entry.state) for entry in found] == [
-        ("decoded image files", "finished"), ("decoded image files, unfinished", "unfinished"),
-        ("images of an array", "finished"),
+    assert [entry.what for entry in found] == [
+        "decoded image files", "decoded image files, unfinished", "images of an array",
     ]  # fmt: skip
     for entry in found:
         names = [path for path in folder.iterdir() if path.name.startswith(entry.name)]
@@ -81,11 +80,6 @@ def test_what_names_stand_for(folder: Path):
     assert select(found, ["all"]) == found
     assert select(found, ["unfinished"]) == [found[1]]
     assert select(found, ["array"]) == [found[2]]
-    assert select(found, ["earlier"]) == []
-    np.save(folder / "vision-32-old.npy", np.zeros((1, 1, 4, 4), np.uint8))
-    np.save(folder / "pairs-0123.npy", np.zeros((2, 4)))  # near-duplicates, which are current
-    (old,) = select(entries(folder), ["earlier"])
-    assert (old.name, old.what) == ("vision-32-old", "decoded data sets, of an earlier version")
     assert select(found, ["all"], older=30) == [found[2]]
     with refused(DataError, "imag3s", "'imag3s'"):
         select(found, ["imag3s"])
@@ -110,7 +104,7 @@ def test_an_entry_that_another_process_finishes_meanwhile_is_left_out(folder: Pa
         return real(path)
 
     monkeypatch.setattr(Path, "iterdir", renamed)
-    assert entries(folder) == [entry for entry in whole if entry.state == "finished"]
+    assert entries(folder) == [entry for entry in whole if entry.finished]
 
 
 def test_the_command(folder: Path, fedlit_cli):

@@ -263,22 +263,6 @@ def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monke
     assert capsys.readouterr().err == ""
 
 
-def test_files_of_an_earlier_version_are_ignored_and_named_once(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    folder = tmp_path / "cache"
-    folder.mkdir()
-    np.save(folder / "images-16-0123.npy", np.zeros((4, 1, 16, 16), np.uint8))
-    (folder / "images-16-0456.partial").write_bytes(b"half")
-    np.save(folder / "images-16-0456.rows", np.zeros(4, [("id", "<u8"), ("state", "u1")]))
-    (folder / "images-16-0456.rows.npy").rename(folder / "images-16-0456.rows")
-    files = write_pictures(tmp_path / "png")
-    decode_images(files, 16, cache_dir=folder)
-    decode_images(files, 8, cache_dir=folder)
-    said = capsys.readouterr().err
-    assert said.count("of an earlier version;") == 1
-    assert "fedlit data cache --remove earlier" in said
-
-
 def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
     files = write_pictures(tmp_path / "png")
 

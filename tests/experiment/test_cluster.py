@@ -196,6 +196,15 @@ class TestLooking:
         assert "failed, or cancelled" in out
         assert "the node is on fire" in out
 
+    def test_in_a_pipe_each_run_is_one_line(self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.setenv("COLUMNS", "80")
+        long = "a-method-whose-name-does-not-fit-into-half-a-line-of-a-terminal"
+        write(Path(), {**SWEEP, "cases": {long: {"federation.aggregators": ["FedAvg"]}}})
+        fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
+        slurm.lists({"1_0": "PENDING|Resources"})
+        out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
+        assert re.search(rf"{long},lr=0.1,seed=0 +pending: Resources", out)
+
     def test_cancel_ends_what_waits_and_runs_and_the_job_after_them(self, submitted, slurm, fedlit_cli):
         slurm.lists({"1_1": "PENDING|Resources", "2": "PENDING|Dependency"})
         assert "cancelled 1 jobs" in fedlit_cli("sweep --config sweep.yaml --cancel true").succeeded()
@@ -300,6 +309,19 @@ class TestJob:
         out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
         assert re.search(rf"{one} +failed", out)
         assert out.count("its job is running, 0 rounds done") == 2
+
+    def test_runs_whose_directories_have_the_same_name_all_run(self, slurm, cluster, fedlit_cli):
+        tuning = {key: value for key, value in SWEEP.items() if key != "grid"} | {
+            "ranges": {"model.lr": [0.1, 0.05]}, "sampler": "grid",
+            "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
+        }  # fmt: skip
+        write(Path(), tuning).rename("tune.yaml")
+        fedlit_cli(f"tune --config tune.yaml --on {cluster}").succeeded()
+        files = " ".join(f"runs/trial/jobs/{name}.yaml" for name in kept_tasks(Path("runs/trial"), "tune"))
+        fedlit_cli(f"job {files}").succeeded()
+        finished = sorted(file.parent for file in Path("runs").glob("*/*/result.json"))
+        tries = [f"runs/trial-grid-{case}/lr-{lr},seed=7" for case in ("fedavg", "scaffold") for lr in (0.05, 0.1)]
+        assert finished == list(map(Path, tries))
 
     @pytest.mark.slow
     def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):

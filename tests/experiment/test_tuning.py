@@ -314,8 +314,7 @@ class TestSuggestions:
             return pd.DataFrame({"name": [run.name for run in runs]})
 
         monkeypatch.setattr("fedlit.experiment.tuning.run_all", run_all)
-        with pytest.warns(UserWarning, match="called tpe now"):
-            tuning = loaded(folder, sampler="optuna", tries=5)
+        tuning = loaded(folder, sampler="tpe", tries=5)
         tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
         assert [len(names) for names in calls] == [6, 8, 10, 4]
         assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]

@@ -91,7 +91,7 @@ def _cache_parser() -> Parser:
     parser = Parser(description=description, epilog=CACHE)
     place = "Folder of the cache. By default $XDG_CACHE_HOME/fedlit or ~/.cache/fedlit."
     parser.add_argument("--cache_dir", type=str | None, default=None, help=place)
-    which = "Entries to remove: names or their beginnings, `unfinished`, `earlier` (of an earlier version), or `all`."
+    which = "Entries to remove: names or their beginnings, `unfinished`, or `all`."
     parser.add_argument("--remove", nargs="+", type=str, default=[], help=which)
     days = "Remove only entries unused for this many days."
     parser.add_argument("--older", type=float, default=0, help=days)

@@ -78,4 +78,5 @@ def _planned(file: Path) -> PlannedRun:
         ) from error
     settings = flatten(documents.parse(config))
     directory = Path(settings["run_dir"], settings["experiment"], settings["name"])
-    return PlannedRun("", directory, settings["federation.rounds"], name=directory.name, config=config)
+    # Tries of several methods have directories of the same name, in different experiments.
+    return PlannedRun("", directory, settings["federation.rounds"], name=str(directory), config=config)

@@ -20,13 +20,13 @@ class Job:
     reason: str  # Why it waits, in SLURM's words.
 
 
-def submit(script: str, *options: str) -> str:
+def submit(script: str) -> str:
     """Submit a script from the working directory; return its job's number.
 
     Raises:
         ConfigError: SLURM refuses it; has SLURM's words.
     """
-    return _called("sbatch", "--parsable", *options, text=script).strip().partition(";")[0]
+    return _called("sbatch", "--parsable", text=script).strip().partition(";")[0]
 
 
 def listed() -> dict[str, Job]:
@@ -50,8 +50,7 @@ def ended(job: str) -> bool:
 
 def cancel(jobs: Sequence[str]) -> None:
     """Cancel jobs; those that have ended are skipped."""
-    if jobs:
-        _called("scancel", *jobs)
+    _called("scancel", *jobs)
 
 
 def _called(command: str, *words: str, text: str = "") -> str:

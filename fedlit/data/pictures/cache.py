@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 from filelock import FileLock, Timeout
 from rich.console import Console
-from rich.filesize import decimal
 
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.system import files
@@ -154,7 +153,7 @@ def damage(folder: Path, shape: tuple[int | None, ...], dtype: type) -> str:
 
 
 def _locked(path: Path) -> FileLock:
-    """Return the lock of an entry; the first time, create the cache folder and name files of earlier versions.
+    """Return the lock of an entry, and create the cache folder if there is none.
 
     Raises:
         ConfigError: The folder cannot be created, or is not writable.
@@ -167,16 +166,7 @@ def _locked(path: Path) -> FileLock:
         raise ConfigError(f"data.cache_dir: cannot create {folder} for images ({reason}); {ELSEWHERE}") from error
     if not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"data.cache_dir: cannot write images to {folder}; {ELSEWHERE}")
-    if folder not in _NAMED:
-        _NAMED.add(folder)
-        earlier = [entry for entry in entries(folder) if entry.state == "earlier"]
-        if earlier:
-            size = decimal(sum(entry.size for entry in earlier))
-            note(f"{folder} has {size} of an earlier version; `fedlit data cache --remove earlier` removes it")
     return FileLock(folder / f".{path.name.removesuffix('.partial')}.lock")
-
-
-_NAMED: set[Path] = set()  # cache folders whose files of earlier versions were named
 
 
 def note(text: str) -> None:
@@ -194,7 +184,7 @@ class CacheEntry:
         size: Bytes on the disk.
         used: Time of its creation or last use, in seconds since 1970.
         runs: Directories of the runs that used it, the last one first.
-        state: ``finished``, ``unfinished``, or ``earlier`` if an earlier version wrote it, which is not used.
+        finished: Whether all of it was written.
     """
 
     name: str
@@ -202,13 +192,13 @@ class CacheEntry:
     size: int
     used: float
     runs: tuple[str, ...]
-    state: Literal["finished", "unfinished", "earlier"]
+    finished: bool
 
     @property
     def what(self) -> str:
         """Description of the content."""
         kind = KINDS.get(self.name.partition("-")[0], "images of a custom source")
-        return kind + {"finished": "", "unfinished": ", unfinished", "earlier": ", of an earlier version"}[self.state]
+        return kind if self.finished else f"{kind}, unfinished"
 
 
 def entries(folder: Path) -> list[CacheEntry]:
@@ -217,7 +207,7 @@ def entries(folder: Path) -> list[CacheEntry]:
     for path in sorted(folder.glob("[!.]*")):
         if (path / "array.npy").exists():
             together.setdefault(path.name.removesuffix(".partial"), []).append(path)
-        elif path.is_file() and path.suffix in (".npy", ".rows", ".damaged", ".partial", ".used", ".png"):
+        elif path.is_file() and path.name.startswith("pairs-"):
             together.setdefault(path.stem, []).append(path)
     found = []
     for name, paths in together.items():
@@ -239,10 +229,8 @@ def _entry(name: str, paths: Sequence[Path]) -> CacheEntry:
     last = max(
         [each.st_mtime for each in stats] + [datetime.fromisoformat(use["when"]).timestamp() for use in uses], default=0
     )
-    state = "unfinished" if any(path.suffix == ".partial" for path in paths) else "finished"
-    if not name.startswith("pairs-") and any(path.is_file() for path in paths):  # arrays were files
-        state = "earlier"
-    return CacheEntry(name, tuple(paths), size, last, tuple(runs), state)
+    finished = all(path.suffix != ".partial" for path in paths)
+    return CacheEntry(name, tuple(paths), size, last, tuple(runs), finished)
 
 
 def note_use(stores: Iterable[Path], run: Path) -> None:
@@ -258,21 +246,22 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
 
     Args:
         candidates: All entries.
-        names: ``all``, ``unfinished``, ``earlier``, or beginnings of names.
+        names: ``all``, ``unfinished``, or beginnings of names.
         older: Number of days for which an entry must not have been used.
 
     Raises:
         DataError: A name matches no entry.
     """
-    starts = tuple(name for name in names if name not in ("all", "unfinished", "earlier"))
+    starts = tuple(name for name in names if name not in ("all", "unfinished"))
     for name in starts:
         if not any(entry.name.startswith(name) for entry in candidates):
             raise DataError(f"--remove {name}: no entry of the cache begins with {name!r}")
     return [
         entry
         for entry in candidates
-        if ("all" in names or entry.state in names or entry.name.startswith(starts))
-        and time.time() - entry.used >= older * 86400
+        if "all" in names
+        or ("unfinished" in names and not entry.finished)
+        or (entry.name.startswith(starts) and time.time() - entry.used >= older * 86400)
     ]
 
 

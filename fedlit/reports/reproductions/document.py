@@ -1,6 +1,6 @@
 """Documents of reproductions: YAML files with the plans and the report of each scale.
 
-`CONTRIBUTING.md` describes the keys. A document may name another document as its ``base`` and then contains only the
+`docs/extending.md` describes the keys. A document may name another document as its ``base`` and then contains only the
 differences.
 """
 
