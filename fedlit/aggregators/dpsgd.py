@@ -36,7 +36,7 @@ class DPSGD(PrivateAggregator):
     not cover numbers of images and labels, validation and test results, and other runs on the same data.
 
     **In a simulation the noise follows from the seed**, so that a run can be repeated: it shows what privacy costs, and
-    is not private itself.
+    is not private itself. A site makes it from a secret of its own, and counts epsilon over all of its runs.
 
     Deviations: patients in place of examples; one client's gradients at a time, not of the federation.
 
@@ -66,11 +66,13 @@ class DPSGD(PrivateAggregator):
         self.clip, self.delta, self.noise, self.epsilon = clip, delta, noise, epsilon
 
     def server_state(self, layout: Layout, w: Tensor) -> State:
-        """Hold the noise multiplier; NaN before :meth:`plan` has computed it."""
-        return {"noise": torch.tensor(math.nan if self.noise is None else self.noise, dtype=torch.float64)}
+        """Hold clip and noise multiplier; the latter is NaN before :meth:`plan` has computed it."""
+        held = {"noise": math.nan if self.noise is None else self.noise, "clip": self.clip}
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in held.items()}
 
-    def plan(self, state: State, planned: Mapping[str, tuple[float, int]]) -> None:
+    def plan(self, state: State, planned: Mapping[str, tuple[float, int]], batch_size: int) -> None:
         """Compute the noise with which no client exceeds epsilon in its planned steps, by rate and number."""
+        state["batch_size"] = torch.tensor(batch_size)
         if self.epsilon is not None:
             noises = [noise_for(self.epsilon, self.delta, rate, steps) for rate, steps in {*planned.values()} if steps]
             state["noise"] = torch.tensor(max(noises, default=0.0), dtype=torch.float64)

@@ -1,6 +1,7 @@
 """Readable reports of a site's ledger: a table by run and question, and a file with one row per message."""
 
 import csv
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,13 +13,13 @@ from rich.filesize import decimal
 from fedlit.core.system.files import whole
 from fedlit.core.system.spreadsheets import inert
 from fedlit.reports.table import Table
+from fedlit.sites.budget import PrivacyRule
 from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
 
 COLUMNS = (
-    "time", "lead", "run", "verb", "client", "view", "at", "examples", "steps", "answer", "refused", "bytes",
-    "arrays",
-    "header", "config", "question", "hash",
+    "time", "lead", "run", "verb", "client", "view", "at", "examples", "steps", "noise", "rate", "answer", "refused",
+    "bytes", "arrays", "header", "config", "question", "hash",
 )  # fmt: skip
 
 
@@ -33,10 +34,15 @@ class Asked:
     refused: int = 0  # Number of those that were refused or failed.
     examples: int = 0  # Largest number of examples behind one answer.
     nbytes: int = 0  # Bytes of all arrays that have left.
+    # noise, rate: Those of the last private steps; 0 without noise.
+    noise: float = 0.0
+    rate: float = 0.0
 
 
-def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console) -> None:
-    """Print who asked for what, when, how often, over how many examples, and how many bytes have left."""
+def report(
+    lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console, rule: PrivacyRule | None = None
+) -> None:
+    """Print who asked for what, when, how often, over how many examples, how many bytes have left, and epsilon."""
     if not lines:
         console.print(f"{folder / LINES}: no message was answered yet, and nothing has left")
         return
@@ -44,13 +50,18 @@ def report(lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Cons
     for (run, lead, what), asked in summed(lines).items():
         times = (_day(asked.first), _day(asked.last))
         numbers = (f"{asked.messages:,}", f"{asked.refused:,}", f"{asked.examples:,}", decimal(asked.nbytes))
-        rows.append((run[:8] or "-", lead or "not known", what, *times, *numbers))
+        steps = (f"{asked.noise:.4g}", f"{asked.rate:.3g}") if asked.noise else ("-", "-")
+        rows.append((run[:8] or "-", lead or "not known", what, *times, *numbers, *steps * (rule is not None)))
     names = ("run", "asked for by", "what", "first (UTC)", "last (UTC)")
-    console.print(Table("", names, ("messages", "refused", "examples", "sent"), rows).printed("narrow"))
+    numbers = ("messages", "refused", "examples", "sent", *("noise", "rate") * (rule is not None))
+    console.print(Table("", names, numbers, rows).printed("narrow"))
     total = decimal(sum(entry.nbytes for _, entry in lines))
     console.print(
         f"{len(lines):,} messages, {total}; {folder / LINES} is complete; its last hash is {lines[-1][0][:16]}"
     )
+    if rule is not None:
+        spent = rule.spent(rule.recent((entry for _, entry in lines), time.time()))
+        console.print(f"{spent:.2f} of {rule} is spent, over all runs and clients; a repeated question counts once")
     console.print("examples: the largest number behind one answer; leaves_a_site.txt and --csv list the arrays")
 
 
@@ -65,6 +76,7 @@ def summed(lines: Sequence[tuple[str, LedgerEntry]]) -> dict[tuple[str, str, str
         asked.refused += bool(entry.refused) or entry.answer == "failed"
         asked.examples = max(asked.examples, entry.examples)
         asked.nbytes += entry.nbytes
+        asked.noise, asked.rate = (entry.noise, entry.rate) if entry.noise else (asked.noise, asked.rate)
     return summaries
 
 

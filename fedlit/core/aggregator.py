@@ -334,7 +334,8 @@ class PrivateAggregator(Aggregator, ABC):
     """Base class of algorithms that make the gradient private, for differential privacy.
 
     Local steps then draw patients at random (:class:`fedlit.core.batches.PoissonStream`), no other aggregator of the
-    list can read images, and a client reports neither losses nor what its module logs.
+    list can read images, and a client reports neither losses nor what its module logs. ``broadcast`` sends ``noise``,
+    the noise multiplier of a round, by which sites account for its steps.
     """
 
     governs = ("gradient",)
@@ -347,13 +348,16 @@ class PrivateAggregator(Aggregator, ABC):
     """Budget of a client for the whole run, if it has one."""
 
     @abstractmethod
-    def plan(self, state: State, planned: Mapping[str, tuple[float, int]]) -> None:
+    def plan(self, state: State, planned: Mapping[str, tuple[float, int]], batch_size: int) -> None:
         """Called on the server before the first round of a new run; may change ``state``.
+
+        A resumed run must have the same values in its state, except ``noise`` if it follows from ``epsilon``.
 
         Args:
             state: Its state at the server.
             planned: The probability with which a step of each client draws a patient, and its number of steps in all
                 rounds.
+            batch_size: Examples in a batch.
         """
 
     @abstractmethod

@@ -1,6 +1,5 @@
 """The batches of a client's local steps."""
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from torch.utils.data import Dataset
 
 from fedlit.core.examples import fetch, makes_batches
 from fedlit.core.labels import all_labels, check_batch, stored_labels
-from fedlit.core.messages import Broadcast, Round
-from fedlit.core.randomness import generator, secret_generator
+from fedlit.core.messages import Broadcast, Client, ClientState, Round
+from fedlit.core.randomness import generator, keyed_hash, secret_generator
 
 
 class BatchStream:
@@ -126,10 +125,12 @@ class PoissonStream(BatchStream):
         secret: What only the client knows.
         client: Name of the client.
         classes: As in :class:`BatchStream`.
+        declared: Number of patients that the client's site declares; by default those of the data, down to two digits.
 
     Attributes:
         named: Whether the patient of every example is known.
-        declared: Number of patients, down to two digits.
+        counted: Number of patients in the data.
+        declared: Number of patients by which the rate is computed.
         rate: Probability with which a patient is drawn.
     """
 
@@ -137,7 +138,7 @@ class PoissonStream(BatchStream):
 
     def __init__(
         self, dataset: Dataset, batch_size: int, patients: np.ndarray, secret: bytes, client: str,
-        classes: Sequence[str] = (),
+        classes: Sequence[str] = (), declared: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(dataset, batch_size, 0, client, "patients", classes=classes)
         named = patients != ""
@@ -146,17 +147,22 @@ class PoissonStream(BatchStream):
         self._images = np.split(np.argsort(of_row, kind="stable"), np.cumsum(images)[:-1])
         self._secret, self._question = secret, b""
         self.named = bool(named.all())
-        self.declared = rounded_down(len(self._images))
+        self.counted = len(self._images)
+        self.declared = declared or rounded_down(self.counted)
         self.rate = min(batch_size / self.declared, 1.0)
         self.steps_per_epoch = math.ceil(1 / self.rate)
 
-    def ask(self, down: Broadcast, rnd: Round) -> None:
-        """Set the question that the next draws answer: everything that is sent to the client for a round."""
-        digest = hashlib.sha256(repr((rnd.index, rnd.window, rnd.unit, rnd.lr_factor)).encode())
-        for name, tensor in down.tensors().items():
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-        self._question = digest.digest()
+    def ask(self, client: Client, state: ClientState, down: Broadcast, rnd: Round) -> str:
+        """Set the question that the next draws answer, and return its hash.
+
+        It is all that a round's gradients depend on, the client's own state too: two answers with the same noise and
+        different gradients would differ by no noise at all.
+        """
+        known = {name: value for name, value in vars(rnd).items() if name != "participation"}  # of the server alone
+        own = {f"own {name}": tensor for name, tensor in state.tensors().items()}
+        words = (client, known, self.rate, self.batch_size)
+        self._question = keyed_hash(self._secret, words, down.tensors() | own)
+        return self._question.hex()
 
     def __getitem__(self, position: int) -> Drawn:
         """Return the examples of a step, with checked labels."""

@@ -5,13 +5,15 @@ number of processes, and after a resume.
 """
 
 import hashlib
+import hmac
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedlit.core.seeds import derive_seed
 
@@ -26,6 +28,16 @@ def secret_generator(secret: bytes, *purpose: str | int) -> np.random.Generator:
     digest = hashlib.sha256(secret + "\x1f".join(map(str, ("", *purpose))).encode()).digest()
     key, counter = (int.from_bytes(digest[start : start + 16], "big") for start in (0, 16))
     return np.random.Generator(np.random.Philox(key=key, counter=counter << 128))
+
+
+def keyed_hash(secret: bytes, words: tuple, tensors: Mapping[str, Tensor]) -> bytes:
+    """Return a hash of words and of named tensors that nobody can compute without the secret."""
+    digest = hmac.new(secret, repr(words).encode(), hashlib.sha256)
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name!r} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        plain = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # strides of an array may be 0
+        digest.update(plain.reshape(-1).view(torch.uint8).numpy())
+    return digest.digest()
 
 
 def seed_process(seed: int, *purpose: str | int) -> None:

@@ -50,7 +50,7 @@ def client_round(
     window = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
     draws = Draws(stream, state.batches, window * local.batches_per_step)
     if isinstance(stream, PoissonStream):
-        stream.ask(down, rnd)
+        stream.ask(client, state, down, rnd)
 
     local.count(state.batches, stream)
     contexts = local.begin(client, state, down, rnd, window, draws.next)

@@ -40,7 +40,7 @@ from fedlit.federation.examinations import (
     examine_clients,
 )
 from fedlit.federation.participation import Cohorts
-from fedlit.federation.privacy import AT_SITES, Account
+from fedlit.federation.privacy import Account
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
 
@@ -95,8 +95,6 @@ def assemble(
     masks = {name: client_mask(aggregators, layout, client) for name, client in clients.items()}
     personal = [*masks] if any(a.implements("personalise") for a in aggregators) else _keeping(masks, layout)
     private = next((number for number, aggregator in enumerate(aggregators) if aggregator.private), None)
-    if private is not None and away is not None:
-        raise ConfigError(f"{type(aggregators[private]).__name__} {AT_SITES}")
     states = [state_of(a, "server_state", layout, model.w.clone()) for a in aggregators]  # each may keep it
     initial = ServerState(layout, model.release_weights(), model.stats.clone(), states)
     datasets, test_sets = with_fixed_features(module, everyone, fabric)
@@ -112,13 +110,19 @@ def assemble(
         module=module, aggregators=aggregators, clients=clients, data=datasets, test_sets=test_sets, training=training,
         batch_size=data.batch_size, eval_batch_size=data.eval_batch_size, seed=seed, threads=settings.threads,
         limit_eval_batches=limit_eval_batches, pictures=placement.name,
+        patients=away.patients if away is not None else {},
     )  # fmt: skip
     account = None
     if private is not None:
         streams = {name: program.private_stream(name) for name in clients}
-        examine(PrivateRun(model.module, settings, fabric, streams), (NothingElseReadsImages(),))
-        account = Account(aggregators[private], private, streams, settings.schedule, cohorts)
-        aggregators[private].plan(states[private], account.taken(settings.rounds))
+        run = PrivateRun(
+            module=model.module, aggregators=aggregators, schedule=settings.schedule, rounds=settings.rounds,
+            training=training, precision=fabric.strategy.precision.precision, streams=streams,
+            cohorts=settings.cohorts,
+        )  # fmt: skip
+        examine(run, (NothingElseReadsImages(),))
+        account = Account(aggregators[private], private, streams, settings.schedule, cohorts, away is None)
+        aggregators[private].plan(states[private], account.taken(settings.rounds), data.batch_size)
     state_bytes = _state_bytes(settings, model, [masks[name] for name in personal], optimizer)
     memory = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks

@@ -3,10 +3,14 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import torch
 
 from fedlit.core.aggregator import PrivateAggregator
 from fedlit.core.batches import PoissonStream
+from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import State
 from fedlit.core.schedule import Schedule
 from fedlit.federation.participation import Cohorts
@@ -14,14 +18,12 @@ from fedlit.federation.participation import Cohorts
 SIMULATED = "not private: reproducible noise"
 """Stands with every epsilon of a simulation, whose noise follows from the run's seed."""
 
+OF_SITES = "noise of the sites' own secrets; each site counts all runs in its ledger"
+"""Stands with every epsilon of a run whose clients are at sites."""
+
 COVERED = (
     "epsilon covers the training images of a patient, in this run; not numbers of images and labels, validation and "
     "test results, or other runs on the same data"
-)
-
-AT_SITES = (
-    "trains clients that are simulated on this machine; at a site its noise would follow from a seed that the server "
-    "knows: leave it out, or train without --sites"
 )
 
 
@@ -34,15 +36,36 @@ class Account:
         streams: The batches of each client.
         schedule: Windows of the rounds.
         cohorts: Clients of the rounds.
+        simulated: Whether the noise follows from the run's seed.
     """
 
     def __init__(
         self, aggregator: PrivateAggregator, number: int, streams: Mapping[str, PoissonStream], schedule: Schedule,
-        cohorts: Cohorts,
+        cohorts: Cohorts, simulated: bool = True,
     ) -> None:  # fmt: skip
-        self.aggregator, self.number, self.streams = aggregator, number, streams
+        self.aggregator, self.number, self.streams, self.simulated = aggregator, number, streams, simulated
         self._schedule, self._cohorts = schedule, cohorts
         self._rounds, self._steps = 0, Counter[str]()
+
+    @property
+    def worth(self) -> str:
+        """The worth of an epsilon of this run, in words."""
+        return SIMULATED if self.simulated else OF_SITES
+
+    def check_resumed(self, path: Path, states: Sequence[State], initial: Sequence[State]) -> None:
+        """Refuse to resume a run with other private steps: the account is that of one kind of steps.
+
+        Raises:
+            CheckpointError: Clip, batch size or a given noise differ from those of the checkpoint.
+        """
+        held, new = states[self.number], initial[self.number]
+        fixed = [name for name in new if name != "noise" or self.aggregator.epsilon is None]
+        if changed := [name for name in fixed if not torch.equal(held[name], new[name])]:
+            name = changed[0]
+            raise CheckpointError(
+                f"{path}: expected {type(self.aggregator).__name__} with {name} {held[name]:g}, found {new[name]:g}; "
+                "use the run's config.yaml, or start a new run"
+            )
 
     def taken(self, rounds: int) -> dict[str, tuple[float, int]]:
         """Return the probability with which each client draws a patient, and its number of steps in so many rounds."""
@@ -79,7 +102,7 @@ class Account:
         return [
             f"differential privacy after {rounds} rounds: epsilon {epsilons[name]:.2f}{by_prv} at delta "
             f"{self.aggregator.delta:g}, the most of {len(epsilons)} clients ({name}); "
-            f"{self.aggregator.words(states[self.number])}; {SIMULATED}",
+            f"{self.aggregator.words(states[self.number])}; {self.worth}",
             COVERED + images,
             *(
                 f"warning: {type(self.aggregator).__name__}.delta is above 1 / patients of client {each!r}, "
@@ -101,7 +124,7 @@ class Account:
             }  # fmt: skip
         aggregator = self.aggregator
         return {
-            "private": False, "why": SIMULATED, "covers": COVERED, "delta": aggregator.delta,
+            "private": not self.simulated, "why": self.worth, "covers": COVERED, "delta": aggregator.delta,
             "budget": aggregator.epsilon, "mechanism": aggregator.words(states[self.number]), "rounds": rounds,
             "clients": clients, "says": self.lines(states, rounds) if closer else [],
         }  # fmt: skip

@@ -142,6 +142,8 @@ class Session:
             return self.initial, 0, Best()
         loaded = checkpoint.load(path, self.layout, self._aggregators, self.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
+        if self.account is not None and training:
+            self.account.check_resumed(path, loaded.server.aggregators, self.initial.aggregators)
         check_place(path, loaded, self.engine.keeps_states, training or bool(self.personal))
         self.engine.load_client_states(loaded.clients)
         self.engine.roll_back(loaded.at_sites, loaded.round)

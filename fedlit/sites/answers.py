@@ -1,5 +1,6 @@
 """Answers of sites, checked completely before use, so that a dishonest site cannot end or steer a run."""
 
+import math
 import statistics
 import warnings
 from collections import Counter
@@ -123,6 +124,7 @@ class Replies:
         self._check_report(sent.report, client, rnd, request.site)
         self._check_data(request, sent.data, name_of(rnd))
         checked = {"error": printable(sent.report.error), "still": printable(sent.report.still), "bytes_up": nbytes}
+        checked |= {"loss": math.nan} if sent.report.loss is None else {}
         return payload, ClientReport(**asdict(sent.report) | checked)
 
     def _sizes(self, rnd: Round) -> dict[str, int]:
@@ -174,11 +176,15 @@ class Replies:
         steps = rnd.window
         if rnd.unit == "epochs":
             data, least = self._program.data[client.name].train, self.sites[site].batch
-            stream = BatchStream(data, self._program.batch_size, 0, client.name, smallest=least)
+            stream = self._program.private_stream(client.name) or BatchStream(
+                data, self._program.batch_size, 0, client.name, smallest=least
+            )
             steps *= stream.steps_per_epoch
         for key, value in {"client": client.name, "steps": steps, "examples": client.examples}.items():
             if (said := getattr(report, key)) != value:
                 raise InvalidMessageError(f"{key}: expected {value}, found {printable(str(said), 60)}")
+        if (report.loss is None) is not any(each.private for each in self._program.aggregators):
+            raise InvalidMessageError(f"loss: expected none if and only if steps are private, found {report.loss}")
 
     def _check_data(self, request: Request, data: str, what: str) -> None:
         info = self._infos[request.client]

@@ -2,24 +2,27 @@
 
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.filesize import decimal
 
-from fedlit.core.batches import BatchStream
+from fedlit.core.batches import BatchStream, PoissonStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.system import documents
 from fedlit.federation.assembly import assemble
 from fedlit.federation.description import leaves_a_site
+from fedlit.federation.engines.base import patients_of
 from fedlit.federation.evaluation import client_views, pooled_metrics
 from fedlit.federation.federation import Federation
+from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites.engine import Sites
 from fedlit.sites.experiment import RemoteData
-from fedlit.sites.ledger import TEXT
+from fedlit.sites.ledger import TEXT, LedgerEntry, read_ledger
 from fedlit.sites.messages import ClientInfo, SiteInfo, Train
 from fedlit.sites.own_data import OwnData, SiteSettings
 from fedlit.sites.plan import OF_A_FEDERATION, Recipe, RunPlan, lacking, line_to_add, parts_of, read_plan, table_of
@@ -72,6 +75,10 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
             small = {"backbone": "small_cnn", "in_chans": settings.data.in_chans}
             network = {"class_path": "fedlit.models.ImageClassifier", "init_args": small}
             whole = {"model": network, "federation": {}}
+            if (rule := settings.policy.privacy) is not None:
+                small["norm"] = "group"
+                steps = {"class_path": "fedlit.aggregators.DPSGD", "init_args": {"noise": 1.0, "delta": rule.delta}}
+                whole["federation"]["aggregators"] = [steps]
         widen(site_info, _classes_of(whole, site_info))
         data = RemoteData([site_info])
         plan = _plan(whole, site_info, settings)
@@ -92,6 +99,8 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         data.batch_size, data.eval_batch_size = plan.batch_size, plan.eval_batch_size
         sites, fabric = Sites(transport, [site_info], whole, trial=True), make_fabric("cpu", precision=plan.precision)
         session = assemble(federation, made.module, data, fabric, plan.seed, away=sites)
+        if config and session.account is not None and settings.policy.privacy is not None:
+            yield _cost(settings, plan, made, session)
         server, _, _ = session.restore(None, training=True)
         session.initialise_objective(server)
         rnd = session.round(0)
@@ -99,8 +108,8 @@ def check(settings: SiteSettings, config: Path | None = None) -> Iterator[str]:
         total, reports = session.engine.run(rnd.cohort, down, rnd)
         federation.close_round(server, total, rnd, session)
         seconds, losses = (", ".join(f"{getattr(r, name):.3g}" for r in reports) for name in ("seconds", "loss"))
-        steps = f"{window} step{'s' * (window > 1)}"
-        yield f"a round of {steps}: {seconds} s, loss {losses}; {leaves_a_site(total, session)}"
+        steps, loss = f"{window} step{'s' * (window > 1)}", f", loss {losses}" if session.account is None else ""
+        yield f"a round of {steps}: {seconds} s{loss}; {leaves_a_site(total, session)}"
         scores = session.engine.evaluate(client_views(data, "val"), session.broadcast(server, rnd))
         if scores:
             auroc = pooled_metrics(scores, session.classes, "val").get("val/auroc_macro", float("nan"))
@@ -142,6 +151,23 @@ def _plan(settings: dict, site_info: SiteInfo, own: SiteSettings) -> RunPlan:
     )  # fmt: skip
 
 
+def _cost(settings: SiteSettings, plan: RunPlan, made: Recipe, session: Session) -> str:
+    """Return what the whole run would add to the epsilon of the site's ledger."""
+    rule, account = settings.policy.privacy, session.account
+    rounds = [plan.round(Train(index, [], True), made.schedule) for index in range(plan.rounds)]
+    planned = {
+        name: (stream.rate, sum(r.window * (stream.steps_per_epoch if r.unit == "epochs" else 1) for r in rounds))
+        for name, stream in account.streams.items()
+    }
+    state = dict(session.initial.aggregators[account.number])
+    account.aggregator.plan(state, planned, plan.batch_size)
+    kinds = {"verb": "train", "touched": True, "noise": float(state["noise"])}
+    new = [LedgerEntry(0.0, question=n, rate=rate, steps=steps, **kinds) for n, (rate, steps) in planned.items()]
+    entries = rule.recent((entry for _, entry in read_ledger(settings.folder)), time.time())
+    before, after = rule.spent(entries), rule.spent([*entries, *new])
+    return f"privacy: the whole run would bring epsilon from {before:.3g} to {after:.3g}, of {rule}"
+
+
 def _floors(settings: SiteSettings, plan: RunPlan, made: Recipe, data: RemoteData) -> Iterator[str]:
     """Compare the rounds of a configuration with the policy's floors, and name the nearest."""
     floors, sizes = settings.policy.floors, {info.name: info.train for info in data.infos.values()}
@@ -150,9 +176,11 @@ def _floors(settings: SiteSettings, plan: RunPlan, made: Recipe, data: RemoteDat
     for name, size in sizes.items():
         for index in (0, plan.rounds - 1):
             rnd = plan.round(Train(index, [name], True), made.schedule)
-            stream = BatchStream(
-                data.clients[name].train, plan.batch_size, 0, name, smallest=floors.batch_size if floors else 2
-            )
+            train, smallest = data.clients[name].train, floors.batch_size if floors else 2
+            stream = BatchStream(train, plan.batch_size, 0, name, smallest=smallest)
+            if settings.policy.privacy is not None:
+                patients, declared = patients_of(train), settings.policy.privacy.patients
+                stream = PoissonStream(train, plan.batch_size, patients, b"", name, declared=declared)
             steps = rnd.window * (stream.steps_per_epoch if rnd.unit == "epochs" else 1)
             seen = min(
                 steps * max([1, *(a.batches_per_step for a in made.aggregators)]) * plan.batch_size,
@@ -216,10 +244,13 @@ def _rules(settings: SiteSettings) -> str:
         configs = f"{len(policy.configs)} approved configurations"
     scores = "scores and labels of images leave" if leaves.scores else "no scores of images leave"
     allowed = "".join(f", {path}" for path in policy.allow)
+    private = ""
+    if (rule := policy.privacy) is not None:
+        private = f"; privacy: trains only with DPSGD, up to {rule}, {rule.patients:,} patients"
     return (
         f"policy: {', '.join(policy.verbs)}; classes of fedlit and torch.optim{allowed}; vectors "
         f"{', '.join(leaves.vectors)}; {scores}; numbers of positives and negatives below {leaves.counts_below} are "
-        f"not reported, nor their AUROC; {least}; {rounds}; {configs}"
+        f"not reported, nor their AUROC; {least}; {rounds}; {configs}{private}"
     )
 
 

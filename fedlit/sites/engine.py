@@ -19,6 +19,7 @@ from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, OnRe
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.settings import Settings
 from fedlit.sites.answers import Replies, Watch, disagreeing, name_of
+from fedlit.sites.budget import mismatch
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import Done, Final, Look, Member, Prepare, Start, Started, Task, Train, new_run, printable
 from fedlit.sites.payloads import module_tensors
@@ -65,6 +66,7 @@ class SiteEngine(Engine):
         on_error = settings.on_site_error or "repeat", settings.quorum or 1, settings.deadline
         self._ask = Asking(roster.transport, self._prepare, self._replies.prepared, *on_error, heard=roster.heard)
         _check_windows(settings, layout)
+        _check_rules(roster, program)
         self._watch, self._rounds = Watch(), -1
         self._accepted: dict[str, int | None] = dict.fromkeys(program.clients)
         self._trained: dict[str, int | None] = {}
@@ -279,6 +281,14 @@ def _tensors_of(program: Program) -> State:
             "keep it in a buffer"
         )
     return module_tensors(state)
+
+
+def _check_rules(roster: Roster, program: Program) -> None:
+    """Refuse private steps at a site without a rule for them, and others at a site that has one."""
+    sites = {roster.site_of[name] for name in program.clients}
+    for site in (site for site in roster.site_infos if site.name in sites):
+        if reason := mismatch(program.aggregators, site.privacy is not None):
+            raise ConfigError(f"site {site.name!r}: {reason}")
 
 
 def _check_windows(settings: Settings, layout: Layout) -> None:

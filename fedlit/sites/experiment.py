@@ -1,5 +1,6 @@
 """An experiment whose clients are at their own sites, and its data as the sites report them: without images."""
 
+import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +15,7 @@ import torch
 import yaml
 from torch.utils.data import Dataset
 
+from fedlit.core.batches import PoissonStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.messages import ClientData, State
 from fedlit.core.system.typed import class_paths
@@ -21,6 +23,7 @@ from fedlit.data.clients import distinct_names
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.records import SPLITS
 from fedlit.experiment.experiment import Experiment
+from fedlit.federation.engines.base import patients_of
 from fedlit.schedules import ConstantSchedule
 from fedlit.sites.engine import Sites
 from fedlit.sites.messages import ClientInfo, SiteInfo
@@ -108,6 +111,11 @@ class RemoteData(FederatedDataModule):
         for site in sites:
             if not site.scores:
                 self.notes += _hidden_classes(site)
+            if (rule := site.privacy) is not None:
+                self.notes.append(
+                    f"{site.name} trains only with DPSGD, with {rule.patients:,} patients: epsilon {rule.spent:.3g} of "
+                    f"{rule.epsilon:g} is spent, at delta {rule.delta:g} over all its runs"
+                )
         self.notes += [*self._unknown(), *self._large(), *self._unranked()]
 
     def prepare_data(self) -> None:
@@ -283,21 +291,31 @@ def _loopback_files(experiment: Experiment, number: int, folder: Path) -> Mappin
     files, state = {}, folder if experiment.fast_dev_run else _states(experiment)
     for position in range(1, number + 1):
         name = f"site-{position}"
+        policy = {
+            "allow": lacking(_parts(experiment)),
+            "leaves": {"scores": True, "counts_below": 0, "errors": True},
+            "floors": None,
+        }
+        held = list(experiment.data.clients.values())[position - 1 :: number]
+        for private in (each for each in experiment.federation.aggregators if each.private):
+            patients = min(_declared(client) for client in held)
+            policy["privacy"] = {"epsilon": math.inf, "delta": private.delta, "patients": patients}
         values = {
             "name": name,
             "data": experiment.settings["data"],
             "state": str((state / name).absolute()),
             "share": f"{position} of {number}",
             "accelerator": experiment.settings["fabric"]["accelerator"],
-            "policy": {
-                "allow": lacking(_parts(experiment)),
-                "leaves": {"scores": True, "counts_below": 0, "errors": True},
-                "floors": None,
-            },
+            "policy": policy,
         }
         files[name] = folder / f"{name}.yaml"
         files[name].write_text(yaml.safe_dump(values, sort_keys=False))
     return files
+
+
+def _declared(client: ClientData) -> int:
+    """Return the number of patients that a simulation declares for a client."""
+    return PoissonStream(client.train, 1, patients_of(client.train), b"", client.name).declared
 
 
 def _loopback(experiment: Experiment, number: int, open_things: ExitStack) -> Transport:

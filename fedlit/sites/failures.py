@@ -4,6 +4,7 @@ import sys
 import traceback
 
 from fedlit.core.errors import ConfigError, FedlitError, TrainingError
+from fedlit.sites.budget import UnsafeSecret
 from fedlit.sites.envelope import InvalidMessageError
 from fedlit.sites.ledger import LedgerEntry
 from fedlit.sites.messages import Failure
@@ -49,7 +50,7 @@ KINDS: dict[type[Exception], str] = {
 READABLE = (*KINDS, StateWriteError, ConfigError, TrainingError, OutOfTime)
 """Errors with readable texts; of others only the first line is sent, and the site's own log has the rest."""
 
-ABOUT_FILES = (StateWriteError, MissingState, Unreadable)
+ABOUT_FILES = (StateWriteError, MissingState, Unreadable, UnsafeSecret)
 """Errors whose texts name the site's files; without ``leaves.errors`` they stay in its own log."""
 
 

@@ -51,6 +51,9 @@ class LedgerEntry:
     # examples, steps: Numbers behind the answer.
     examples: int = 0
     steps: int = 0
+    # noise, rate: Noise multiplier of private steps, and the probability of drawing a patient; 0 without noise.
+    noise: float = 0.0
+    rate: float = 0.0
     answer: str = ""  # `reply` or `failed`.
     refused: str = ""  # Why nothing was done; "" otherwise.
     header: list[str] = field(default_factory=list)  # Names in the header of the answer.
@@ -72,6 +75,11 @@ class LedgerEntry:
     def evaluates(self) -> bool:
         """True for an evaluation that counts."""
         return self.verb == "evaluate" and self.counts
+
+    @property
+    def reads_training(self) -> bool:
+        """True if training images are behind the answer."""
+        return self.trains or (self.evaluates and self.view.endswith("/train"))
 
 
 def read_ledger(folder: Path) -> Iterator[tuple[str, LedgerEntry]]:
@@ -111,7 +119,7 @@ class Ledger:
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
-        self.folder, self._now = folder, now
+        self.folder, self.now = folder, now
         self.entries: list[LedgerEntry] = []
         self.leads: dict[str, str] = {}  # The lead of each run, who was the first to prepare it.
         self._heads = [""]
@@ -134,7 +142,7 @@ class Ledger:
 
     def since(self, days: float) -> Iterator[LedgerEntry]:
         """Yield the entries of the last days, the newest first."""
-        start = self._now() - days * DAY
+        start = self.now() - days * DAY
         for entry in reversed(self.entries):
             if entry.time < start:
                 return
@@ -142,7 +150,7 @@ class Ledger:
 
     def count(self, days: float) -> int:
         """Return the number of entries of the last days."""
-        return len(self.entries) - bisect_left(self.entries, self._now() - days * DAY, key=lambda entry: entry.time)
+        return len(self.entries) - bisect_left(self.entries, self.now() - days * DAY, key=lambda entry: entry.time)
 
     def begin(self, entry: LedgerEntry) -> None:
         """Record a message for which images are read next: if the process dies meanwhile, it counts.

@@ -57,6 +57,7 @@ Loss = Annotated[float, Within("[-1e6, 1e6]")]
 Rate = Annotated[float, Within("[0, 1e6]")]
 AnyFloat = Annotated[float, AllowInfNan(), Logged()]
 """What a module logs, such as a mean loss that was never logged; all other numbers are finite."""
+Epsilon = Annotated[float, AllowInfNan(), Within("[0, inf]")]
 HEAD = Matching("([1-9][0-9]{0,11}:[0-9a-f]{64})?", "a number of lines, a colon and a SHA-256")
 Head = Annotated[str, HEAD]
 """Head of a ledger; "" if there is none."""
@@ -138,6 +139,17 @@ class Hello:
 
 
 @dataclass
+class SitePrivacy:
+    """A site's rule to train only with differential privacy, and what it has spent."""
+
+    # epsilon, delta: Its budget.
+    epsilon: Epsilon
+    delta: Annotated[float, Within("(0, 1)")]
+    patients: Count  # Number of training patients that it declares.
+    spent: Epsilon  # Epsilon of its ledger.
+
+
+@dataclass
 class SiteInfo:
     """A site's answer to `Hello`: who it is, and what it has."""
 
@@ -155,6 +167,7 @@ class SiteInfo:
     examples: Count  # Least number of examples of a client's round.
     batch: Count  # Least number of examples in a batch; a smaller rest of a pass is dropped.
     hides_below: Count  # Its `counts_below`.
+    privacy: SitePrivacy | None  # Its rule for private training; None if it has none.
     until: Moment | None  # When its certificate expires, in seconds since 1970; None if it has none.
     ledger: Head  # Head of its ledger after the lines that the server knows of; "" if it has fewer.
 
@@ -256,7 +269,7 @@ class RoundReport:
     client: Text
     steps: Count
     examples: Count
-    loss: Loss
+    loss: Loss | None  # None if steps are private.
     seconds: Annotated[float, Within("[0, 1e9]")]
     bytes_up: Count
     logged: dict[Text, AnyFloat]

@@ -24,7 +24,6 @@ from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.system.typed import Mistyped, Table, built, class_paths, made
 from fedlit.experiment.choices import AXES, shipped
 from fedlit.federation.callbacks import Callback
-from fedlit.federation.privacy import AT_SITES
 from fedlit.schedules import ConstantSchedule, Schedule
 from fedlit.sites.messages import Train
 
@@ -120,8 +119,6 @@ def read_plan(config: Mapping[str, Any], table: Table, parameters: float = float
             check_size(model, table, parameters)
             module = built(LightningModule, model, "model", table)
             aggregators = built(list[Aggregator], plan.aggregators, "aggregators", table)
-            if private := [type(each).__name__ for each in aggregators if each.private]:
-                raise ConfigError(f"{private[0]} {AT_SITES}")
             schedule = built(Schedule | None, plan.schedule, "schedule", table)
             return Recipe(plan, module, aggregators, schedule or ConstantSchedule())
     except Mistyped as error:

@@ -5,19 +5,21 @@ import json
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
 from lightning.pytorch import LightningModule
 
-from fedlit.core.aggregator import Aggregator
+from fedlit.aggregators.accounting import epsilon_of
+from fedlit.core.aggregator import Aggregator, PrivateAggregator
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import ConfigError, FedlitError
 from fedlit.core.ranges import Count, NonNegativeInt, PositiveOrInf
 from fedlit.core.system.argument_types import checked
-from fedlit.sites.ledger import Ledger
+from fedlit.sites.budget import PrivacyRule, charges, mismatch
+from fedlit.sites.ledger import Ledger, LedgerEntry
 from fedlit.sites.messages import VERBS, Look
 from fedlit.sites.optimizers import optimizer_fault, rate_fault
 
@@ -134,6 +136,8 @@ class Policy:
             runs. By default there is no limit.
         days: Number of days over which rounds are counted.
         configs: SHA-256 of the approved plans. By default any plan is accepted.
+        privacy: Budget of differential privacy; the site then trains only with ``DPSGD``. By default it has none, and
+            refuses ``DPSGD``.
 
     Raises:
         ConfigError: If a verb is unknown, or a number is out of range.
@@ -147,6 +151,7 @@ class Policy:
     rounds: NonNegativeInt | None = None
     days: Count = 30
     configs: list[str] | None = None
+    privacy: PrivacyRule | None = None
 
     def __post_init__(self) -> None:
         if unknown := [verb for verb in self.verbs if verb not in VERBS]:
@@ -164,6 +169,8 @@ class Policy:
         """Refuse a verb that the policy does not allow."""
         if verb not in (*self.verbs, *ALWAYS):
             raise PolicyError(f"verbs: expected one of {', '.join(self.verbs)}, found {verb!r}")
+        if verb == "measure" and self.privacy is not None:
+            raise PolicyError("privacy: a measuring round reads training images without noise; leave it out")
 
     def check_config(self, config: Mapping[str, Any]) -> None:
         """Refuse a plan that was not approved; the error names its SHA-256."""
@@ -191,6 +198,27 @@ class Policy:
                 )
         if limited and self.floors.whole:
             raise PolicyError("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
+
+    def check_private(self, aggregators: Sequence[Aggregator], ledger: Ledger) -> None:
+        """Refuse a plan with private steps without a rule for them, or without them although there is one."""
+        if reason := mismatch(aggregators, self.privacy is not None):
+            raise PolicyError(reason)
+        if self.privacy is not None and (spent := self.privacy.fault(ledger)):
+            raise PolicyError(spent)
+
+    def check_budget(self, ledger: Ledger, entry: LedgerEntry, aggregator: PrivateAggregator) -> None:
+        """Refuse a round that would exceed the site's budget, or the plan's for the run."""
+        entry = replace(entry, touched=True)
+        if reason := self.privacy.fault(ledger, entry):
+            raise PolicyError(reason)
+        of_run = [each for each in ledger.entries if (each.run, each.client) == (entry.run, entry.client)]
+        if aggregator.epsilon is not None:
+            spent = epsilon_of(charges([*of_run, entry]), aggregator.delta)
+            if not spent <= aggregator.epsilon:
+                raise PolicyError(
+                    f"privacy: this round would bring epsilon of client {entry.client!r} in the run to {spent:.3g}; "
+                    f"the plan's budget is {aggregator.epsilon:g}"
+                )
 
     @property
     def smallest_batch(self) -> int:
@@ -236,9 +264,11 @@ class Policy:
     def check_look(self, look: Look, run: str, question: str, ledger: Ledger) -> None:
         """Refuse an evaluation of a part of a view, a second question about a view after a round, and one too many.
 
-        If a client has trained a round again, as after a resume, another question about the following rounds is
-        allowed. The hash of the question includes the weights.
+        With a privacy rule, training images are not evaluated. If a client has trained a round again, as after a
+        resume, another question about the following rounds is allowed. The hash of the question includes the weights.
         """
+        if self.privacy is not None and look.part == "train":
+            raise PolicyError("privacy: an evaluation of training images has no noise; leave it out")
         if self.floors is None or not self.floors.whole:
             return
         view = view_of(look)

@@ -1,12 +1,14 @@
 """A run that a site has prepared: its model, its clients and their states, and checks of what arrives for them."""
 
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from fedlit.core.aggregator import PrivateAggregator
 from fedlit.core.batches import BatchStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
@@ -18,7 +20,7 @@ from fedlit.core.parts import Parts
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Program, Worker
-from fedlit.federation.examinations import Compiler, KnownLabels, Learners, examine
+from fedlit.federation.examinations import Compiler, KnownLabels, Learners, NothingElseReadsImages, PrivateRun, examine
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import IncompatibleError
 from fedlit.sites.messages import Member, Prepare, Task
@@ -42,6 +44,8 @@ class PreparedRun:
     states: SiteStates  # States of the site's clients.
     start: Tensor  # [P] the weights that came with the message.
     start_stats: Tensor  # [S] the statistics that came with it.
+    # If steps are private, the fingerprint of each client's data, which their secret depends on.
+    fingerprints: dict[str, str] = field(default_factory=dict)
 
     @property
     def layout(self) -> Layout:
@@ -57,6 +61,15 @@ class PreparedRun:
     def clients(self) -> Mapping[str, Client]:
         """The site's clients that take part, by name."""
         return self.worker.program.clients
+
+    @property
+    def private(self) -> PrivateAggregator | None:
+        """The algorithm that makes steps private, if there is one."""
+        return next((each for each in self.recipe.aggregators if each.private), None)
+
+    def noise(self, down: Broadcast) -> float:
+        """Return the noise multiplier of private steps, which the server has sent."""
+        return float(down.aggregators[self.recipe.aggregators.index(self.private)]["noise"])
 
     def client(self, name: str | None) -> Client:
         """Return a client of the run.
@@ -119,7 +132,8 @@ class PreparedRun:
     def check_first_broadcast(self, sent: State, down: Broadcast, rnd: Round | None, measured: bool) -> None:
         """Compare everything that is broadcast before the first round with the plan, except the objective's variables.
 
-        What algorithms add, such as control variates, must be what they begin with. Statistics may differ from the
+        What algorithms add, such as control variates, must be what they begin with; what only a server computes, such
+        as the noise of a budget, is NaN here, and any number is accepted. Statistics may differ from the
         plan's if the site has ``measured`` them in this run.
 
         Args:
@@ -150,7 +164,7 @@ class PreparedRun:
                 f"the first round: expected the vectors {', '.join(sorted(expected))}, found {', '.join(sorted(sent))}"
             )
         for name in expected.keys() - {"w", "stats"}:
-            if not torch.equal(sent[name], expected[name]):
+            if not _begins(sent[name], expected[name]):
                 raise PolicyError(
                     f"the vector {name} of the first round is not the one with which its algorithm begins"
                 )
@@ -177,8 +191,14 @@ class PreparedRun:
         return min(self.plan.measure_batches, epoch)
 
     def examples_of(self, rnd: Round, client: Client, steps: int, drawn: int) -> int:
-        """Return the number of different examples of so many steps, by a client that has drawn some batches before."""
+        """Return the number of different examples of so many steps, by a client that has drawn some batches before.
+
+        What private steps draw is secret, also towards those who know the hash of its line in the ledger: they count as
+        their mean.
+        """
         stream, per_step = self.stream(client), self.worker.local.batches_per_step
+        if stream.private:
+            return min(steps * stream.batch_size, client.examples)
         if not rnd.window:
             stream, drawn, per_step = measuring_stream(stream, rnd, client), rnd.index * steps, 1
         used = torch.zeros(client.examples, dtype=torch.bool)
@@ -206,6 +226,11 @@ class PreparedRun:
             )
         local.flat.load(down.w, down.stats)
         local.flat.own.load({})
+
+
+def _begins(sent: Tensor, expected: Tensor) -> bool:
+    """Return whether a tensor is the expected one, wherever that is not NaN."""
+    return sent.shape == expected.shape and bool(((sent == expected) | expected.isnan()).all())
 
 
 def _common_buffers(module: LightningModule) -> set[str]:
@@ -242,13 +267,14 @@ def members(data: OwnData, asked: Sequence[Member], plan: RunPlan) -> dict[str, 
 
 
 def prepared(
-    asked: Prepare, recipe: Recipe, clients: Mapping[str, Client], data: OwnData, states: SiteStates, tensors: State
-) -> PreparedRun:
-    """Prepare a run on the site's device, with the tensors that came with the message.
+    asked: Prepare, recipe: Recipe, clients: Mapping[str, Client], data: OwnData, states: SiteStates, tensors: State,
+    secret: bytes | None = None,
+) -> PreparedRun:  # fmt: skip
+    """Prepare a run on the site's device, with the tensors that came with the message, and the secret of its noise.
 
     Raises:
         IncompatibleError: If the tensors are not those of the plan's module.
-        ConfigError: If the plan lacks a class of the site.
+        ConfigError: If the plan lacks a class of the site, or steps are private, and not all that would leave is.
     """
     plan, module, held = recipe.plan, recipe.module, data.for_run(recipe.plan.classes)
     fabric = make_fabric(data.settings.accelerator, precision=plan.precision)
@@ -272,9 +298,19 @@ def prepared(
         module=module, aggregators=recipe.aggregators, clients=clients, data=trained, test_sets={},
         training=training, batch_size=plan.batch_size, eval_batch_size=plan.eval_batch_size, seed=plan.seed,
         threads=plan.threads, limit_eval_batches=plan.limit_eval_batches, pictures=place.name,
-        smallest=data.policy.smallest_batch,
+        smallest=data.policy.smallest_batch, secret=secret,
+        patients={} if data.policy.privacy is None else dict.fromkeys(clients, data.policy.privacy.patients),
     )  # fmt: skip
     worker = Worker(program, fabric)
+    if secret is not None:
+        streams = {name: worker.stream(name) for name in clients}
+        run = PrivateRun(
+            module=worker.local.module, aggregators=recipe.aggregators, schedule=recipe.schedule, rounds=plan.rounds,
+            training=training, precision=plan.precision, streams=streams,
+        )  # fmt: skip
+        examine(run, (NothingElseReadsImages(),))
+        for note in (note for name, stream in streams.items() for note in data.policy.privacy.notes(name, stream)):
+            warnings.warn(note, stacklevel=2)
     return PreparedRun(
         asked, recipe, worker, states, worker.local.flat.w.cpu().clone(), worker.local.flat.stats.cpu().clone()
     )

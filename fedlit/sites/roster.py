@@ -68,6 +68,12 @@ class Roster:
         return {info.name: site.name for site in self.site_infos for info in site.clients}
 
     @property
+    def patients(self) -> dict[str, int]:
+        """The number of patients of each client whose site trains only with differential privacy."""
+        ruled = [site for site in self.site_infos if site.privacy is not None]
+        return {info.name: site.privacy.patients for site in ruled for info in site.clients}
+
+    @property
     def whole(self) -> bool:
         """True if a site evaluates only whole views."""
         return any(site.whole for site in self.site_infos)

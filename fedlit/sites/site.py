@@ -11,12 +11,14 @@ from typing import Any
 import torch
 
 from fedlit import __version__
+from fedlit.core.batches import PoissonStream
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import Broadcast, Round
 from fedlit.federation.engines.scores import View
 from fedlit.metrics.tally import Tally
 from fedlit.predictions.export import described_images
 from fedlit.sites import messages
+from fedlit.sites.budget import secret_of
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.failures import FailedOnData, IncompatibleError, OutOfTime, Unprepared, failure_of
 from fedlit.sites.ledger import ENDED, Ledger, LedgerEntry
@@ -118,8 +120,15 @@ class ResidentSite:
             whole=bool(floors and floors.whole), examples=floors.examples if floors else 1,
             batch=self.policy.smallest_batch,
             hides_below=policy.leaves.counts_below, until=self._until, ledger=self._ledger.head_after(asked.lines),
+            privacy=self._privacy(),
         )  # fmt: skip
         return entry, Envelope.of(messages.REPLY, site_info, self._data.indices())
+
+    def _privacy(self) -> messages.SitePrivacy | None:
+        if (rule := self.policy.privacy) is None:
+            return None
+        spent = rule.spent(rule.recent(self._ledger.entries, self._now()))
+        return messages.SitePrivacy(rule.epsilon, rule.delta, rule.patients, spent)
 
     def _prepare(self, envelope: Envelope, entry: LedgerEntry) -> tuple[LedgerEntry, Envelope]:
         asked = self._checked(envelope.message(messages.Prepare))
@@ -128,6 +137,7 @@ class ResidentSite:
         self._ready = None
         made = self._read(asked.config)
         plan = made.plan
+        self.policy.check_private(made.aggregators, self._ledger)
         if plan.weights and plan.weights != envelope.digest:
             raise PolicyError(
                 f"the run's first weights: expected the SHA-256 of the plan, {plan.weights}, found {envelope.digest}"
@@ -136,7 +146,12 @@ class ResidentSite:
         sizes = {name: client.examples for name, client in clients.items()}
         self.policy.check_plan(plan.batch_size, sizes, plan.threads, plan.limit_eval_batches is not None)
         states = SiteStates(self.settings.folder, asked.run, len(made.aggregators))
-        ready = prepared(asked, made, clients, self._data, states, envelope.tensors())
+        secret, fingerprints = None, {}
+        if self.policy.privacy is not None:
+            fingerprints = {name: self._data.fingerprint(name) for name in clients}
+            secret = secret_of(self.settings.folder, (asked.run, entry.config, fingerprints), envelope.tensors())
+        ready = prepared(asked, made, clients, self._data, states, envelope.tensors(), secret=secret)
+        ready.fingerprints = fingerprints
         self.policy.check_optimizer(ready.worker.local.module, made.aggregators)
         self._ready, layout = ready, ready.layout
         reply = messages.Prepared(
@@ -173,9 +188,15 @@ class ResidentSite:
         if task.asked.index <= 0:
             self._check_first(ready, envelope, down, rnd)
         entry = replace(entry, at=task.asked.index, examples=examples, steps=steps)
-        whole = {}
+        stream, whole = ready.stream(client), {}
+        if isinstance(stream, PoissonStream):
+            if self._data.fingerprint(client.name) != ready.fingerprints[client.name]:
+                raise Unprepared("its data have changed since it prepared the run")
+            asked, noise = stream.ask(client, state, down, rnd), ready.noise(down)
+            entry = replace(entry, question=asked, noise=noise, rate=stream.rate)
+            self.policy.check_budget(self._ledger, entry, ready.private)
         with self._on_data(entry), reading():
-            if trains and not state.batches:
+            if trains and not state.batches and not stream.private:
                 ready.examine_labels(client)
             payload, [(after, report)] = ready.worker.train([(client.name, state)], down, rnd)
             self.policy.check_vectors(payload.vectors)
@@ -184,6 +205,7 @@ class ResidentSite:
                 payload, whole = cut(payload, ready.worker.local.mask(client), ready.layout)
             fields = asdict(replace(report, metrics={}))
             del fields["metrics"]  # metric objects hold examples
+            fields["loss"] = None if stream.private else report.loss
             data = self._data.fingerprint(client.name)
             sent = messages.Sent(payload.weight, messages.RoundReport(**fields), data, whole)
             return replace(entry, touched=True), Envelope.of(messages.REPLY, sent, payload_tensors(payload.cpu()))

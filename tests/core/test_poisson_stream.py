@@ -9,12 +9,13 @@ import torch
 from torch.utils.data import TensorDataset
 
 from fedlit.core.batches import PoissonStream, rounded_down
-from fedlit.core.messages import Broadcast, Round
+from fedlit.core.messages import Broadcast, Client, ClientState, Round
 
 IMAGES = 3
 SHOWN = TensorDataset(torch.arange(300.0)[:, None])
 PATIENTS = np.repeat([f"p{i}" for i in range(100)], IMAGES)
 ROUND = Round(0, 0, 1.0, 1, "steps", 0, False, False)
+STATE = ClientState(0, torch.zeros(0), torch.zeros(0), {}, [])
 DOWN = Broadcast(torch.zeros(3), torch.zeros(0), [{"noise": torch.tensor(1.0)}])
 
 
@@ -65,8 +66,8 @@ def test_an_empty_batch_has_noise():
 
 
 def test_draws_and_noise_are_pure_functions_of_secret_client_position_and_question():
-    def seen(made: PoissonStream, position: int = 0, down: Broadcast = DOWN, rnd: Round = ROUND):
-        made.ask(down, rnd)
+    def seen(made: PoissonStream, position: int = 0, down=DOWN, rnd=ROUND, state=STATE, weight=1.0):
+        made.ask(Client("a", (), 300, weight), state, down, rnd)
         return made.indices(position).tolist(), made[position].generator.standard_normal(4).tolist()
 
     first = seen(stream())
@@ -76,6 +77,7 @@ def test_draws_and_noise_are_pure_functions_of_secret_client_position_and_questi
         seen(stream(), down=replace(DOWN, w=torch.tensor([0.0, 0.0, 1e-7]))),
         seen(stream(), down=replace(DOWN, aggregators=[{"noise": torch.tensor(2.0)}])),
         seen(stream(), rnd=replace(ROUND, lr_factor=0.5)), seen(stream(), rnd=replace(ROUND, index=1)),
+        seen(stream(21)), seen(stream(), weight=0.5), seen(stream(), state=replace(STATE, w=torch.ones(1))),
     ]  # fmt: skip
     for number in (0, 1):
         values = [str(each[number]) for each in (first, *others)]

@@ -14,12 +14,10 @@ from toys import ToyNet
 import fedlit
 from fedlit.aggregators import CODA, CODASCA, DPSGD, MOON, Ditto, GradientDissimilarity, LocalSGDAM, LocalSGDM, Scaffold
 from fedlit.core.batches import PoissonStream
-from fedlit.core.errors import ConfigError
-from fedlit.core.fabric import make_fabric
+from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.schedule import Schedule
 from fedlit.data.sampler import Sampler
 from fedlit.experiment.experiment import Experiment
-from fedlit.federation.assembly import assemble
 from fedlit.federation.participation import Cohorts, HighestLoss, Share
 from fedlit.federation.privacy import COVERED, SIMULATED, Account
 from fedlit.objectives import AUCSaddle, FedLC, FedRS, RatioLoss
@@ -107,11 +105,6 @@ def test_phases_are_refused():
         _ = Two().runs
 
 
-def test_clients_at_sites_are_refused():
-    with refused(ConfigError, "DPSGD", "--sites"):
-        assemble(federated([PRIVATE]), PlainNet(), EqualClients(), make_fabric("cpu"), away=object())
-
-
 class Halves(PoissonStream):
     def __init__(self, rate: float) -> None:
         self.rate, self.steps_per_epoch, self.declared, self.named = rate, math.ceil(1 / rate), 100, True
@@ -189,3 +182,21 @@ def test_a_model_without_measuring_keeps_its_given_start():
         trained_on(AUCSaddle(prior=0.3, start="zeros")), EqualClients(), federated([CODASCA(0.1), PRIVATE], rounds=1)
     )
     assert torch.equal(done.start.w[-3:], torch.zeros(3).double())
+
+
+@pytest.mark.parametrize("changed", ["clip", "noise", "batch_size"])
+def test_a_run_is_not_resumed_with_other_private_steps(tmp_path, changed):
+    pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
+
+    def run(rounds: int, clip: float = 1.0, noise: float = 1.0, batch_size: int = 8, **options):
+        aggregators = [DPSGD(clip, noise, delta=1e-2)]
+        return fedlit.fit(
+            PlainNet(), EqualClients(batch_size=batch_size), aggregators=aggregators, rounds=rounds, workers=1,
+            schedule=ConstantSchedule(2, "steps"), run_dir=tmp_path, seed=0, **options,
+        )  # fmt: skip
+
+    run(1)
+    value = {"clip": 2.0, "noise": 0.5, "batch_size": 12}[changed]
+    with refused(CheckpointError, "DPSGD", changed, f"{value:g}", "config.yaml"):
+        run(2, ckpt_path="last", **{changed: value})
+    assert run(2, ckpt_path="last").metrics["privacy/epsilon"].is_monotonic_increasing

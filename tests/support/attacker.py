@@ -66,7 +66,7 @@ def write_site(folder: Path, data: Mapping[str, Any] = HOSPITAL, **policy: Any) 
     file = folder / "local" / "fedlit-site.yaml"
     values = yaml.safe_load(file.read_text())
     for key, value in policy.items():
-        merged = values["policy"][key] | value if isinstance(value, dict) else value
+        merged = values["policy"].get(key, {}) | value if isinstance(value, dict) else value
         values["policy"][key] = merged
     file.write_text(yaml.safe_dump(values))
     return file

@@ -60,17 +60,20 @@ def _check(args: Namespace) -> None:
 
 def _ledger(args: Namespace) -> None:
     from fedlit.cli.ledger_report import report, write_csv
+    from fedlit.sites.budget import PrivacyRule
 
-    state = _state(args.path)
+    state, settings = _state(args.path)
+    policy = settings.get("policy")
+    rule = policy.get("privacy") if isinstance(policy, dict) else None
     lines = list(read_ledger(state))
     if args.csv is not None:
         write_csv(lines, args.csv)
-    report(lines, state, wide_console())
+    report(lines, state, wide_console(), rule and PrivacyRule(**rule))
 
 
 def _model(args: Namespace) -> None:
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    state = _state(args.path)
+    state, _ = _state(args.path)
     from fedlit.sites.storage import download_model  # with PyTorch, which takes seconds
 
     file, notes = download_model(state, args.run, args.client, args.output)
@@ -98,10 +101,10 @@ def _audit(args: Namespace) -> None:
     report(images, args, folder, f"run {run}, the model that came to site {settings.name}", weights)
 
 
-def _state(path: Path) -> Path:
-    """Return a site's folder of states: the path itself, or the one that the site's own file names."""
+def _state(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return a site's folder of states and its file's settings; the path may be that folder, without settings."""
     if (path / LINES).is_file():
-        return path
+        return path, {}
     file = path / "local" / "fedlit-site.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ConfigError(
@@ -111,7 +114,7 @@ def _state(path: Path) -> Path:
     settings = documents.load(file)
     if not isinstance(settings, dict) or not isinstance(settings.get("state"), str):
         raise ConfigError(f"{file}: state: expected the path of the site's folder of states, found none")
-    return Path(settings["state"])
+    return Path(settings["state"]), settings
 
 
 def _checks(path: Path, config: Path | None) -> Iterator[str]:

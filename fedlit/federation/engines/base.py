@@ -1,7 +1,7 @@
 """Base classes of engines, which run clients' rounds and evaluations and return sums."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Literal, Protocol, TypeVar
@@ -51,24 +51,31 @@ class Program:
     limit_eval_batches: int | None = None
     pictures: Literal["mapped", "ahead", "resident"] = "mapped"
     smallest: int = 2  # Least number of examples in a batch; a smaller rest of a pass is dropped.
+    secret: bytes | None = None  # Where draws and noise of private steps come from at a site; None for the run's seed.
+    patients: Mapping[str, int] = field(default_factory=dict)  # Number of patients that a client's site declares.
 
     def link(self, fabric: FederationFabric) -> Link | None:
         """Return the function from logits to probabilities if the module's classes exclude each other, else None."""
         return link_of(self.module, fabric, next(iter(self.data.values())).train)
 
     def private_stream(self, name: str, classes: Sequence[str] = ()) -> PoissonStream | None:
-        """Return a client's batches if an aggregator makes steps private, else None; the run's seed is their secret."""
+        """Return a client's batches if an aggregator makes steps private, else None."""
         if not any(aggregator.private for aggregator in self.aggregators):
             return None
         dataset = self.data[name].train
-        patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
-        if len(patients) != len(dataset):
-            patients = np.full(len(dataset), "")
-        return PoissonStream(dataset, self.batch_size, patients, str(self.seed).encode(), name, classes)
+        secret = str(self.seed).encode() if self.secret is None else self.secret
+        patients, declared = patients_of(dataset), self.patients.get(name)
+        return PoissonStream(dataset, self.batch_size, patients, secret, name, classes, declared=declared)
 
     def dataset(self, view: View) -> Dataset:
         """Return the data set of a view."""
         return self.test_sets[view.part] if view.holder is None else getattr(self.data[view.holder], view.part)
+
+
+def patients_of(dataset: Dataset) -> np.ndarray:
+    """Return the patient of each example, [N]; "" if the data set does not name them."""
+    patients = np.asarray(getattr(dataset, "patients", ())).astype(str)
+    return patients if len(patients) == len(dataset) else np.full(len(dataset), "")
 
 
 OnReply = Callable[[ClientReport], None]
@@ -361,9 +368,11 @@ class Away(Protocol):
 
     Attributes:
         whole: Whether some sites evaluate only whole data sets, even in a trial run.
+        patients: Number of patients that the site of each client declares for private steps, if it does.
     """
 
     whole: bool
+    patients: Mapping[str, int]
 
     def open(self, directory: Path) -> None:
         """Read the id of the run in a directory, or create one for a new run."""

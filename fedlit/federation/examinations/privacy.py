@@ -1,6 +1,6 @@
 """Checks of a run whose steps are private: nothing else may read training images, or follow them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightning.pytorch import LightningModule
@@ -8,13 +8,13 @@ from torch import nn
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import PoissonStream
-from fedlit.core.fabric import FederationFabric
+from fedlit.core.local_training import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Round
 from fedlit.core.objective import Objective
+from fedlit.core.schedule import Schedule
 from fedlit.federation.examinations.examination import Examination
 from fedlit.federation.participation import Participation
-from fedlit.federation.settings import Settings
 
 FEWEST = 20
 """Least number of a client's patients: each of fewer is a large part of every step."""
@@ -25,9 +25,13 @@ class PrivateRun:
     """A run of a private algorithm: its settings, its module as aggregators have configured it, and its batches."""
 
     module: LightningModule
-    settings: Settings
-    fabric: FederationFabric
+    aggregators: Sequence[Aggregator]
+    schedule: Schedule
+    rounds: int
+    training: LocalTraining
+    precision: str  # Precision of the arithmetic.
     streams: Mapping[str, PoissonStream]
+    cohorts: Participation | None = None  # How clients are chosen; a site does not know it.
 
 
 class NothingElseReadsImages(Examination[PrivateRun]):
@@ -39,12 +43,11 @@ class NothingElseReadsImages(Examination[PrivateRun]):
     def problem(self, run: PrivateRun) -> str:
         """Name what would leave a client without noise, and why."""
         reason = next((each for each in (*_of_settings(run), *_of_module(run.module), *_of_data(run)) if each), "")
-        return reason and f"{next(type(a).__name__ for a in run.settings.aggregators if a.private)}: {reason}"
+        return reason and f"{next(type(a).__name__ for a in run.aggregators if a.private)}: {reason}"
 
 
 def _of_settings(run: PrivateRun) -> Iterator[str]:
-    settings = run.settings
-    for aggregator in settings.aggregators:
+    for aggregator in run.aggregators:
         name = type(aggregator).__name__
         if aggregator.implements("extra_loss"):
             yield f"{name} adds to the loss (extra_loss), and its term need not be that of one image; leave it out"
@@ -52,20 +55,20 @@ def _of_settings(run: PrivateRun) -> Iterator[str]:
             yield f"{name} trains a second model on the same images, without noise; leave it out"
         if aggregator.batches_per_step > 1:
             yield f"{name} draws {aggregator.batches_per_step} batches for a step, and one is accounted; leave it out"
-        if aggregator.implements("measures") and _measures(aggregator, settings):
+        if aggregator.implements("measures") and _measures(aggregator, run):
             yield f"{name} asks for measuring rounds, which read images without noise; leave it out"
-    if settings.training.bounds:
+    if run.training.bounds:
         yield "federation.gradient_clip or gradient_clamp would act on the noise too; leave it out"
-    if settings.compile:
+    if run.training.compiled:
         yield "federation.compile does not fit gradients of single images; leave it out"
-    if run.fabric.strategy.precision.precision == "bf16-mixed":
+    if run.precision == "bf16-mixed":
         yield "fabric.precision: expected 32-true or 64-true, found bf16-mixed, whose norms are too coarse; change it"
-    if type(settings.cohorts).select is not Participation.select:
-        yield f"federation.participation: {type(settings.cohorts).__name__} follows training losses; set a share"
+    if run.cohorts is not None and type(run.cohorts).select is not Participation.select:
+        yield f"federation.participation: {type(run.cohorts).__name__} follows training losses; set a share"
 
 
-def _measures(aggregator: Aggregator, settings: Settings) -> bool:
-    rounds = (Round(index=i, seed=0, **vars(settings.schedule.plan(i))) for i in range(settings.rounds))
+def _measures(aggregator: Aggregator, run: PrivateRun) -> bool:
+    rounds = (Round(index=i, seed=0, **vars(run.schedule.plan(i))) for i in range(run.rounds))
     return any(aggregator.measures(rnd, when) for rnd in rounds for when in ("before", "after"))
 
 

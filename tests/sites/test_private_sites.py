@@ -1,0 +1,414 @@
+"""Private steps at sites: the bits of a simulation, a secret that stays, and a budget over all runs of the ledger."""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from at_sites import Answer, Ended, classifier, is_train
+from attacker import Attacker, a_plan, write_site
+
+import fedlit
+from fedlit.aggregators.accounting import Steps, epsilon_of
+from fedlit.core.checkpoints.checkpoint import find
+from fedlit.core.checkpoints.manifest import Manifest
+from fedlit.sites import site as site_module
+from fedlit.sites.budget import PrivacyRule, charges
+from fedlit.sites.envelope import Envelope
+from fedlit.sites.ledger import BEGUN, LINES, Ledger, LedgerEntry
+from fedlit.sites.messages import FAILED, REPLY, Hello, new_run
+from fedlit.sites.own_data import OwnData, read_settings
+from fedlit.sites.policy import digest
+
+pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
+
+RULE = {"epsilon": 8.0, "delta": 1e-4, "patients": 200}
+NET = classifier(lr=0.01)
+NET = {**NET, "init_args": NET["init_args"] | {"norm": "group"}}
+STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 5, "unit": "steps"}}
+"""Five steps of 16 of 200 patients."""
+
+
+def dpsgd(**arguments) -> dict:
+    return {"class_path": "DPSGD", "init_args": {"delta": 1e-4} | (arguments or {"noise": 1.0})}
+
+
+def a_private_plan(**changes) -> dict:
+    return {"model": NET, "aggregators": [dpsgd()], "schedule": STEPS} | changes
+
+
+def noise(multiplier: float = 1.0) -> dict[str, torch.Tensor]:
+    return {"0/noise": torch.tensor(multiplier, dtype=torch.float64)}
+
+
+@pytest.fixture
+def attack(tmp_path):
+    """Starts a site with the rule, and changes of its policy."""
+    made = []
+
+    def start(name: str = "north", privacy: dict | None = RULE, **policy) -> Attacker:
+        more = {} if privacy is None else {"privacy": privacy}
+        made.append(Attacker(write_site(tmp_path / name, **policy, **more)))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.fixture
+def private(attack) -> Attacker:
+    server = attack()
+    assert server.prepare(**a_private_plan()).verb == REPLY
+    return server
+
+
+def state_of(server: Attacker) -> Path:
+    return Path(yaml.safe_load(server.file.read_text())["state"])
+
+
+def spent(server: Attacker) -> float:
+    ledger = Ledger(state_of(server))
+    return PrivacyRule(**RULE).spent(ledger.entries)
+
+
+def after(*steps: int, multiplier: float = 1.0) -> float:
+    return epsilon_of([Steps(multiplier, 16 / 200, each) for each in steps], RULE["delta"])
+
+
+PRIVATE = (
+    "--model private_toys.PlainNet --data private_toys.EqualClients --data.batch_size 8 --federation.rounds 3 "
+    "--federation.aggregators="
+    "'[{class_path: PersonalHeads}, {class_path: DPSGD, init_args: {noise: 1.0, delta: 1e-3}}]'"
+)
+
+
+@pytest.fixture
+def seeded(monkeypatch):
+    """Sites whose secret is a simulation's."""
+    monkeypatch.setattr(site_module, "secret_of", lambda *about: b"0")
+
+
+def test_a_run_at_sites_has_the_bits_of_a_simulation_with_the_same_secret(same_as_here, seeded):
+    same_as_here(PRIVATE)
+
+
+def test_a_run_at_sites_says_what_its_epsilon_is_worth(fit, tmp_path, capsys):
+    out = fit(PRIVATE).out
+    assert "noise of the sites' own secrets" in out
+    assert "not private" not in out
+    assert "site-1 trains only with DPSGD, with 24 patients: epsilon 0 of inf is spent" in out
+    assert json.loads((Ended(tmp_path).kept.path / "privacy.json").read_text())["private"] is True
+    assert "epsilon 0 of inf" not in fit(f"{PRIVATE} --name two").out  # over all runs
+
+
+def test_an_answer_holds_nothing_that_follows_the_images_without_noise(private):
+    answer = private.train(**noise())
+    assert answer.verb == REPLY, answer.content
+    report = answer.content["report"]
+    assert report["loss"] is None
+    assert (report["logged"], report["still"], report["error"]) == ({}, "", "")
+    line = private.ledger()[-1]
+    assert (line["noise"], line["rate"], line["steps"], line["examples"]) == (1.0, 16 / 200, 5, 80)
+
+
+def weights(answer) -> torch.Tensor:
+    assert answer.verb == REPLY, answer.content
+    return answer.tensors()["vectors/w"]
+
+
+def test_the_same_question_has_the_same_answer_and_is_charged_once(private):
+    first = weights(private.train(**noise()))
+    assert torch.equal(weights(private.train(**noise())), first)
+    assert spent(private) == after(5)
+    other = weights(private.train(w=private.model.w + 1e-6, **noise()))
+    assert (other - first).norm() > 0.1 * first.norm()
+    assert spent(private) == after(5, 5)
+    private.prepare(run=new_run(), **a_private_plan())
+    assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
+    assert spent(private) == after(5, 5, 5)
+    private.prepare(**a_private_plan(seed=1))
+    assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
+    assert spent(private) == after(5, 5, 5, 5)
+
+
+def test_a_question_about_another_state_of_the_client_is_another_question(attack):
+    """The same weights after another first round: with the same noise, the difference of answers would have none."""
+    server = attack()
+    own = [{"class_path": "PersonalHeads"}, dpsgd()]
+    server.prepare(**a_private_plan(aggregators=own))
+    given, answers = {"1/noise": noise()["0/noise"]}, []
+    for shift in (0.0, 1e-3):
+        assert server.train(w=server.model.w + shift, **given).verb == REPLY
+        answers.append(weights(server.train(1, accepted=1, **given)))
+    body = server.model.layout.slices["backbone"] if "backbone" in server.model.layout.slices else slice(0, 100)
+    one, other = (answer[body] for answer in answers)
+    assert (one - other).norm() > 0.1 * one.norm()
+    assert spent(server) == after(5, 5, 5, 5)
+
+
+def test_another_site_and_a_simulation_have_other_noise(attack, private):
+    other = attack("south")
+    other.run = private.run
+    other.prepare(**a_private_plan())
+    one, two = weights(private.train(**noise())), weights(other.train(**noise()))
+    assert (one - two).norm() > 0.1 * one.norm()
+    secrets = [(state_of(each) / "secret") for each in (private, other)]
+    assert [file.stat().st_mode & 0o777 for file in secrets] == [0o600] * 2
+    assert len({file.read_bytes() for file in secrets}) == 2
+    assert {len(file.read_bytes()) for file in secrets} == {32}
+
+
+def in_words(server: Attacker, answer, *words: str) -> None:
+    assert answer.verb == FAILED, answer.content
+    assert not answer.vectors
+    for word in words:
+        assert word in answer.content["reason"], answer.content["reason"]
+
+
+PLANS = [
+    ("no DPSGD", {}, {"aggregators": []}, ["trains only with differential privacy", "add DPSGD"]),
+    ("no rule", None, {}, ["DPSGD", "patients: 20000", "under policy"]),
+    ("a large batch", {"patients": 30}, {"batch_size": 32}, ["data.batch_size", "30", "32"]),
+    ("few patients", {"patients": 19}, {}, ["20 patients", "19"]),
+    ("BatchNorm", {}, {"model": classifier()}, ["body.bn1", "model.norm"]),
+    ("a second model", {}, {"aggregators": [{"class_path": "Ditto"}, dpsgd()]}, ["Ditto", "second model"]),
+    ("clipped noise", {}, {"gradient_clip": 1.0}, ["gradient_clip"]),
+    ("measuring", {}, {"model": classifier("AUCSaddle") | {}, "aggregators": [{"class_path": "CODAPlus"}, dpsgd()]},
+     ["AUCSaddle"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("rule", "plan", "words"), [row[1:] for row in PLANS], ids=[row[0] for row in PLANS])
+def test_a_plan_that_does_not_fit_the_rule_is_refused_before_anything_is_trained(attack, rule, plan, words):
+    server = attack(privacy=None if rule is None else RULE | rule)
+    if "model" in plan:
+        plan = plan | {"model": {**plan["model"], "init_args": NET["init_args"] | plan["model"]["init_args"]}}
+        if words[0] == "body.bn1":
+            plan["model"]["init_args"]["norm"] = "batch"
+    in_words(server, server.prepare(**a_private_plan(**plan)), *words)
+    assert server.train(**noise()).verb == FAILED
+    assert not any(line["touched"] for line in server.ledger())
+
+
+def test_what_would_read_training_images_without_noise_is_refused(private):
+    private.refuses(private.train(verb="measure", **noise()), "measuring round", "refused")
+    private.refuses(private.evaluate(part="train"), "training images", "refused")
+    private.refuses(private.train(**noise(0.0)), "would bring it to inf", "refused")
+    in_words(private, private.train(**noise(float("nan"))), "not finite")
+    assert private.evaluate().verb == REPLY  # validation images are not protected
+    assert spent(private) == 0
+
+
+def test_a_round_beyond_the_budget_is_refused_and_nothing_is_read(attack):
+    most = (after(5, 5) + after(5, 5, 5)) / 2
+    server = attack(privacy=RULE | {"epsilon": most})
+    server.prepare(**a_private_plan())
+    assert server.train(**noise()).verb == REPLY
+    server.prepare(run=new_run(), **a_private_plan())  # over all runs
+    assert server.train(**noise()).verb == REPLY
+    server.refuses(server.train(1, accepted=1, **noise()), f"epsilon is {after(10):.3g}", "refused")
+    assert f"bring it to {after(15):.3g}" in server.ledger()[-1]["refused"]
+    assert not server.ledger()[-1]["touched"]
+    assert server.train(**noise()).verb == REPLY  # the same question costs nothing
+
+
+def test_a_budget_of_the_plan_is_one_of_the_run(attack):
+    server = attack()
+    budget = (after(5) + after(5, 5)) / 2
+    server.prepare(**a_private_plan(aggregators=[dpsgd(epsilon=budget)]))
+    assert server.train(**noise()).verb == REPLY
+    server.refuses(server.train(1, accepted=1, **noise()), "the plan's budget is", "refused")
+    server.prepare(run=new_run(), **a_private_plan(aggregators=[dpsgd(epsilon=budget)]))
+    assert server.train(**noise()).verb == REPLY
+
+
+def test_an_approved_plan_with_a_budget_trains_with_the_noise_that_the_server_has_computed(attack):
+    first = attack("first")
+    changes = a_private_plan(aggregators=[{"class_path": "Scaffold"}, dpsgd(epsilon=4.0)])
+    first.prepare(**changes)
+    plan = a_plan(**changes, weights=first.ledger()[-1]["question"], classes=first.classes)
+    server = attack("second", configs=[digest(plan)])
+    assert server.prepare(plan).verb == REPLY
+    given = {"1/noise": noise(1.37)["0/noise"], "0/c": torch.zeros_like(server.model.w)}
+    server.refuses(server.train(**given | {"0/c": given["0/c"] + 1e-3}), "0/c of the first round", "refused")
+    server.refuses(server.train(**given | {"1/noise": torch.ones(2)}), "1/noise of the first round", "refused")
+    assert server.train(**given).verb == REPLY
+    assert spent(server) == after(5, multiplier=1.37)
+
+
+def spoilt(server: Attacker, change: Callable[[Path], None]) -> None:
+    """Change the site's folder while its process is down."""
+    server.close()
+    change(state_of(server))
+    server.__post_init__()
+
+
+def test_a_process_that_died_in_a_round_has_spent_all_of_it(private):
+    assert private.train(**noise()).verb == REPLY
+    line = {**private.ledger()[-1], "answer": FAILED, "touched": True, "question": 64 * "a"}
+    del line["head"]
+    spoilt(private, lambda state: (state / BEGUN).write_text(json.dumps(line)))
+    assert private.site_info.privacy.spent == after(5, 5)
+
+
+def test_a_round_that_failed_on_images_has_spent_all_of_it(attack):
+    server = attack(leaves={"vectors": ["stats"]})
+    server.prepare(**a_private_plan())
+    in_words(server, server.train(**noise()), "leaves.vectors")
+    in_words(server, server.train(w=server.model.w + 1, **noise()), "leaves.vectors")
+    assert spent(server) == after(5, 5)
+
+
+@pytest.mark.parametrize("multiplier", [1e-200, 1e300, -1.0])
+def test_noise_that_cannot_be_accounted_is_not_in_the_ledger(private, multiplier):
+    """It would stay there, and the site could say nothing about its budget any more."""
+    assert private.train(**noise(multiplier)).verb == FAILED
+    assert private.site_info.privacy.spent == 0
+
+
+def test_rounds_without_noise_and_of_an_older_fedlit_are_infinite(attack):
+    server = attack(privacy=None)
+    server.prepare()
+    assert server.train().verb == REPLY
+    server.close()
+    values = yaml.safe_load(server.file.read_text())
+    values["policy"]["privacy"] = RULE
+    server.file.write_text(yaml.safe_dump(values))
+    server.__post_init__()
+    assert server.site_info.privacy.spent == float("inf")
+    in_words(
+        server, server.prepare(**a_private_plan()), "without noise", "did not record it", server.run[:8], "infinite"
+    )
+
+
+def test_days_that_are_over_do_not_count(tmp_path):
+    now, rule = 4000 * 86400.0, PrivacyRule(8.0, 1e-4, 200, days=100)
+    ledger = Ledger(tmp_path, lambda: now)
+    trained = {"verb": "train", "answer": REPLY, "steps": 5, "noise": 1.0, "rate": 0.08}
+    for number, days in enumerate((300, 99, 200, 1)):  # a clock was set in between
+        ledger.note(LedgerEntry(now - days * 86400, question=str(number), **trained))
+    assert sum(each.steps for each in charges(rule.recent(ledger.entries, now))) == 10
+    assert rule.fault(ledger) == ""
+
+
+def test_a_secret_that_others_can_read_is_refused(private):
+    spoilt(private, lambda state: (state / "secret").chmod(0o640))
+    in_words(private, private.prepare(**a_private_plan()), "the secret of its noise is not safe")
+    spoilt(private, lambda state: (state / "secret").write_bytes(b"short"))
+    spoilt(private, lambda state: (state / "secret").chmod(0o600))
+    in_words(private, private.prepare(**a_private_plan()), "the secret of its noise is not safe")
+
+
+def test_another_secret_is_another_question(private):
+    first = weights(private.train(**noise()))
+    spoilt(private, lambda state: (state / "secret").unlink())
+    private.prepare(**a_private_plan())
+    assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
+    assert spent(private) == after(5, 5)
+
+
+def test_an_edited_ledger_answers_nothing(private):
+    private.train(**noise())
+    spoilt(
+        private,
+        lambda state: (state / LINES).write_text((state / LINES).read_text().replace('"steps": 5', '"steps": 1')),
+    )
+    in_words(private, private.hello(), "its ledger is not valid")
+
+
+def test_a_rule_says_what_is_wrong_with_it(tmp_path, fedlit_cli):
+    for rule, words in (({"epsilon": 8, "patients": 200}, ("delta",)), (RULE | {"epsilon": 0}, ("epsilon", "above 0")),
+                        (RULE | {"delta": 1.5}, ("delta",)), (RULE | {"patients": 0}, ("patients",))):  # fmt: skip
+        file = write_site(tmp_path / f"site{len(list(tmp_path.iterdir()))}", privacy=rule)
+        fedlit_cli(f"site check {file}").refused(*words)
+
+
+def test_other_data_make_other_noise(private):
+    """One patient more, below the same noise, would show that patient."""
+    first = weights(private.train(**noise()))
+    values = yaml.safe_load(private.file.read_text())
+    values["data"]["init_args"]["images"] -= 1
+    private.close()
+    private.file.write_text(yaml.safe_dump(values))
+    private.__post_init__()
+    private.prepare(**a_private_plan())
+    assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
+    assert spent(private) == after(5, 5)
+
+
+def test_data_that_change_during_a_run_are_prepared_again(fit, sites, monkeypatch):
+    changed, fingerprint = [], OwnData.fingerprint
+    monkeypatch.setattr(OwnData, "fingerprint", lambda data, name: fingerprint(data, name) + str(len(changed)))
+
+    def between(name: str, envelope, answer: Answer) -> bytes:
+        if is_train(envelope, 1) and not changed:
+            changed.append(name)
+        return answer(envelope.to_bytes())
+
+    sites.between = between
+    err = fit(PRIVATE).err
+    assert "its process was started again; asking again" in err
+    assert "its data have changed" in err
+
+
+def test_a_refusal_at_its_budget_ends_a_run_in_words_and_the_last_checkpoint_stands(fit, sites, tmp_path):
+    leaves = {"scores": True, "counts_below": 0, "errors": True}
+    allow = ["private_toys.PlainNet"]
+    rule = {"epsilon": 6.0, "delta": 1e-3, "patients": 24}
+    sites.rules = {f"site-{n}": {"floors": None, "leaves": leaves, "allow": allow, "privacy": rule} for n in (1, 2, 3)}
+    ended = fit(f"{PRIVATE} --federation.rounds 30", code=1)
+    assert "privacy: epsilon is" in ended.err
+    assert "the site's budget is 6" in ended.err
+    (run,) = tmp_path.glob("default/*/checkpoints")
+    done = Manifest.read(find(run, "last")).round
+    assert 1 <= done < 30
+    for folder in tmp_path.glob("default/sites/site-*"):
+        assert PrivacyRule(**rule).spent(Ledger(folder).entries) <= 6.0
+    plain = "--federation.aggregators='[]' --name plain"
+    assert "add DPSGD to federation.aggregators" in fit(f"{PRIVATE} {plain}", code=1).err
+
+
+def test_a_lead_is_told_before_anything_is_asked_of_a_site_without_the_rule(fit, sites):
+    exchanged = sites.recorded()
+    sites.rules = {"site-2": {"floors": None, "allow": ["private_toys.PlainNet"]}}
+    assert "site 'site-2': DPSGD: the site has declared neither" in fit(PRIVATE, code=1).err
+    assert {envelope.verb for _, envelope, _ in exchanged} == {"hello"}
+
+
+def test_a_site_tries_private_steps(fedlit_cli, tmp_path, fit):
+    file = write_site(tmp_path / "north", privacy=RULE)
+    out = fedlit_cli(f"site check {file}").succeeded()
+    assert "privacy: trains only with DPSGD, up to epsilon 8 at delta 0.0001 over 3650 days, 200 patients" in out
+    assert "loss" not in out.partition("a round of")[2].partition(";")[0]
+    config = tmp_path / "whole.yaml"
+    federation = {"rounds": 3, "aggregators": [dpsgd(epsilon=4.0)], "schedule": STEPS}
+    config.write_text(yaml.safe_dump({"model": NET, "federation": federation}))
+    out = fedlit_cli(f"site check {file} --config {config}").succeeded()
+    assert "the whole run would bring epsilon from 0 to 4, of epsilon 8 at delta 0.0001" in out
+    assert "ready to join" in out
+    assert not (tmp_path / "north" / "state" / "secret").exists()
+    federation["aggregators"] = []
+    config.write_text(yaml.safe_dump({"model": NET, "federation": federation}))
+    fedlit_cli(f"site check {file} --config {config}").refused("add DPSGD")
+
+
+def test_the_ledger_shows_noise_rate_and_epsilon(fedlit_cli, private):
+    for shift in (0.0, 0.0, 1.0):
+        private.train(w=private.model.w + shift, **noise())
+    out = fedlit_cli(f"site ledger {private.file}").succeeded()
+    (line,) = [" ".join(each.split()) for each in out.splitlines() if " train " in each]
+    assert line.endswith(" 3 0 80 1.1 MB 1 0.08")
+    assert f"{after(5, 5):.2f} of epsilon 8 at delta 0.0001 over 3650 days is spent" in out
+
+
+def test_opacus_is_missing(private, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "opacus.accountants.analysis", None)
+    private.train(**noise())
+    site = site_module.ResidentSite(read_settings(private.file))
+    reply = site.answer(Envelope.of("hello", Hello(fedlit.__version__, time.time(), [], 0)))
+    assert "pip install 'fedlit[privacy]'" in reply.content["reason"]
