@@ -95,7 +95,7 @@ MUTANTS = (
            "        if False:", AT_SITES),
     Mutant("others may read the secret", BUDGET, "file.stat().st_mode & 0o077:", "False:", AT_SITES),
     Mutant("a spoilt secret is one", BUDGET, "if len(secret) != SIZE:", "if False:", AT_SITES),
-    Mutant("the secret of all runs is one", "sites/site.py", "(asked.run, entry.config, fingerprints)", "()", AT_SITES),
+    Mutant("the secret of all runs is one", "sites/site.py", "asked.run, entry.config, fingerprints, computed_by", "()", AT_SITES),
     Mutant("noise of a budget is checked as if it were known", "sites/preparation.py", " | expected.isnan()", "",
            AT_SITES),
     Mutant("data may change below the noise", "sites/site.py",
