@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,9 +11,9 @@ from fedlit.aggregators.accounting import Steps, epsilon_of, noise_for, prv_epsi
 from fedlit.core.aggregator import ClientContext, PrivateAggregator
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import Layout
-from fedlit.core.gradients import clipped_sum
+from fedlit.core.gradients import LEAST, clipped_sum
 from fedlit.core.messages import Round, State
-from fedlit.core.ranges import Fraction, NonNegative, Positive, PositiveOrInf
+from fedlit.core.ranges import Fraction, NonNegative, Positive, Within
 
 
 class DPSGD(PrivateAggregator):
@@ -41,7 +40,7 @@ class DPSGD(PrivateAggregator):
     Deviations: patients in place of examples; one client's gradients at a time, not of the federation.
 
     Args:
-        clip: Largest norm C of a patient's gradient, above 0; infinity does not clip, and needs ``noise: 0``.
+        clip: Largest norm C of a patient's gradient, at least 1e-6; infinity does not clip, and needs ``noise: 0``.
         noise: Noise multiplier sigma, or:
         epsilon: Budget of a client for the whole run, for which the least noise is computed before the first round. A
             resumed run keeps that noise, and stops before a round that would exceed the budget.
@@ -54,8 +53,8 @@ class DPSGD(PrivateAggregator):
     metrics_help = {"privacy/epsilon": "Largest epsilon of a client so far, at the delta of DPSGD."}
 
     def __init__(
-        self, clip: PositiveOrInf = 1.0, noise: NonNegative | None = None, epsilon: Positive | None = None,
-        delta: Fraction | None = None,
+        self, clip: Annotated[float, Within(f"[{LEAST}, inf]")] = 1.0, noise: NonNegative | None = None,
+        epsilon: Positive | None = None, delta: Fraction | None = None,
     ) -> None:  # fmt: skip
         if delta is None:
             raise ConfigError("DPSGD.delta: expected a probability below 1 / patients, found none; set it")
@@ -97,14 +96,16 @@ class DPSGD(PrivateAggregator):
             ConfigError: A statistic of the module follows the images, which no noise covers.
         """
         (drawn,), before, noise = batches, ctx.stats.clone(), float(ctx.broadcast["noise"])
-        total = clipped_sum(ctx.model, lambda example: ctx.loss(example, ctx.num_steps), drawn.examples, self.clip)
+        step = ctx.num_steps
+        total = clipped_sum(ctx.model, lambda each: ctx.loss(each, step), drawn.examples, self.clip, first=step == 0)
         ctx.model.gather_statistics()
         if not torch.equal(ctx.stats.nan_to_num(), before.nan_to_num()):
             raise ConfigError("DPSGD: a buffer of the model changes with the images, and no noise covers it; freeze it")
         if not noise >= 0:
             raise ConfigError("DPSGD: expected a noise multiplier from the server, found none")
         if noise:
-            normal = torch.from_numpy(drawn.generator.standard_normal(len(total), dtype=np.float32))
+            # In float64: a gradient below the last digit of its noise would not be hidden.
+            normal = torch.from_numpy(drawn.generator.standard_normal(len(total)))
             total.add_(normal.to(total), alpha=noise * self.clip)
         ctx.grad.add_(total, alpha=1 / drawn.batch_size)
         return torch.zeros_like(total[:1])

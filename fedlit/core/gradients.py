@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -20,27 +20,36 @@ CHUNK = 16
 VALUES = 2**22
 """Number of values of gradients in a chunk of a small model: any chunk takes some milliseconds, however few it has."""
 
+LEAST = 1e-6
+"""Least norm to clip to: far above 1e-19, below which float32 loses a number's square, and a gradient's norm is 0."""
+
 TOLERANCE = 1e-4
-"""Largest relative difference of the two ways on the first examples of a run."""
+"""Largest relative difference of the two ways on the first examples of a round."""
 
 Loss = Callable[[Any], Tensor]
 """Returns the loss of a batch of one example."""
 
 _vectorised: WeakKeyDictionary[FlatModel, bool] = WeakKeyDictionary()
+_warned: WeakSet[FlatModel] = WeakSet()
 
 
-def clipped_sum(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float) -> Tensor:
+def clipped_sum(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: float, first: bool = False) -> Tensor:
     """Return the sum [P] of the gradients of examples, each scaled to a norm of at most ``clip``.
 
-    A gradient that is not finite counts as 0: an error would tell of the example. The first call for a model computes
-    two examples one by one and by vmap, and later calls take examples one by one if the two ways differ.
+    A gradient that is not finite counts as 0: an error would tell of the example. The first call of a round that has
+    examples computes two of them one by one and by vmap, and its later calls take examples one by one if the two ways
+    differ. A round that is repeated therefore draws and rounds as it did: its noise is the same, and would not hide
+    another dropout.
 
     Args:
         model: The model at whose weights gradients are computed.
         loss: Loss of a batch of one example.
         examples: Batches of one example each; there may be none.
         clip: Largest norm over all weights together, dual variables included; infinity does not clip.
+        first: Whether a round begins.
     """
+    if first:
+        _vectorised.pop(model, None)
     if not examples:
         return torch.zeros_like(model.w)
     if model not in _vectorised:
@@ -106,5 +115,7 @@ def _vmap_agrees(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: fl
         if (found - expected).norm() <= TOLERANCE * expected.norm():
             return True
         reason = "vmap gives other gradients than a loop, as with dropout"
-    warnings.warn(f"{type(model.module).__name__}: {reason}: examples are computed one by one", stacklevel=2)
+    if model not in _warned:
+        _warned.add(model)
+        warnings.warn(f"{type(model.module).__name__}: {reason}: examples are computed one by one", stacklevel=2)
     return False

@@ -127,9 +127,7 @@ class Ledger:
         self._drop_half_a_line()
         for head, entry in read_ledger(folder):
             self._take(head, entry)
-        if (begun := folder / BEGUN).exists():  # its process has died
-            with suppress(ValueError, TypeError):
-                self.note(LedgerEntry(**documents.parse_json(begun.read_text())))
+        self.settle()
 
     @property
     def head(self) -> str:
@@ -163,6 +161,16 @@ class Ledger:
             draft.write_text(json.dumps(asdict(entry)))
             draft.chmod(0o600)
 
+    def settle(self) -> None:
+        """Record a message that has read images and has no line: its process died, or the line could not be written.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if (begun := self.folder / BEGUN).exists():
+            with suppress(ValueError, TypeError):
+                self.note(LedgerEntry(**documents.parse_json(begun.read_text())))
+
     def note(self, entry: LedgerEntry) -> None:
         """Record a message on disk, before its answer leaves.
 
@@ -188,7 +196,8 @@ class Ledger:
             os.close(descriptor)
         if not self.entries:
             sync(self.folder)
-        (self.folder / BEGUN).unlink(missing_ok=True)
+        if entry.touched:
+            (self.folder / BEGUN).unlink(missing_ok=True)
         self._take(head, entry)
         self._write_text()
 

@@ -235,7 +235,7 @@ class OwnData:
         return shares
 
     def fingerprint(self, client: str) -> str:
-        """Return a fingerprint of a client's data, which changes with its labels, names or images."""
+        """Return a fingerprint of a client's data, which changes with its labels, patients, names or images."""
         made = hmac.new(self._key, digestmod=hashlib.sha256)
         for part, data in parts_of(self.module.clients[client]):
             made.update(f"{part} {len(data)}".encode())
@@ -304,10 +304,11 @@ def _widened(data: Dataset, columns: Sequence[int], classes: int) -> Dataset:
     labels = all_labels(data, len(columns))
     wide = torch.full((len(labels), classes), torch.nan, dtype=labels.dtype)
     wide[:, list(columns)] = labels
+    other = copy.copy(data)  # with its patients, on which private steps depend
     if type(data) is TensorDataset:
-        return TensorDataset(data.tensors[0], wide)
+        other.tensors = data.tensors[0], wide
+        return other
     if type(data) is LabelledImages:
-        other = copy.copy(data)
         other.labels = wide
         return other
     raise ConfigError(
@@ -320,6 +321,7 @@ def _content(data: Dataset) -> Iterator[bytes]:
     labels = getattr(data, "labels", None)
     if isinstance(labels, Tensor):
         yield labels.cpu().numpy().tobytes()
+    yield repr(np.asarray(getattr(data, "patients", ())).astype(str).tolist()).encode()
     if isinstance(data, LabelledImages):
         yield "\n".join(map(str, data.names)).encode()
         rows = np.unique(np.linspace(0, len(data) - 1, min(SAMPLE, len(data))).astype(int))

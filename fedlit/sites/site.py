@@ -73,6 +73,7 @@ class ResidentSite:
         """Do what the message asks; every failure becomes an answer, and the site stays ready for the next message."""
         entry = LedgerEntry(self._now(), self._lead, verb=envelope.verb[:20])
         try:
+            self._ledger.settle()
             if envelope.verb not in self._verbs:
                 raise InvalidMessageError(
                     f"verb: expected one of {', '.join(self._verbs)}, found {envelope.verb[:20]!r}; "

@@ -105,6 +105,18 @@ def test_canaries_find_the_noise_that_is_claimed(noise):
     assert 0.9 * claimed <= lower <= claimed
 
 
+def test_noise_has_the_digits_of_the_gradients():
+    """Whoever rounds noise of float32 away, in float64, would see gradients that are shorter than its last digit."""
+    model, data = local(Linear(64), [DPSGD(1.0, 1.0, delta=1e-3)]), Canaries(np.arange(32), 64, 1e-12)
+    stream = PoissonStream(data, 32, np.full(32, ""), b"secret", "a", declared=32)
+    down = Broadcast(torch.zeros(64).double(), torch.zeros(0).double(), [{"noise": torch.tensor(1.0)}])
+    state, client = initial_client_state(model.aggregators, model.layout), Client("a", (), 32, 1.0)
+    rnd = Round(0, 0, 1.0, 1, "steps", 0, False, False)
+    sums = -client_round(model, stream, client, state, down, rnd)[0].vectors["w"] * stream.batch_size
+    rounded = (sums - sums.float()).abs() < 1e-11
+    assert rounded[:32].sum() == rounded[32:].sum() == 0
+
+
 def test_the_divisor_is_the_batch_size_and_not_the_draw():
     member, found, rate = scores(DPSGD(0.5, 0.0, delta=1e-5), batch_size=250, steps=8)
     drawn = np.rint(found[member])
@@ -159,6 +171,7 @@ def test_arguments_that_contradict_each_other():
         {"noise": 1.0, "epsilon": 8.0},
         {"noise": 1.0, "clip": math.inf},
         {"noise": 1.0, "clip": 0.0},
+        {"noise": 1.0, "clip": 1e-30},  # the norm of a longer gradient would be 0 in float32
     ):
         with refused(ConfigError, "DPSGD"):
             DPSGD(**{"clip": 1.0, "delta": 1e-5} | arguments)

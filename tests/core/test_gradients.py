@@ -9,7 +9,7 @@ from torch import nn
 from toys import CLASSES, ToyNet
 
 from fedlit.aggregators import FedBNPlus
-from fedlit.core.gradients import by_vmap, clipped_sum, one_by_one
+from fedlit.core.gradients import LEAST, by_vmap, clipped_sum, one_by_one
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
@@ -70,6 +70,14 @@ def test_an_image_without_any_label_has_a_gradient_of_0(objective):
     unlabelled = examples(3)[-1:]
     for way in (one_by_one, by_vmap):
         assert way(model.flat, partial(model.loss, step=0), unlabelled, 1.0).count_nonzero() == 0
+
+
+@pytest.mark.parametrize("size", [1e-5, 1e-15, 1e-20, 1e-22, 1e-25, 1e-40])
+def test_squares_below_the_least_float_do_not_undo_the_least_clip(size):
+    model = local(Linear(1000), precision="32-true")
+    for way in (one_by_one, by_vmap):
+        found = way(model.flat, partial(model.loss, step=0), [torch.full((1, 1000), size)], LEAST)
+        assert found.double().norm() <= LEAST * (1 + 1e-6)
 
 
 def test_a_gradient_that_is_not_finite_counts_as_0():

@@ -218,7 +218,7 @@ MUTANTS = (
            "self.answer == REPLY", "sites/attacks/test_errors.py"),
     Mutant("a failed request has no question", "sites/site.py", "entry, reply = failed.entry, self._failed(",
            "reply = self._failed(", "sites/attacks/test_errors.py"),
-    Mutant("a process that died has read nothing", "sites/ledger.py", "if (begun := folder / BEGUN).exists():",
+    Mutant("a process that died has read nothing", "sites/ledger.py", "if (begun := self.folder / BEGUN).exists():",
            "if False:", "sites/attacks/test_errors.py"),
     # Ranges of what sites send.
     Mutant("values have no range", "core/ranges.py", "            raise ValueError(expected)", "            ...",

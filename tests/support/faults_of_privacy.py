@@ -5,7 +5,7 @@ from mutant import Mutant
 NOISE, STREAM, SUM = "aggregators/dpsgd.py", "core/batches.py", "core/gradients.py"
 ENGINES, BUDGET, POLICY = "federation/engines/base.py", "sites/budget.py", "sites/policy.py"
 CANARIES, DRAWS = "aggregators/test_dpsgd.py", "core/test_poisson_stream.py"
-AT_SITES = "sites/test_private_sites.py"
+AT_SITES, ONE_PATIENT = "sites/test_private_sites.py", "sites/attacks/test_one_patient.py"
 
 MUTANTS = (
     Mutant("no noise", NOISE, "alpha=noise * self.clip", "alpha=0.0", CANARIES),
@@ -50,7 +50,19 @@ MUTANTS = (
     Mutant("a run is resumed with other private steps", "federation/privacy.py",
            "if changed := [name for name in fixed if", "if changed := [name for name in () if",
            "federation/test_private_runs.py"),
+    Mutant("noise has fewer digits than gradients", NOISE, ".standard_normal(len(total)))",
+           ".standard_normal(len(total))).float()", CANARIES),
+    Mutant("gradients are clipped to a norm that float32 does not have", SUM, "LEAST = 1e-6", "LEAST = 1e-30",
+           "core/test_gradients.py"),
     # At sites.
+    Mutant("a repeated round draws another dropout", SUM, "    if first:", "    if False:", ONE_PATIENT),
+    Mutant("a line that could not be written is forgotten", "sites/ledger.py", "        if entry.touched:",
+           "        if True:", ONE_PATIENT),
+    Mutant("a site goes on without a line that it owes", "sites/site.py", "self._ledger.settle()", "...", ONE_PATIENT),
+    Mutant("other patients are the same data", "sites/own_data.py", 'repr(np.asarray(getattr(data, "patients", ()))',
+           'repr(np.asarray(())', ONE_PATIENT),
+    Mutant("a widened data set has no patients", "sites/own_data.py", "other = copy.copy(data)  # with",
+           "other = type(data).__new__(type(data))  # with", ONE_PATIENT),
     Mutant("noise at a site follows from the run's seed", ENGINES, "if self.secret is None else self.secret", "",
            AT_SITES),
     Mutant("the accountant of a site starts anew each run", BUDGET, "start = now - self.days * DAY", "start = now",
