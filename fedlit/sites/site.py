@@ -150,7 +150,9 @@ class ResidentSite:
         secret, fingerprints = None, {}
         if self.policy.privacy is not None:
             fingerprints = {name: self._data.fingerprint(name) for name in clients}
-            secret = secret_of(self.settings.folder, (asked.run, entry.config, fingerprints), envelope.tensors())
+            computed_by = __version__, torch.__version__, str(make_fabric(self.settings.accelerator).device)
+            about = asked.run, entry.config, fingerprints, computed_by
+            secret = secret_of(self.settings.folder, about, envelope.tensors())
         ready = prepared(asked, made, clients, self._data, states, envelope.tensors(), secret=secret)
         ready.fingerprints = fingerprints
         self.policy.check_optimizer(ready.worker.local.module, made.aggregators)

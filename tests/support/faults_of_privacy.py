@@ -59,6 +59,8 @@ MUTANTS = (
     Mutant("a line that could not be written is forgotten", "sites/ledger.py", "        if entry.touched:",
            "        if True:", ONE_PATIENT),
     Mutant("a site goes on without a line that it owes", "sites/site.py", "self._ledger.settle()", "...", ONE_PATIENT),
+    Mutant("another version makes the same noise", "sites/site.py", "fingerprints, computed_by", "fingerprints",
+           ONE_PATIENT),
     Mutant("other patients are the same data", "sites/own_data.py", 'repr(np.asarray(getattr(data, "patients", ()))',
            'repr(np.asarray(())', ONE_PATIENT),
     Mutant("a widened data set has no patients", "sites/own_data.py", "other = copy.copy(data)  # with",

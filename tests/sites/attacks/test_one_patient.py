@@ -13,8 +13,10 @@ from torch.utils.data import TensorDataset
 
 from fedlit.aggregators.accounting import Steps, epsilon_of
 from fedlit.core.examples import fetch
+from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, REPLY
 from fedlit.sites.own_data import OwnData, read_settings
+from fedlit.sites.site import ResidentSite
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
 
@@ -52,6 +54,29 @@ def test_a_round_whose_line_could_not_be_written_is_charged_once_it_can(private)
     aside.rename(ledger)
     private.raw(b"nonsense")  # whose line is not that of the round
     assert private.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 5)], RULE["delta"])
+
+
+class Here(Attacker):
+    """A site in the process of the test."""
+
+    def __post_init__(self) -> None:
+        self.here, self.client = ResidentSite(read_settings(self.file)), ""
+
+    def raw(self, content: bytes, seconds: float = 0) -> Envelope:
+        return Envelope.from_bytes(self.here.answer_bytes(content))
+
+
+def test_another_version_is_another_question(private, monkeypatch):
+    """It may round or draw differently: below the same noise, the difference of two answers would have none."""
+    private.close()
+    server, answers = Here(private.file), []
+    for version in (torch.__version__, "of tomorrow"):
+        monkeypatch.setattr(torch, "__version__", version)
+        torch.manual_seed(0)  # for the same model
+        prepare(server)
+        answers.append(server.train(**NOISE).tensors()["vectors/w"])
+    assert (answers[0] - answers[1]).norm() > 0.1 * answers[0].norm()
+    assert server.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 10)], RULE["delta"])
 
 
 def test_other_patients_are_other_data(private):
