@@ -32,10 +32,13 @@ NORMS = {
         ("partial-fedbn", "partial"), ("partial-fedbn-plus", "partial"), ("surgical", "partial"),
         ("surgical-fedbn", "partial-fedbn"), ("surgical-fedbn-plus", "partial-fedbn-plus"),
     ),
-    "one class, 10% positive": (
-        ("local-sgdm", "one-class"), ("coda", "one-class"), ("local-sgdam", "coda"), ("localscgdam", "local-sgdam"),
-        ("localscgdam", "one-class"),
-    ),
+}  # fmt: skip
+SETTINGS = {
+    "10% positive": "10", "1% positive": "1", "1%, a fifth per batch": "sampled", "10%, after cross-entropy": "after",
+}  # fmt: skip
+COMPOSITIONAL = {
+    "scgdam": "LocalSCGDAM", "in-place": "in place", "coda": "CoDA", "sgdam": "LocalSGDAM", "sgdm": "LocalSGDM",
+    "sgdm-rl": "LocalSGDM_RL",
 }  # fmt: skip
 HEAD = ["", "difference", "AUROC", "first", "second", "first - second", "ahead", "p (Holm)"]
 
@@ -135,11 +138,22 @@ def methods(runs: pd.DataFrame) -> Iterator[Contrast]:
 
 
 def norms(runs: pd.DataFrame) -> Iterator[Contrast]:
-    """Compare ways of normalisation, and LocalSCGDAM's family, at the rate that each draw chose."""
+    """Compare ways of normalisation, at the rate that each draw chose."""
     values = at_the_end(runs[runs["stage"] == "chosen"])
     for row, pairs in NORMS.items():
         for pair in pairs:
             yield from _both(row, pair, pair, values)
+
+
+def compositional(runs: pd.DataFrame) -> Iterator[Contrast]:
+    """Compare LocalSCGDAM with its relatives, and the inner step in place with cross-entropy; clients are IID."""
+    values = at_the_end(runs[runs["stage"] == "chosen"])[POOLED]
+    pairs = [("scgdam", each) for each in COMPOSITIONAL if each != "scgdam"] + [("in-place", "sgdm")]
+    for row, setting in SETTINGS.items():
+        for pair in pairs:
+            first, second = (COMPOSITIONAL[each] for each in pair)
+            ours, theirs = (values[f"{each}-{setting}"] for each in pair)
+            yield Contrast.of(row, first, second, POOLED, ours, theirs)
 
 
 PARTS: Mapping[str, tuple[str, str, Callable[[pd.DataFrame], Iterator[Contrast]]]] = {
@@ -149,6 +163,7 @@ PARTS: Mapping[str, tuple[str, str, Callable[[pd.DataFrame], Iterator[Contrast]]
     "missing-rates": ("missing", "C. Missing classes at each rate", missing_at_a_rate),
     "methods": ("methods", "D. Methods", methods),
     "norms": ("norms", "E. Normalisation, the whole network", norms),
+    "compositional": ("compositional", "F. LocalSCGDAM", compositional),
 }
 """Name, plan and title of each table, and its contrasts."""
 

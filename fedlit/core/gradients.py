@@ -15,7 +15,10 @@ LARGE = 1_000_000
 """Number of weights above which a CPU takes examples one by one: vmap is no faster there, and needs more memory."""
 
 CHUNK = 16
-"""Number of examples whose gradients vmap computes together."""
+"""Number of examples whose gradients vmap computes together, if the model is not small."""
+
+VALUES = 2**22
+"""Number of values of gradients in a chunk of a small model: any chunk takes some milliseconds, however few it has."""
 
 LEAST = 1e-6
 """Least norm to clip to: far above 1e-19, below which float32 loses a number's square, and a gradient's norm is 0."""
@@ -53,7 +56,8 @@ def clipped_sum(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: flo
         _vectorised[model] = _vmap_agrees(model, loss, examples[:2], clip)
     if not _vectorised[model]:
         return one_by_one(model, loss, examples, clip)
-    chunks = (examples[start : start + CHUNK] for start in range(0, len(examples), CHUNK))
+    size = max(CHUNK, VALUES // len(model.w))
+    chunks = (examples[start : start + size] for start in range(0, len(examples), size))
     return sum((by_vmap(model, loss, chunk, clip) for chunk in chunks), torch.zeros_like(model.w))
 
 

@@ -97,7 +97,7 @@ class Account:
         name = max(epsilons, key=lambda each: epsilons[each])
         prv = self.aggregator.spent(states[self.number], self.taken(rounds)[name], closer=True)
         by_prv = f" ({prv:.2f} by PRV)" if math.isfinite(prv) else ""
-        alone = [each for each, stream in self.streams.items() if not stream.named]
+        alone = [each for each, stream in self.streams.items() if self.simulated and not stream.named]
         images = f"; an image counts as a patient at {', '.join(alone[:6])}, which names none" if alone else ""
         return [
             f"differential privacy after {rounds} rounds: epsilon {epsilons[name]:.2f}{by_prv} at delta "

@@ -93,6 +93,21 @@ def test_only_the_tries_that_a_draw_chose_count_and_personal_heads_have_their_ow
     assert found.loc[("heads", "own"), "first_mean"] == pytest.approx(0.9)
 
 
+def test_the_compositional_family_is_compared_in_four_settings_pooled(tmp_path):
+    rows = []
+    for setting in ("10", "1", "sampled", "after"):
+        for case in ("scgdam", "in-place", "coda", "sgdam", "sgdm", "sgdm-rl"):
+            for seed in range(DRAWS):
+                behind = 0.02 if (case, setting) == ("coda", "1") else 0.0
+                value = 0.8 - behind + NOISE[0, seed] * len(case)
+                rows.append(row(tmp_path, "compositional", f"{case}-{setting}", seed, value, 0.5, stage="chosen"))
+    found = TABLES.make(pd.DataFrame(rows)).tables["compositional"].set_index(["row", "first", "second"])
+    assert len(found) == 4 * 6
+    assert set(found["auroc"]) == {"pooled"}
+    assert list(found[found["claimed"]].index) == [("1% positive", "LocalSCGDAM", "CoDA")]
+    assert ("10%, after cross-entropy", "in place", "LocalSGDM") in found.index
+
+
 def test_two_draws_are_too_few(tmp_path):
     with refused(ConfigError, "--seeds", "at least 3 draws", "found 2"):
         TABLES.make(of_windows(tmp_path, draws=2))

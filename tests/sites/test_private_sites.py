@@ -101,6 +101,7 @@ def test_a_run_at_sites_says_what_its_epsilon_is_worth(fit, tmp_path, capsys):
     out = fit(PRIVATE).out
     assert "noise of the sites' own secrets" in out
     assert "not private" not in out
+    assert "counts as a patient" not in out  # a lead does not know
     assert "site-1 trains only with DPSGD, with 24 patients: epsilon 0 of inf is spent" in out
     assert json.loads((Ended(tmp_path).kept.path / "privacy.json").read_text())["private"] is True
     assert "epsilon 0 of inf" not in fit(f"{PRIVATE} --name two").out  # over all runs
