@@ -157,7 +157,7 @@ class Ledger:
             OSError: If it cannot be written.
         """
         private(self.folder)
-        with whole(self.folder / BEGUN) as draft:
+        with whole(self.folder / BEGUN, durable=True) as draft:
             draft.write_text(json.dumps(asdict(entry)))
             draft.chmod(0o600)
 
