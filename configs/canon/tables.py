@@ -236,7 +236,9 @@ def _figure(title: str, found: Sequence[Contrast]) -> Figure:
     """Draw the differences with their intervals; claimed ones are filled."""
     rows = list(dict.fromkeys((each.row, each.methods) for each in found))
     figure = Figure(figsize=(7, 1.2 + 0.3 * len(rows)), layout="constrained")
-    for axes, measure in zip(figure.subplots(1, len(MEASURES), sharey=True), MEASURES, strict=True):
+    measures = [each for each in MEASURES if any(one.measure == each for one in found)]
+    columns = figure.subplots(1, len(measures), sharey=True, squeeze=False)[0]
+    for axes, measure in zip(columns, measures, strict=True):
         for each in (each for each in found if each.measure == measure):
             place, tested = rows.index((each.row, each.methods)), each.difference
             axes.plot([tested.interval.low, tested.interval.high], [place, place], color="C0")
