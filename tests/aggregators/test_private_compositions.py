@@ -78,7 +78,7 @@ def test_two_steps_are_those_that_are_written_down(name):
                 if named[entry.name].grad is not None:
                     entry.view(gradient).copy_(named[entry.name].grad)
             total += gradient * min(1.0, CLIP / float(gradient.norm()))
-        noise = torch.from_numpy(drawn.generator.standard_normal(len(w), dtype=np.float32))
+        noise = torch.from_numpy(drawn.generator.standard_normal(len(w)))
         step_gradient = (total + NOISE * CLIP * noise) / BATCH
         step_gradient[dual] *= -1
         if name == "CODASCA":
