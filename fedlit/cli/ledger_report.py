@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.filesize import decimal
@@ -13,9 +14,11 @@ from rich.filesize import decimal
 from fedlit.core.system.files import whole
 from fedlit.core.system.spreadsheets import inert
 from fedlit.reports.table import Table
-from fedlit.sites.budget import PrivacyRule
 from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable
+
+if TYPE_CHECKING:
+    from fedlit.sites.budget import PrivacyRule
 
 COLUMNS = (
     "time", "lead", "run", "verb", "client", "view", "at", "examples", "steps", "noise", "rate", "answer", "refused",
@@ -40,7 +43,7 @@ class Asked:
 
 
 def report(
-    lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console, rule: PrivacyRule | None = None
+    lines: Sequence[tuple[str, LedgerEntry]], folder: Path, console: Console, rule: "PrivacyRule | None" = None
 ) -> None:
     """Print who asked for what, when, how often, over how many examples, how many bytes have left, and epsilon."""
     if not lines:

@@ -15,7 +15,7 @@ from fedlit.sites.own_data import OwnData
 def site(name: str, client: str, counts: dict, scores: bool = False) -> SiteInfo:
     told = ClientInfo(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
     return SiteInfo(
-        name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 8, 10, None, ""
+        name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 8, 10, None, None, ""
     )
 
 

@@ -60,7 +60,6 @@ def _check(args: Namespace) -> None:
 
 def _ledger(args: Namespace) -> None:
     from fedlit.cli.ledger_report import report, write_csv
-    from fedlit.sites.budget import PrivacyRule
 
     state, settings = _state(args.path)
     policy = settings.get("policy")
@@ -68,7 +67,11 @@ def _ledger(args: Namespace) -> None:
     lines = list(read_ledger(state))
     if args.csv is not None:
         write_csv(lines, args.csv)
-    report(lines, state, wide_console(), rule and PrivacyRule(**rule))
+    if rule is not None:
+        from fedlit.sites.budget import PrivacyRule  # with PyTorch, which takes seconds
+
+        rule = PrivacyRule(**rule)
+    report(lines, state, wide_console(), rule)
 
 
 def _model(args: Namespace) -> None:

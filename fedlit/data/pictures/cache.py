@@ -259,9 +259,8 @@ def select(candidates: Sequence[CacheEntry], names: Sequence[str], older: float 
     return [
         entry
         for entry in candidates
-        if "all" in names
-        or ("unfinished" in names and not entry.finished)
-        or (entry.name.startswith(starts) and time.time() - entry.used >= older * 86400)
+        if ("all" in names or ("unfinished" in names and not entry.finished) or entry.name.startswith(starts))
+        and time.time() - entry.used >= older * 86400
     ]
 
 

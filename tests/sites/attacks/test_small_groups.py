@@ -124,7 +124,7 @@ def test_whatever_is_shown_is_of_enough_patients():
 
 
 TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {"test": ["a", "b"]}, "d", {"sex": ["f", "m"]})
-HONEST = SiteInfo("north", "1", "2", "3", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 8, 10, None, "")
+HONEST = SiteInfo("north", "1", "2", "3", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 8, 10, None, None, "")
 
 
 def test_the_check_of_a_site_names_the_groups_that_leave():
