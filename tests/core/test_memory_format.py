@@ -193,7 +193,7 @@ def test_three_rounds_agree_with_contiguous_ones_to_rounding(case):
     start = FlatModel(copy.deepcopy(model)).w
     for found, wanted in zip(last, plain, strict=True):
         assert not torch.equal(wanted[: len(start)], start[: len(wanted)])
-        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=2e-5)
+        torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)  # 4e-5 on some processors
 
 
 def test_the_flat_vectors_keep_their_order():
