@@ -18,7 +18,7 @@ CHUNK = 16
 """Number of examples whose gradients vmap computes together, if the model is not small."""
 
 VALUES = 2**22
-"""Number of values of gradients in a chunk of a small model: any chunk takes some milliseconds, however few it has."""
+"""Number of weights times examples in a chunk of a small model: any chunk takes milliseconds, however few it has."""
 
 LEAST = 1e-6
 """Least norm to clip to: far above 1e-19, below which float32 loses a number's square, and a gradient's norm is 0."""
@@ -56,7 +56,8 @@ def clipped_sum(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: flo
         _vectorised[model] = _vmap_agrees(model, loss, examples[:2], clip)
     if not _vectorised[model]:
         return one_by_one(model, loss, examples, clip)
-    size = max(CHUNK, VALUES // len(model.w))
+    # Frozen weights count too: a large body needs memory for each example, although its head has few gradients.
+    size = max(CHUNK, VALUES // sum(each.numel() for each in model.module.parameters()))
     chunks = (examples[start : start + size] for start in range(0, len(examples), size))
     return sum((by_vmap(model, loss, chunk, clip) for chunk in chunks), torch.zeros_like(model.w))
 
@@ -67,7 +68,7 @@ def one_by_one(model: FlatModel, loss: Loss, examples: Sequence[Any], clip: floa
     views = model.views(total)  # no gradient is copied to a vector of its own: for DenseNet121 that costs a pass
     for example in examples:
         gradients = torch.autograd.grad(loss(example), model.parameters, materialize_grads=True)
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         if norm.isfinite():
             scale = float((clip / norm).clamp(max=1.0))
             for view, gradient in zip(views, gradients, strict=True):

@@ -23,7 +23,7 @@ SECRET, SIZE = "secret", 32
 """File with the secret of draws and noise, in the folder of states, and its number of bytes. It never leaves."""
 
 TO_ADD = "privacy: {epsilon: 8, delta: 1.0e-6, patients: 20000}"
-"""The lines of a site's file, under ``policy``, with numbers that the site replaces by its own."""
+"""A line of a site's file, under ``policy``; the site writes its own numbers."""
 
 
 @checked
@@ -112,7 +112,7 @@ def mismatch(aggregators: Sequence[Aggregator], has_rule: bool) -> str:
     if name and not has_rule:
         return (
             f"{name}: the site has declared neither a budget nor its number of patients; to train with it, the site "
-            f"can write such a line under policy, with its own numbers: {TO_ADD}"
+            f"can write {TO_ADD} under policy, with its own numbers"
         )
     return ""
 

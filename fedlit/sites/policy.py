@@ -200,7 +200,7 @@ class Policy:
             raise PolicyError("an evaluation of some batches; floors.whole requires whole parts; leave out the limit")
 
     def check_private(self, aggregators: Sequence[Aggregator], ledger: Ledger) -> None:
-        """Refuse a plan with private steps without a rule for them, or without them although there is one."""
+        """Refuse a plan with private steps if there is no rule for them, and one without them if there is."""
         if reason := mismatch(aggregators, self.privacy is not None):
             raise PolicyError(reason)
         if self.privacy is not None and (spent := self.privacy.fault(ledger)):

@@ -193,8 +193,8 @@ class PreparedRun:
     def examples_of(self, rnd: Round, client: Client, steps: int, drawn: int) -> int:
         """Return the number of different examples of so many steps, by a client that has drawn some batches before.
 
-        What private steps draw is secret, also towards those who know the hash of its line in the ledger: they count as
-        their mean.
+        The mean counts for private steps: the number that they draw is secret, and could be guessed from the hash of
+        its line in the ledger, which leaves the site.
         """
         stream, per_step = self.stream(client), self.worker.local.batches_per_step
         if stream.private:
