@@ -413,3 +413,10 @@ def test_opacus_is_missing(private, monkeypatch, tmp_path):
     site = site_module.ResidentSite(read_settings(private.file))
     reply = site.answer(Envelope.of("hello", Hello(fedlit.__version__, time.time(), [], 0)))
     assert "pip install 'fedlit[privacy]'" in reply.content["reason"]
+
+
+def test_a_ledger_is_not_summed_by_a_rule_with_a_mistake(private, fedlit_cli):
+    values = yaml.safe_load(private.file.read_text())
+    del values["policy"]["privacy"]["delta"]
+    private.file.write_text(yaml.safe_dump(values))
+    fedlit_cli(f"site ledger {private.file}").refused(str(private.file), "policy.privacy", "delta", code=1)

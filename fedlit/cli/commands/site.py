@@ -68,9 +68,10 @@ def _ledger(args: Namespace) -> None:
     if args.csv is not None:
         write_csv(lines, args.csv)
     if rule is not None:
+        from fedlit.core.system.typed import made
         from fedlit.sites.budget import PrivacyRule  # with PyTorch, which takes seconds
 
-        rule = PrivacyRule(**rule)
+        rule = made(PrivacyRule, rule, f"{args.path}: policy.privacy")
     report(lines, state, wide_console(), rule)
 
 
