@@ -167,8 +167,8 @@ def test_wherever_its_clients_train(tmp_path):
         assert_same_tensors(server, wanted)
         found, expected = kept.metrics(), alone.metrics()
         assert [row[:2] for row in found] == [row[:2] for row in expected]
-        values = [float(value) for *_, value in expected]  # a tiny client drift is a difference of two sums
-        assert [float(value) for *_, value in found] == pytest.approx(values, rel=1e-6, nan_ok=True)
+        values = [float(value) for *_, value in expected]  # client drift is a difference of sums in another order
+        assert [float(value) for *_, value in found] == pytest.approx(values, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
 def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
