@@ -73,8 +73,11 @@ class DPSGD(PrivateAggregator):
         """Compute the noise with which no client exceeds epsilon in its planned steps, by rate and number."""
         state["batch_size"] = torch.tensor(batch_size)
         if self.epsilon is not None:
-            noises = [noise_for(self.epsilon, self.delta, rate, steps) for rate, steps in {*planned.values()} if steps]
-            state["noise"] = torch.tensor(max(noises, default=0.0), dtype=torch.float64)
+            noise = 0.0
+            for rate, steps in sorted({*planned.values()}, reverse=True):  # the highest rate needs most, as a rule
+                if epsilon_of([Steps(noise, rate, steps)], self.delta) > self.epsilon:
+                    noise = noise_for(self.epsilon, self.delta, rate, steps)
+            state["noise"] = torch.tensor(noise, dtype=torch.float64)
 
     def words(self, state: State) -> str:
         """Return noise and clip."""

@@ -6,14 +6,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
 from at_sites import Answer, Ended, classifier, is_train
 from attacker import Attacker, a_plan, write_site
+from torch.utils.data import TensorDataset
 
 import fedlit
 from fedlit.aggregators.accounting import Steps, epsilon_of
+from fedlit.core.batches import PoissonStream
 from fedlit.core.checkpoints.checkpoint import find
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.sites import site as site_module
@@ -420,3 +423,21 @@ def test_a_ledger_is_not_summed_by_a_rule_with_a_mistake(private, fedlit_cli):
     del values["policy"]["privacy"]["delta"]
     private.file.write_text(yaml.safe_dump(values))
     fedlit_cli(f"site ledger {private.file}").refused(str(private.file), "policy.privacy", "delta", code=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "named", "words"),
+    [
+        ({"delta": 0.02, "patients": 100}, True, "privacy.delta: 0.02 is above 1 / patients, 1 / 100"),
+        ({"patients": 83}, True, "privacy.patients: 83 are declared, and client 'north' has 100 training patients"),
+        ({"patients": 126}, True, "privacy.patients: 126 are declared, and client 'north' has 100 training patients"),
+        ({"patients": 100}, False, "client 'north' names no patients"),
+        ({"patients": 84}, True, ""),
+        ({"patients": 125}, True, ""),
+    ],
+)  # fmt: skip
+def test_a_site_is_warned_of_a_rule_that_does_not_fit_its_data(rule, named, words):
+    patients = np.array([str(row % 100) if named else "" for row in range(200 if named else 100)])
+    stream = PoissonStream(TensorDataset(torch.zeros(len(patients), 1)), 16, patients, b"secret", "north")
+    found = PrivacyRule(**RULE | rule).notes("north", stream)
+    assert [words in each for each in found] == [True] * bool(words)
