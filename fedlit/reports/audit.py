@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -15,11 +16,15 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit import __version__
+from fedlit.core.checkpoints import checkpoint
+from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.files import whole
 from fedlit.data.clients import groups_of, patients_of
 from fedlit.data.federated import FederatedDataModule
+from fedlit.experiment.options import composed, experiment_parser
 from fedlit.federation.engines.scores import Scores, View
+from fedlit.federation.evaluation import evaluate_sets
 from fedlit.metrics.intervals import MIN_PATIENTS
 from fedlit.metrics.membership import FEWEST_FALSE, RATES, TITLES, Estimate, membership
 from fedlit.predictions.table import GROUP
@@ -115,6 +120,42 @@ class Audit:
         }
         texts = {"fedlit": __version__, "meaning": MEANING, "limits": LIMITS, "verdict": self.verdict}
         return texts | plain | {"results": [row.as_json() for row in self.rows]}
+
+
+def images_of(run: Path) -> tuple[pd.DataFrame, str, str]:
+    """Score the images of a run by its best model; return their table, the model's name and the hash of its weights.
+
+    Raises:
+        ConfigError: The directory has no checkpoints, its clients were at sites, or the data are split anew.
+    """
+    if (run / "sites.json").is_file():
+        raise ConfigError(
+            f"{run}: its clients trained at their sites, whose images are not here; each site can audit the "
+            "model that it received: fedlit site audit PATH"
+        )
+    folder = run / "checkpoints"
+    best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
+    if best is None:
+        raise ConfigError(f"{run}: expected the directory of a run, with checkpoints, found none; name another")
+    options = experiment_parser()
+    options.introduce((), ())
+    words = ["--config", str(run / "config.yaml"), "--ckpt_path", str(run)]
+    with composed(options.parse_args([*options.first_words, *words]), options) as experiment:
+        experiment.data.augment = False  # the loss of an altered image says little about the image
+        session, trained = experiment.session(run), run / "partition.csv"
+        with closing(session.engine):
+            split = session.data.assignment
+            if split is not None and trained.is_file() and split.to_csv(index=False) != trained.read_text():
+                raise ConfigError(
+                    f"{trained}: expected the split of the data as they are now, found another, so it is not known who "
+                    "was in the training set; restore the data of the run"
+                )
+            server, rounds, _ = session.restore(best)
+            sets = [evaluate_sets(session, server, part).get("federation", []) for part in PARTS]
+            scored = [scores for views in sets for scores in views]
+            images = image_table(scored, session.program.dataset, session.data, session.classes, session.exclusive)
+        whose = ", each client's own" if session.personal else ""
+        return images, f"{run}, the best model{whose}, after round {rounds}", Manifest.read(best).sha256["server.pt"]
 
 
 def image_table(

@@ -1,7 +1,6 @@
 """``fedlit audit``."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,44 +43,13 @@ def parser(argv: Sequence[str]) -> Parser:
 
 def execute(args: Namespace, parser: Parser) -> int:
     """Audit the best model of a run, and write the report; return the exit code."""
-    from fedlit.core.checkpoints import checkpoint
-    from fedlit.core.checkpoints.manifest import Manifest
-    from fedlit.core.errors import ConfigError
-    from fedlit.experiment.options import composed, experiment_parser
-    from fedlit.federation.evaluation import evaluate_sets
-    from fedlit.reports.audit import FOLDER, PARTS, image_table
+    from lightning.pytorch.utilities.rank_zero import rank_zero_only
 
-    if (args.run / "sites.json").is_file():
-        raise ConfigError(
-            f"{args.run}: its clients trained at their sites, whose images are not here; each site can audit the "
-            "model that it received: fedlit site audit PATH"
-        )
-    folder = args.run / "checkpoints"
-    best = checkpoint.find(folder, "best") or checkpoint.find(folder, "last")
-    if best is None:
-        raise ConfigError(f"{args.run}: expected the directory of a run, with checkpoints, found none; name another")
-    options = experiment_parser()
-    options.introduce((), ())
-    words = ["--config", str(args.run / "config.yaml"), "--ckpt_path", str(args.run)]
-    with composed(options.parse_args([*options.first_words, *words]), options) as experiment:
-        experiment.data.augment = False  # the loss of an altered image says little about the image
-        session, trained = experiment.session(args.run), args.run / "partition.csv"
-        with closing(session.engine):
-            split = session.data.assignment
-            if split is not None and trained.is_file() and split.to_csv(index=False) != trained.read_text():
-                raise ConfigError(
-                    f"{trained}: expected the split of the data as they are now, found another, so it is not known who "
-                    "was in the training set; restore the data of the run"
-                )
-            server, rounds, _ = session.restore(best)
-            sets = [evaluate_sets(session, server, part).get("federation", []) for part in PARTS]
-            scored = [scores for views in sets for scores in views]
-            images = image_table(scored, session.program.dataset, session.data, session.classes, session.exclusive)
-        if experiment.fabric.is_global_zero:
-            whose = ", each client's own" if session.personal else ""
-            named = f"{args.run}, the best model{whose}, after round {rounds}"
-            weights = Manifest.read(best).sha256["server.pt"]
-            report(images, args, args.output or args.run / FOLDER, named, weights)
+    from fedlit.reports.audit import FOLDER, images_of
+
+    images, model, weights = images_of(args.run)
+    if rank_zero_only.rank == 0:
+        report(images, args, args.output or args.run / FOLDER, model, weights)
     return 0
 
 

@@ -12,7 +12,10 @@ from typing import Any
 
 import pandas as pd
 import torch
+from numpy.random import default_rng
 
+from fedlit.core.aggregator import PrivateAggregator
+from fedlit.core.batches import Drawn
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.hooks import initial_client_state
 from fedlit.core.local_model import LocalModel, LocalTraining
@@ -138,7 +141,7 @@ class Estimate:
             objects = self.parser.instantiate(self.parser.parse_string(run.config))
         data = keys["data"]["init_args"]
         parts = [*(phase.federation(objects.federation) for phase in objects.phases), objects.federation]
-        numbers = self.images or _built_in(objects.data)
+        numbers = _built_in(objects.data) or self.images
         local = _local(objects.model, objects.federation, make_fabric(accelerator="cpu", devices=1))
         clients = len(_clients(data, objects.federation, numbers))
         client_state = sum(_bytes(a.client_state(local.layout)) for a in objects.federation.aggregators)
@@ -241,7 +244,12 @@ def _seconds(local: LocalModel, federation: Federation, batch: tuple[torch.Tenso
     rnd = Round(index=0, seed=0, cohort=("timed",), **vars(federation.schedule.plan(0)))
     client = Client("timed", tuple(local.layout.classes), len(batch[0]), 1.0)
     w, stats = local.flat.w.cpu().clone(), local.flat.stats.cpu().clone()
-    states = [a.broadcast(a.server_state(local.layout, w), rnd) for a in federation.aggregators]
+    states = [a.server_state(local.layout, w) for a in federation.aggregators]
+    for aggregator, held in zip(federation.aggregators, states, strict=True):
+        if isinstance(aggregator, PrivateAggregator):
+            aggregator.plan(held, {client.name: (1.0, 1)}, len(batch[0]))
+            batch = Drawn([(x[None], y[None]) for x, y in zip(*batch, strict=True)], len(batch[0]), default_rng(0))
+    states = [a.broadcast(held, rnd) for a, held in zip(federation.aggregators, states, strict=True)]
     state = initial_client_state(federation.aggregators, local.layout)
     contexts = local.begin(client, state, Broadcast(w, stats, states), rnd, TIMED + 1, lambda: batch)
     times = []
