@@ -126,7 +126,7 @@ def images_of(run: Path) -> tuple[pd.DataFrame, str, str]:
     """Score the images of a run by its best model; return their table, the model's name and the hash of its weights.
 
     Raises:
-        ConfigError: The directory has no checkpoints, its clients were at sites, or the data are split anew.
+        ConfigError: The directory has no checkpoints, its clients were at sites, or its data have another split now.
     """
     if (run / "sites.json").is_file():
         raise ConfigError(
