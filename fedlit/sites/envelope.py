@@ -165,7 +165,7 @@ class Envelope:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the bytes of the arrays, in hexadecimal."""
+        """SHA-256 of the arrays with their names, in hexadecimal."""
         return self.sha256 or _hash(self.vectors)
 
     def header(self) -> bytes:
@@ -266,7 +266,8 @@ def split(content: bytes) -> tuple[bytes, memoryview]:
 
 def _hash(vectors: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
-    for vector in vectors.values():
+    for name, vector in vectors.items():  # named, so that no two arrays of an approved plan can be exchanged
+        digest.update(f"{name}\0{vector.dtype.name}\0{vector.size}\0".encode())
         digest.update(np.ascontiguousarray(vector, vector.dtype.newbyteorder("<")).data)
     return digest.hexdigest()
 

@@ -186,6 +186,14 @@ def test_arrays_other_than_those_of_the_header_are_told():
         Envelope.of_arrays(head, arrays | {"v": arrays["v"] * 2})
 
 
+def test_exchanged_arrays_are_other_arrays():
+    one, two = torch.zeros(2), torch.ones(2)
+    digests = [Envelope.of("reply", Done(), arrays).digest for arrays in ({"a": one, "b": two}, {"b": one, "a": two})]
+    assert digests[0] != digests[1]
+    parts = Envelope.of("reply", Done(), {"a": torch.cat([one, two]), "b": one}).digest
+    assert parts != Envelope.of("reply", Done(), {"a": one, "b": torch.cat([two, one])}).digest
+
+
 def test_who_hands_messages_on_needs_no_pytorch():
     script = "import sys, fedlit.sites.flare; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
