@@ -77,7 +77,7 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
     weights = planned.weights | starting_weights(planned.seeds, bodies)
     shared = [word for file in planned.config for word in ("--config", file)]
     runs: list[PlannedRun] = []
-    names: dict[str, str] = {}
+    names: dict[tuple[str, bool, int], str] = {}
     made: dict[object, Any] = {}
     for point in _with_clients(combinations_of(planned), planned, shared, parser):
         sources = SweepSources(("fit", *shared), planned.file, point.origin)
@@ -146,28 +146,30 @@ def _of_seeds(
     kept: bool,
     tags: Mapping[str, str],
     weights: Mapping[int, str] = {},
-    names: dict[str, str] | None = None,
+    names: dict[tuple[str, bool, int], str] | None = None,
     where: str = "",
 ) -> Iterator[PlannedRun]:
     """Yield a run of a group with each seed, and with the seed's draw of the data unless they are ``kept``.
 
-    ``names`` are those of earlier runs, by configuration; the new ones are added.
+    ``names`` are those of earlier runs, by the group's configuration, draw and seed; the new ones are added.
     """
     data, names = args.data, {} if names is None else names
+    args.name, args.tags = None, {}
+    of_group = resolved(args, parser)
     for seed in seeds:
         args.data = data if kept else of_seed(data, seed)
         if seed in weights:
             args[WEIGHTS] = weights[seed]
         name = ",".join([run.group] * bool(run.group) + [f"seed={seed}"])
-        args.seed, args.name, args.tags = seed, None, {}
         check_name(f"{where}run {name[:80]}", name, OF_RUNS)
         if name in names.values():
             raise ConfigError(
                 f"{where}run {name}: expected different values and seeds, found this run twice; remove one"
             )
-        if (same := names.setdefault(resolved(args, parser), name)) != name:
+        same = names.setdefault((of_group, kept or seed == 0, seed), name)
+        if same != name:
             raise ConfigError(f"{where}runs {same} and {name} have the same configuration; remove one of them")
-        args.name, args.tags = name, dict(tags)
+        args.seed, args.name, args.tags = seed, name, dict(tags)
         yield replace(
             run, name=name, seed=seed, directory=run.directory / name, config=resolved(args, parser),
             data_seed=args.get("data.init_args.seed"),
