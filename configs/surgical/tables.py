@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.paired import p_text, paired
-from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.heterogeneity import embedding, frequencies
+from fedlit.reports.reproductions.means import compare, markdown
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, light_axes, measured
 

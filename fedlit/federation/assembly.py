@@ -1,7 +1,8 @@
 """Assembly of a session from its parts: clients, engine and initial state."""
 
+import copy
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -16,13 +17,12 @@ from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import client_mask, client_weights, initial_client_state, reduced, state_of
 from fedlit.core.labels import labelled_classes
 from fedlit.core.local_model import configured
-from fedlit.core.messages import Mask, ServerState
+from fedlit.core.messages import Client, Mask, ServerState
 from fedlit.core.module import copy_of
 from fedlit.core.system.processes import return_freed_memory
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
-from fedlit.federation.clients import participating_clients, select_clients
 from fedlit.federation.control_variates import ADAPTIVE
 from fedlit.federation.engines.base import Away, Engine, Program
 from fedlit.federation.engines.local import LocalEngine, wanted_workers
@@ -160,3 +160,53 @@ def _state_bytes(settings: Settings, model: FlatModel, masks: list[Mask], optimi
     if settings.optimizer_state == "keep":
         nbytes += item * layout.size * (2 if optimizer in ADAPTIVE else 1)
     return nbytes
+
+
+def select_clients(data: FederatedDataModule, clients: Sequence[str] | None) -> FederatedDataModule:
+    """Return the data restricted to some of the clients.
+
+    Raises:
+        ConfigError: A client does not exist, or the list is empty.
+    """
+    if clients is None:
+        return data
+    unknown = [name for name in clients if name not in data.clients]
+    if unknown or not clients:
+        raise ConfigError(
+            f"federation.clients: expected names among {', '.join(data.clients)}, found "
+            f"{', '.join(map(repr, map(str, unknown))) or 'an empty list'}"
+        )
+    part = copy.copy(data)
+    part.clients = {name: data.clients[name] for name in data.clients if name in clients}
+    return part
+
+
+def participating_clients(
+    data: FederatedDataModule, settings: Settings, everyone: FederatedDataModule
+) -> dict[str, Client]:
+    """Return the clients that take part, by name; factors of other clients of ``everyone`` are allowed and ignored.
+
+    Raises:
+        ConfigError: There are no clients, a client has too few examples, or a factor names an unknown client.
+    """
+    if not data.clients:
+        raise ConfigError(f"{type(data).__name__}: expected clients by setup(), found none")
+    factors = settings.lr_factors or {}
+    if unknown := [name for name in factors if name not in everyone.clients]:
+        raise ConfigError(
+            f"federation.lr_factors: expected names among {', '.join(everyone.clients)}, found "
+            f"{', '.join(map(repr, map(str, unknown)))}"
+        )
+    sizes = {name: len(d.train) for name, d in data.clients.items()}
+    few = [f"{name!r} ({size})" for name, size in sizes.items() if size < min(2, data.batch_size)]
+    if few:
+        raise ConfigError(
+            "clients: expected at least 2 training samples per client, as BatchNorm fails on a batch of one, found "
+            f"fewer at {', '.join(few)}; add samples, or remove these clients"
+        )
+    shares = sizes if settings.client_weights == "examples" else dict.fromkeys(sizes, 1)
+    total = sum(shares.values())
+    return {
+        name: Client(name, d.classes, sizes[name], shares[name] / total, factors.get(name, 1.0))
+        for name, d in data.clients.items()
+    }

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from html import escape
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,7 +13,6 @@ from fedlit.core.messages import ClientReport
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.description import announcement
 from fedlit.federation.engines.scores import Scores
-from fedlit.federation.notebook import notebook_bar
 from fedlit.federation.state import FitState
 
 PLAIN_SECONDS = 1.0
@@ -23,6 +23,9 @@ MOST_LINES = 8
 
 SHOWN = {"val/auroc_macro": "val AUROC", "val/loss": "val loss"}
 """Validation metrics in the line; the first available one is shown."""
+
+PAUSE_IN_NOTEBOOKS = 0.2
+"""Shortest time in seconds between two updates; a notebook keeps all of them in memory."""
 
 
 class RoundProgress(Callback):
@@ -157,3 +160,29 @@ def _shown(metrics: Mapping[str, float], key: str) -> str:
         return f"{metrics[key]:.4f}"
     counts = [value for name, value in metrics.items() if name.startswith("val/n_pos/")]
     return "not reported" if counts and all(count != count for count in counts) else "undefined"
+
+
+class NotebookBar:
+    """A line of HTML in a notebook with a bar and a text, which needs no ipywidgets and appears at the first update."""
+
+    def __init__(self) -> None:
+        self._shown, self._updated = None, 0.0
+
+    def update(self, done: float, total: int, text: str, now: bool = False) -> None:
+        """Show the completed rounds and a text, unless the last update is too recent and it need not be ``now``."""
+        from IPython.display import HTML, display
+
+        if not now and time.monotonic() - self._updated < PAUSE_IN_NOTEBOOKS:
+            return
+        bar = f'<progress value="{done:.3f}" max="{total}" style="width: 16em"></progress>'
+        line = HTML(f'<div style="font-family: monospace">{bar} {escape(text)}</div>')
+        if self._shown is None:
+            self._shown = display(line, display_id=True)
+        else:
+            self._shown.update(line)
+        self._updated = time.monotonic()
+
+
+def notebook_bar(console: Console) -> NotebookBar | None:
+    """Return a bar if the console prints to a notebook, otherwise None."""
+    return NotebookBar() if console.is_jupyter and not console.quiet else None

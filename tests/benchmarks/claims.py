@@ -43,7 +43,7 @@ from fedlit.reports.compare.alignment import Shared, share
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.statistics import statistics
-from fedlit.reports.reproductions.comparison import compare
+from fedlit.reports.reproductions.means import compare
 
 CLASSES = tuple("ABCDEFGH")
 DRAWS = 200  # of the bootstrap, which gives its standard deviation with an error of 5%

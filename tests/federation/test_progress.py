@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedlit.core.messages import ClientReport
-from fedlit.federation import notebook, progress
+from fedlit.federation import progress
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.progress import RoundProgress
@@ -211,7 +211,7 @@ class Display:
 
 def test_in_a_notebook_a_bar_is_updated(clock: Clock, monkeypatch: pytest.MonkeyPatch):
     display = Display()
-    monkeypatch.setattr(notebook, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     rounds = Rounds(Console(force_jupyter=True), 4)

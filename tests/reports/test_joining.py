@@ -15,8 +15,7 @@ from fedlit.metrics.auroc import auroc
 from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import compare_runs
-from fedlit.reports.compare.joining import Joining, gains_from_joining
-from fedlit.reports.compare.random_effects import random_effects
+from fedlit.reports.compare.joining import Joining, gains_from_joining, random_effects
 from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.compare.tables import matrix_table
 

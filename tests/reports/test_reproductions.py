@@ -16,9 +16,8 @@ from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
 from fedlit.reports.reproductions import NAMES
-from fedlit.reports.reproductions.comparison import compare, markdown
 from fedlit.reports.reproductions.document import find, read_document
-from fedlit.reports.reproductions.means import largest_windows
+from fedlit.reports.reproductions.means import compare, largest_windows, markdown
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 

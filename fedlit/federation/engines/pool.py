@@ -1,6 +1,8 @@
 """Worker processes of one machine that train clients in parallel."""
 
+import copyreg
 import errno
+import io
 import multiprocessing
 import os
 import pickle
@@ -9,13 +11,14 @@ import signal
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.checkpoints.stored_states import StateFolder
@@ -25,7 +28,6 @@ from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, 
 from fedlit.core.system.pickling import Pickler, dumps
 from fedlit.core.system.processes import context, end_with_parent, keep_freed_memory, let_go, starting
 from fedlit.federation.engines.base import AnyState, Program, Reply, Worker, jobs_of
-from fedlit.federation.engines.packing import packed
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room
 
@@ -362,3 +364,21 @@ def _resolve(worker: Worker, folder: SharedFolder, sent: SentState) -> AnyState:
     if isinstance(sent, Handle):
         return ClientState.from_tensors(folder.open(sent), len(worker.program.aggregators))
     return worker.fresh_state() if sent is None else sent
+
+
+def packed(message: object) -> bytes:
+    """Return a message for ``pickle.loads``, with tensors as bytes: ten times as fast as torch pickles small ones."""
+    buffer = io.BytesIO()
+    pickler = pickle.Pickler(buffer, pickle.HIGHEST_PROTOCOL)
+    pickler.dispatch_table = copyreg.dispatch_table | {Tensor: _reduced}
+    pickler.dump(message)
+    return buffer.getvalue()
+
+
+def _reduced(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple]:
+    content = tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return _restored, (tensor.dtype, tuple(tensor.shape), bytearray(content))
+
+
+def _restored(dtype: torch.dtype, shape: tuple[int, ...], content: bytearray) -> Tensor:
+    return torch.frombuffer(content, dtype=dtype).view(shape) if content else torch.empty(shape, dtype=dtype)

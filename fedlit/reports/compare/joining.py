@@ -25,7 +25,6 @@ from fedlit.reports.compare.between_sites import CrossTest, cross_tests
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.reports.compare.random_effects import RandomEffects, random_effects
 from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
 from fedlit.reports.compare.words import number
 
@@ -45,6 +44,18 @@ class SiteGain:
     def text(self) -> str:
         """Return the gain with its interval, such as ``+0.031 [+0.012, +0.050]``."""
         return _signed(self.gain.value, self.gain.interval)
+
+
+@dataclass(frozen=True)
+class RandomEffects:
+    """Mean effect over sites, and how much sites differ (DerSimonian and Laird 1986, Hartung and Knapp 2001)."""
+
+    sites: int  # Number of sites K.
+    mean: float  # Mean effect, with DerSimonian and Laird's weights.
+    error: float  # Its standard error by Hartung and Knapp, with K - 1 degrees of freedom.
+    weights: np.ndarray  # `[K]` weights of the sites, which sum to 1.
+    tau2: float  # Variance of the effect between sites.
+    i2: float  # Share of the observed variance that is between sites, in [0, 1].
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,3 +306,18 @@ def _untested(
     if lacking := sorted(sites - alone.keys()):
         notes.append(f"{', '.join(lacking)}: no run has an individual model, so the gain is unknown.")
     return notes
+
+
+def random_effects(effects: Sequence[float], variances: Sequence[float]) -> RandomEffects:
+    """Combine the effects of K sites, at least two, given their variances above 0."""
+    effect, variance = np.asarray(effects, dtype=np.float64), np.asarray(variances, dtype=np.float64)
+    count = len(effect)
+    fixed = 1 / variance
+    q = float(fixed @ (effect - fixed @ effect / fixed.sum()) ** 2)
+    excess = q - (count - 1)
+    tau2 = max(0.0, excess / (fixed.sum() - fixed @ fixed / fixed.sum()))
+    weights = 1 / (variance + tau2)
+    shares = weights / weights.sum()
+    mean = float(shares @ effect)
+    error = float(np.sqrt(shares @ (effect - mean) ** 2 / (count - 1)))
+    return RandomEffects(count, mean, error, shares, tau2=float(tau2), i2=max(0.0, excess / q) if q else 0.0)

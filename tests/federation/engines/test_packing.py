@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from fedlit.federation.engines.packing import packed
+from fedlit.federation.engines.pool import packed
 
 TENSORS = (
     torch.tensor(3),
