@@ -158,6 +158,15 @@ def test_a_stranger_counts_at_most_18_entries():
     assert len(entries) <= 18, sorted(entries)
 
 
+def test_the_package_does_not_grow():
+    """New code replaces other code; after a removal, lower the number."""
+    lines = sum(file.read_text(encoding="utf-8").count("\n") for file in modules().values())
+    assert lines <= 54_000, (
+        f"fedlit/ has {lines:,} lines, more than 54,000: delete what the new code makes needless (an option nobody "
+        "sets, a check that a library does, a helper with one caller), or use a library"
+    )
+
+
 def strings(name: str) -> set[str]:
     """Names of modules of fedlit that a file holds in strings."""
     nodes = [n for n in ast.walk(ast.parse(modules()[name].read_text())) if isinstance(n, ast.Constant)]
