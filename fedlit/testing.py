@@ -6,7 +6,6 @@ import pickle
 import re
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -155,11 +154,6 @@ def check_aggregator(
         WorkerError: A worker process could not start, or died, which says nothing about the aggregator.
     """
     problems: list[str] = []
-    for name in dir(type(aggregator)):
-        if name.startswith("on_") and not hasattr(Aggregator, name):
-            hooks = [hook for hook in dir(Aggregator) if hook.startswith("on_")]
-            meant = f"; did you mean {near[0]}?" if (near := get_close_matches(name, hooks, 1)) else ""
-            problems.append(f"it has {name}, which is not a hook and is never called{meant}")
     before = _pickled(aggregator, problems)
     _report(aggregator, problems if before is None else [])
 

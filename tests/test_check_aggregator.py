@@ -107,7 +107,7 @@ class CountsInTheProcess(Aggregator):
         (HalvesToo, "on_before_send changes ctx.w, which is lost"),
         (MovesTheStart, "on_before_send changes ctx.start in place"),
         (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
-        (Misspelt, "on_client_round_begin, which is not a hook.*did you mean on_client_round_"),
+        (Misspelt, "on_client_round_begin is no hook.*did you mean on_client_round_"),
         (Unpicklable, "cannot travel"),
         (CountsInTheProcess, "resumed it gives other weights"),
     ],

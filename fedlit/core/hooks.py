@@ -7,6 +7,7 @@ round.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from numbers import Real
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 
 BEFORE = ("scope", "server_state", "client_state")
 """Hooks that are called before anything is trained."""
+
+
+def refuse_misspelt(key: str, own: object, base: type) -> None:
+    """Refuse an aggregator or a callback with a method that is named like a hook, but is none and never called.
+
+    Raises:
+        ConfigError: Names the method, and the hook that it resembles.
+    """
+    hooks = [name for name in dir(base) if name.startswith("on_")]
+    for name in dir(type(own)):
+        if name.startswith("on_") and name not in hooks:
+            meant = f"did you mean {near[0]}?" if (near := get_close_matches(name, hooks, 1)) else "rename it"
+            raise ConfigError(
+                f"{key}: {type(own).__name__}.{name} is no hook of {base.__name__}, never called; {meant}"
+            )
 
 
 def state_of(aggregator: object, hook: str, *arguments: Any) -> State:
@@ -101,7 +117,13 @@ def refuse_images(aggregator: object) -> Callable[..., NoReturn]:
 def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:
     """Return what an aggregator adds to the loss of a batch."""
     extra = aggregator.extra_loss(ctx, batch)
-    return _scalar(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
+    extra = _scalar(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
+    if not extra.requires_grad and extra.item():
+        raise TrainingError(
+            f"{type(aggregator).__name__}.extra_loss: expected a term with a gradient, found one without; compute it "
+            "from ctx.model.module, whose parameters have one (ctx.w has none)"
+        )
+    return extra
 
 
 def _scalar(aggregator: object, hook: str, expected: str, value: Any) -> Tensor:

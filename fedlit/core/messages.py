@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor
 
+from fedlit.core.errors import ConfigError
 from fedlit.core.examples import MapDataset
 from fedlit.core.flat import Layout
 from fedlit.core.system.devices import to_device
@@ -145,6 +146,11 @@ class ClientData:
     test: MapDataset | None = None
 
     def __post_init__(self) -> None:
+        if hasattr(self.name, "__getitem__") and not isinstance(self.name, str):
+            raise ConfigError(
+                f"ClientData: expected a name first, found a {type(self.name).__name__}; write ClientData(name, "
+                "classes, train, val, test)"
+            )
         # Names may come from NumPy arrays, and would be shown as np.str_('north').
         self.name, self.classes = str(self.name), tuple(map(str, self.classes))
 

@@ -3,18 +3,24 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from fedlit.core.system.argument_types import Checked
+from fedlit.core.ranges import Count, NonNegative
+from fedlit.core.system.argument_types import Checked, checked
 
 Unit = Literal["steps", "epochs"]
 
 
+@checked
 @dataclass(frozen=True)
 class Plan:
-    """A schedule's plan of one round; see :class:`fedlit.core.messages.Round`."""
+    """A schedule's plan of one round; see :class:`fedlit.core.messages.Round`.
+
+    Raises:
+        ConfigError: The window is no whole number above 0, the factor below 0, or there is no such unit.
+    """
 
     stage: int
-    lr_factor: float
-    window: int
+    lr_factor: NonNegative
+    window: Count
     unit: Unit
     first_of_stage: bool
     last_of_stage: bool

@@ -191,6 +191,11 @@ def participating_clients(
     """
     if not data.clients:
         raise ConfigError(f"{type(data).__name__}: expected clients by setup(), found none")
+    if everyone.pooled and len(everyone.clients) > 1:
+        raise ConfigError(
+            f"data.pooled: expected one client from {type(data).__name__}.setup(), found {len(everyone.clients)}; give "
+            "the images of all clients to one if self.pooled, or leave data.pooled out"
+        )
     factors = settings.lr_factors or {}
     if unknown := [name for name in factors if name not in everyone.clients]:
         raise ConfigError(

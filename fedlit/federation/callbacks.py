@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.errors import ConfigError
+from fedlit.core.hooks import refuse_misspelt
 from fedlit.core.messages import ClientReport
 from fedlit.federation.description import save_partition
 from fedlit.federation.engines.scores import Scores
@@ -70,6 +71,8 @@ class Callbacks:
 
     def __init__(self, callbacks: Sequence[Callback], shipped: Sequence[Callback] = ()) -> None:
         self.callbacks, self.shipped = tuple(callbacks), tuple(shipped)
+        for callback in self.callbacks:
+            refuse_misspelt("callbacks", callback, Callback)
 
     def __call__(self, hook: str, state: FitState, *args: Any) -> None:
         """Call one hook, such as ``on_round_end``, of every callback.

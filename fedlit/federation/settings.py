@@ -15,6 +15,7 @@ from fedlit.core.checkpoints.manifest import Best
 from fedlit.core.checkpoints.stored_states import in_bytes
 from fedlit.core.errors import ConfigError
 from fedlit.core.governing import governed_twice
+from fedlit.core.hooks import refuse_misspelt
 from fedlit.core.local_model import LocalTraining
 from fedlit.core.ranges import Count, Positive, PositiveOrInf, UpToOne
 from fedlit.core.system.argument_types import checked
@@ -122,6 +123,8 @@ class Settings(RoundSettings):
 
     def __post_init__(self) -> None:
         self.aggregators = list(self.aggregators or [])
+        for aggregator in self.aggregators:
+            refuse_misspelt("federation.aggregators", aggregator, Aggregator)
         self.schedule = self.schedule or ConstantSchedule()
         self.rounds = self.rounds if self.rounds is not None else self.schedule.rounds or 10
         plan = self.participation

@@ -99,6 +99,16 @@ class Vague(Aggregator):
         return 1.0
 
 
+class WithoutGradient(Aggregator):
+    def extra_loss(self, ctx, batch):
+        return (ctx.w - 1).square().sum()
+
+
+class Misspelt(Aggregator):
+    def on_before_sending(self, ctx, update):
+        update.zero_()
+
+
 class Undeclared(Scaffold):
     governs = None
 
@@ -223,6 +233,10 @@ TRAINING = [
         "Scorer", "has 2", "Edema, Nodule"),
     ("LocalSCGDAM and wide labels", lambda: train(LocalSCGDAM(), Scorer(), Wide()), DataError, "client 'site-0'",
         "[B, 1]", "[5, 2]"),
+    ("an extra loss of the weights", lambda: train(WithoutGradient()), TrainingError, "WithoutGradient.extra_loss",
+        "with a gradient", "ctx.model.module"),
+    ("a misspelt hook", lambda: train(Misspelt()), ConfigError, "Misspelt.on_before_sending", "never called",
+        "did you mean on_before_send?"),
     ("an extra loss without a tensor", lambda: train(Vague()), TrainingError, "Vague.extra_loss", "float"),
     ("FedBN+ without normalisation", lambda: FedBNPlus().configure_model(Scorer()), ConfigError, "Scorer"),
     ("MOON without features", lambda: train(MOON(), Quadratic()), ConfigError, "Quadratic"),

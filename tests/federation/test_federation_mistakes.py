@@ -14,8 +14,10 @@ from fedlit.aggregators import CoordinateMedian
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData
+from fedlit.core.schedule import Plan
 from fedlit.data.in_memory import GivenClients
 from fedlit.federation.assembly import assemble
+from fedlit.federation.callbacks import Callback, Callbacks
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.participation import Availability, Cohorts, Cyclic, Participation, Timetable
@@ -25,6 +27,7 @@ SITES = [f"site-{k}" for k in range(5)]
 LOGGED = {"val/loss": 1.0, "val/auroc_macro": 0.5, "client/a/loss": 1.0}
 CONTROL = {"an escape": "\x1b[31m", "a new line": "\n", "a null": "\x00", "a control sequence": "\x9b"}
 DRAWS = random.Random(0)
+ONLY = {"first_of_stage": True, "last_of_stage": True}
 
 
 class Own(Participation):
@@ -61,6 +64,26 @@ def simulated(*aggregators, **options):
     return simulate(ToyNet(), ToyData(4), federated([*aggregators], 1, **options), "32-true")
 
 
+class Misspelt(Callback):
+    def on_round_ends(self, state):
+        state.metrics["own/score"] = 1.0
+
+
+class PooledByName(GivenClients):
+    def __init__(self):
+        images = TensorDataset(torch.zeros(4, 1, 28, 28), torch.eye(2).repeat(2, 1))
+        super().__init__({"north": images, "south": images}, ("Edema", "Mass"), batch_size=2)
+        self.pooled = True
+
+
+def pooled():
+    assemble(Federation(), ImageClassifier(("Edema", "Mass"), "small_cnn"), PooledByName(), make_fabric("cpu"))
+
+
+def planned(**values):
+    return Plan(**{"stage": 0, "lr_factor": 1.0, "window": 4, "unit": "steps"} | values, **ONLY)
+
+
 def named(client, name):
     images = TensorDataset(torch.zeros(4, 1, 28, 28), torch.eye(2).repeat(2, 1))
     data = GivenClients({client: ClientData(client, ("Edema", name), images)}, ("Edema", name), batch_size=2)
@@ -81,6 +104,15 @@ SETTINGS = [
     ("a margin of 0", lambda: Federation(patience=3, patience_margin=0), ConfigError, "found 0"),
     ("patience without an evaluation", lambda: Federation(eval_every=5, patience=4), ConfigError, "5 rounds",
         "found 4"),
+    ("a callback with a misspelt hook", lambda: Callbacks([Misspelt()]), ConfigError, "Misspelt.on_round_ends",
+        "never called", "did you mean on_round_end?"),
+    ("pooled data with two clients", pooled, ConfigError, "data.pooled", "PooledByName.setup()", "found 2"),
+    ("a data set as a name", lambda: ClientData([1, 2], None, None), ConfigError, "a name first", "found a list",
+        "ClientData(name, classes, train, val, test)"),
+    ("a window of epoch", lambda: planned(unit="epoch"), ConfigError, "Plan.unit", "'steps' or 'epochs'", "'epoch'"),
+    ("a window of 0", lambda: planned(window=0), ConfigError, "Plan.window", "found 0"),
+    ("a window of 1.5", lambda: planned(window=1.5), ConfigError, "Plan.window", "found 1.5"),
+    ("a negative rate", lambda: planned(lr_factor=-1), ConfigError, "Plan.lr_factor", "found -1"),
     ("a share above 1", lambda: Federation(participation=1.5), ConfigError, "Federation.participation", "found 1.5"),
 ]  # fmt: skip
 
