@@ -208,6 +208,14 @@ def test_hospitals_of_readme_train(project: Path, capsys: pytest.CaptureFixture)
     exec(compile(check, "README.md", "exec"), {})
 
 
+def test_the_arrays_of_the_data_manual_train(project: Path, capsys: pytest.CaptureFixture):
+    words = "--data.images 20 --model.backbone small_cnn --federation.rounds 1 --logger false --federation.workers 1"
+    assert fedlit("fit", "--data", "my_project.blobs.Blobs", *words.split()) == 0
+    assert "north (20), south (20)" in capsys.readouterr().out
+    assert fedlit("fit", "--data", "my_project.blobs.Blobs", "--data.pooled", "true", *words.split()) == 0
+    assert "pooled (20)" in capsys.readouterr().out
+
+
 def test_the_model_of_readme_trains(project: Path, capsys: pytest.CaptureFixture):
     torch.manual_seed(0)
     (words,) = (w for w in commands() if "my_project.small_net.SmallNet" in w)

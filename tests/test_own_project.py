@@ -76,7 +76,7 @@ def test_a_callback_of_the_project_follows_the_rounds(project: Path):
     path = [0.0, *by_hand(50)]
     moved = [abs(b - a) for a, b in pairwise(path)]
     rounds = 1 + next(i for i, length in enumerate(moved) if length < 0.1)
-    assert f"stopped after {rounds} rounds: the weights moved by" in said
+    assert f"stopped after round {rounds}: the weights moved by" in said
     assert [rows[number, "own/moved"] for number in range(1, rounds + 1)] == pytest.approx(moved[:rounds], rel=1e-6)
     assert (rounds + 1, "own/moved") not in rows
     plain = ["--federation.rounds", str(rounds + 2), "--ckpt_path", "last"]

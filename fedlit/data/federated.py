@@ -48,7 +48,7 @@ class FederatedDataModule(Checked):
     ``clients`` with ``ClientData`` of any map-style data sets. ``fedlit.testing.check_data_module`` checks either.
 
     Args:
-        partition: The rule that gives each record to a client.
+        partition: The rule that gives each record to a client; not needed by a source with a setup() of its own.
         scheme: The rule for the classes that each client labels; by default those that its source labels.
         missing_classes: Training labels of classes that a client does not label: ``ignore`` (NaN, no loss) or
             ``negative`` (0, the vanilla method of Kulkarni et al., arXiv:2301.06683). Validation ignores these classes.
@@ -92,7 +92,7 @@ class FederatedDataModule(Checked):
 
     def __init__(
         self,
-        partition: Partition | None,
+        partition: Partition | None = None,
         scheme: LabelScheme | None = None,
         missing_classes: Literal["ignore", "negative"] = "ignore",
         pooled: bool = False,
@@ -240,7 +240,8 @@ class FederatedDataModule(Checked):
         from fedlit.data.splits import split_by_patient
 
         records, partition = self._read(), self.partition
-        assert partition is not None  # without one, a module has a setup() of its own
+        if partition is None:
+            raise DataError("data.partition: expected a rule that gives images to clients, such as BySite, found none")
         splits = split_by_patient(records, self.split, self.seed)
         records = replace(records, splits=splits)
         owners = np.asarray(partition.assign(records, self.seed)).astype(str)

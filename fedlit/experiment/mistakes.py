@@ -208,6 +208,8 @@ def explain(
             options, owner = dir(module), None
         case [ModuleNotFoundError(name=name)] if gone := [file for file in sources.parts if file.stem == name]:
             reason = f"there is no file {gone[0]}"
+        case [ModuleNotFoundError(name=name)]:
+            reason += f"; start fedlit in the folder that holds {name.partition('.')[0]}, or install it"
     hint = _hint(reason, words, owner, [*options], [*classes], f"--{key}+=" if place == "command line" else "")
     reason = f"{reason[:LONGEST]}..." if len(reason) > LONGEST else reason
     signs = ((sign, unicodedata.name(sign, "")) for sign in reason if ord(sign) > 127)  # that only resemble one

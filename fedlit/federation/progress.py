@@ -103,11 +103,11 @@ class RoundProgress(Callback):
         """Print the reason for an early end and remove the live line."""
         federation, best = state.session.federation, state.best
         if state.stop:
-            self._say(f"stopped after {state.done} rounds: {state.stop}")
+            self._say(f"stopped after round {state.done}: {state.stop}")
         elif state.done < federation.rounds and state.over:
             near = f" ({best.near} more within the margin)" if best.near else ""
             self._say(
-                f"stopped after {state.done} rounds: no improvement on round {best.round} in {federation.patience} "
+                f"stopped after round {state.done}: no improvement on round {best.round} in {federation.patience} "
                 f"rounds{near}"
             )
         if state.over and state.monitor.metric and best.value != best.value:

@@ -64,7 +64,7 @@ CLASSES = [
     ("--federation.schedule StagSchedule", f"federation.schedule {HERE}: ", "did you mean StageSchedule"),
     ("--federation.participation RandomShare", f"federation.participation {HERE}: ", "RandomShare"),
     ("--logger MLflowTraker", f"logger {HERE}: ", "did you mean MLflowTracker?"),
-    ("--model nowhere.Net", f"model {HERE}: No module named 'nowhere'"),
+    ("--model nowhere.Net", f"model {HERE}: No module named 'nowhere'; start fedlit in the folder that holds nowhere"),
     ("--callbacks+=nowhere.Callback", f"callbacks {HERE}: No module named 'nowhere'"),
     ("--model toys.ToyNett", f"model {HERE}: module 'toys' has no attribute 'ToyNett'; did you mean ToyNet?"),
 ]  # fmt: skip
@@ -98,6 +98,7 @@ COMMANDS = [
     ("runs lst", "did you mean list?"),
     ("predict --part tests", "--part: invalid choice: 'tests'"),
     ("sweep", "the following arguments are required: sweep.config"),
+    ("compare runs/nowhere", "runs/nowhere: expected a run directory or the id of a run in MLflow, found neither"),
     ("fit --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
     ("fit --config tinny.yaml", "--config: there is no file tinny.yaml; did you mean tiny.yaml?"),
     ("fit -c tiny.yml", "--config: there is no file tiny.yml; did you mean tiny.yaml?"),

@@ -153,7 +153,7 @@ def test_a_callback_can_end_the_rounds_early(tmp_path, capsys):
     fit(tmp_path, StopsAfter(2))
     assert set(rows(tmp_path, "train/loss")) == {1, 2}
     assert checkpoint.rounds(last(tmp_path)) == 2
-    assert "stopped after 2 rounds: enough" in capsys.readouterr().out
+    assert "stopped after round 2: enough" in capsys.readouterr().out
 
 
 def test_callbacks_change_no_number(tmp_path):
@@ -216,7 +216,7 @@ def test_a_state_without_its_callback_and_a_callback_without_its_state_are_named
     fit(tmp_path, Counts(), StopsAfter(2), rounds=6, checkpoint_every=1)
     with pytest.warns(UserWarning, match="^callbacks: ") as warned:
         fit(tmp_path, Patient(), Diary(), resume=last(tmp_path), rounds=6, checkpoint_every=1)
-    assert [str(each.message) for each in warned] == [
+    assert [str(each.message) for each in warned if each.category is UserWarning] == [
         "callbacks: the checkpoint has a state of test_callbacks.Counts, which this run does not have: it is dropped",
         "callbacks: the checkpoint has no state of test_callbacks.Patient: it starts afresh",
     ]

@@ -39,7 +39,7 @@ def test_a_run_stops_after_so_many_rounds_without_a_better_model_and_says_so(sto
     values = {step: float(value) for step, key, value in kept.metrics() if key == "val/loss"}
     assert rounds_run(kept) == best.round + 3 < 40
     assert best.value == min(values.values()) == values[best.round]
-    assert f"stopped after {best.round + 3} rounds: no improvement on round {best.round} in 3 rounds" in printed
+    assert f"stopped after round {best.round + 3}: no improvement on round {best.round} in 3 rounds" in printed
 
 
 @pytest.mark.slow

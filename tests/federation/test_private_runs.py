@@ -164,7 +164,7 @@ def test_a_run_says_what_it_costs_and_stops_at_its_budget(tmp_path, capsys):
     assert SIMULATED in model_card(run.directory, 0.95, 20)
     more = fitted(tmp_path, 5, ckpt_path="last")
     printed = capsys.readouterr().out
-    assert "stopped after 3 rounds: round 4 would bring epsilon to" in printed
+    assert "stopped after round 3: round 4 would bring epsilon to" in printed
     assert json.loads((more.directory / "privacy.json").read_text())["rounds"] == 3
 
 

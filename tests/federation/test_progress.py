@@ -133,7 +133,7 @@ def test_a_callback_that_stops_the_rounds_is_heard(clock: Clock):
     rounds.state.stop = "good enough"
     rounds.end(metrics(0.5))
     rounds.bar.on_fit_end(rounds.state)
-    assert rounds.printed()[-1] == "stopped after 1 rounds: good enough"
+    assert rounds.printed()[-1] == "stopped after round 1: good enough"
 
 
 def test_the_live_line_shows_round_clients_loss_auroc_and_time_left(clock: Clock):

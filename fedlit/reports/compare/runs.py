@@ -64,7 +64,7 @@ def load_runs(
     runs: list[PastRun] = []
     notes: Notes = []
     store = None
-    if experiment is not None or tags or any(not Path(name).exists() for name in names):
+    if experiment is not None or tags or any(not Path(name).exists() and not _is_path(name) for name in names):
         from fedlit.reports.compare.mlflow_runs import MLflowRuns  # MLflow takes seconds to import
 
         store = MLflowRuns(tracking_uri, folder)
@@ -79,6 +79,8 @@ def load_runs(
                 f"{path.parent} for all runs in it"
             )
         if not path.exists():
+            if _is_path(name):
+                raise ConfigError(f"{name}: expected a run directory or the id of a run in MLflow, found neither")
             runs.append(store.run(name))
             continue
         for directory in directories(path):
@@ -94,6 +96,11 @@ def load_runs(
         runs += finished
         notes += unfinished
     return _distinct(_without_tries(runs, notes), notes), notes
+
+
+def _is_path(name: str) -> bool:
+    """Return whether a name is a path; MLflow writes a run as ``runs:/ID``."""
+    return "/" in name and not name.startswith("runs:/")
 
 
 def _without_tries(runs: list[PastRun], notes: Notes) -> list[PastRun]:
