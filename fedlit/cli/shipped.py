@@ -1,9 +1,8 @@
 """The YAML files that come with fedlit, which a command finds from any folder."""
 
-import os
 from collections.abc import Iterator, Sequence
 
-from fedlit.core.system.shipped import CONFIGS
+from fedlit.core.system.shipped import placed
 
 
 def with_shipped(argv: Sequence[str]) -> list[str]:
@@ -19,15 +18,9 @@ def _found(argv: Sequence[str]) -> Iterator[str]:
     for word in argv:
         flag, equals, value = word.partition("=")
         if before in ("-c", "--config"):
-            yield _place(word)
+            yield placed(word)
         elif equals and flag in ("-c", "--config"):
-            yield f"{flag}={_place(value)}"
+            yield f"{flag}={placed(value)}"
         else:
             yield word
         before = word
-
-
-def _place(name: str) -> str:
-    shipped = str(CONFIGS / name.removeprefix("configs/"))
-    # These two answer a text of YAML, which is no name of a file and may be too long for one, with False.
-    return shipped if not os.path.exists(name) and os.path.isfile(shipped) else name

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.layers import patched
+from fedlit.core.system.shipped import placed
 from fedlit.experiment.mistakes import Sources, SweepSources, explain, files_of
 from fedlit.experiment.naming import OF_RUNS, as_option, check_name
 from fedlit.experiment.parser import Parser
@@ -52,7 +53,7 @@ class Plan:
 
     Args:
         experiment: Name of the plan, and of the group of its runs, on disk and in MLflow.
-        config: YAML files from which all runs start, relative to the file of the plan.
+        config: YAML files from which all runs start, relative to the file of the plan, or installed with fedlit.
         set: Keys for all runs.
         cases: Named alternatives, each with its own keys. In a tuning they are the methods, and their key ``ranges``
             has ranges of only this method; null removes a shared one. Their key ``labels`` has columns of the table.
@@ -315,7 +316,7 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
         keys = vars(parser.instantiate(parser.parse_object(copy.deepcopy(content)))) | extra
         if isinstance(rule := content.get("rule"), Mapping) and rule.get("set"):
             keys["rule"] = replace(keys["rule"], set=rule["set"])
-        files = [str(path.parent / name) for name in keys["config"]]
+        files = [placed(name, str(path.parent)) for name in keys["config"]]
         plan = Plan(**keys | {"config": files, "file": path})
         if plan.is_tuning and command == "sweep":
             raise ConfigError(
@@ -357,7 +358,8 @@ def layered(file: Path, derived: tuple[Path, ...] = ()) -> dict[str, Any]:
         layer = layered(base, derived)
         if base.parent != file.parent:
             away = Path(os.path.relpath(base.parent, file.parent))
-            layer |= {"config": [str(away / each) for each in layer["config"]]} if layer.get("config") else {}
+            files = [str(away / each) if (base.parent / each).exists() else each for each in layer.get("config") or []]
+            layer |= {"config": files} if files else {}
             layer |= {"starts": str(away / layer["starts"])} if layer.get("starts") else {}
         below = patched(below, layer)
     return patched(below, content)

@@ -25,6 +25,16 @@ def test_names_are_as_short_as_tells_them_apart(folder: Path):
     assert [run.name for run in plan(load_sweep(write(folder, sweep)))] == ["data.size=12,model.size=2,seed=0"]
 
 
+def test_a_configuration_of_fedlit_is_found_from_any_folder(folder: Path):
+    (run,) = plan(load_sweep(write(folder, {"experiment": "shipped", "config": ["quickstart.yaml"]})))
+    assert yaml.safe_load(run.config)["data"]["class_path"].endswith("PhantomCXR")
+    (folder / "sub").mkdir()
+    above = folder / "sub" / "sweep.yaml"
+    above.write_text("base: ../sweep.yaml\nexperiment: above\n")
+    (run,) = plan(load_sweep(above))
+    assert yaml.safe_load(run.config)["data"]["class_path"].endswith("PhantomCXR")
+
+
 def test_sections_win_over_each_other_in_order(folder: Path):
     sweep = {
         "experiment": "order",

@@ -1,8 +1,16 @@
 """The folder of the configurations that come with fedlit."""
 
+import os
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
 
 CONFIGS = _PACKAGE / "configs" if (_PACKAGE / "configs").is_dir() else _PACKAGE.parent / "configs"
 """The folder ``configs``: in the package if it was installed from a wheel, else in the source tree."""
+
+
+def placed(name: str, folder: str = "") -> str:
+    """Return the path of a file of a folder, or of the one of fedlit with that name if the folder has none."""
+    local, shipped = str(Path(folder, name)) if folder else name, str(CONFIGS / name.removeprefix("configs/"))
+    # These two answer a text of YAML, which is no name of a file and may be too long for one, with False.
+    return shipped if not os.path.exists(local) and os.path.isfile(shipped) else local
