@@ -30,8 +30,10 @@ def make(runs: pd.DataFrame) -> Report:
     values = pd.concat([chosen[["plan", "case", "seed"]], values], axis=1)
     lines = []
     for title, column in (("Test AUROC", "auroc"), ("Membership AUROC", "membership")):
+        of = values.groupby(["plan", "case"])[column]
+        known = {key: _cell(of.get_group(key)) for key in of.groups}
         rows = [
-            [words, *(_cell(values.query("plan == @plan and case == @case")[column]) for case in CASES)]
+            [words, *(known.get((plan, case), "-") for case in CASES)]
             for plan, words in PLANS.items() if plan in set(values["plan"])
         ]  # fmt: skip
         lines += [f"## {title}", "", *grid(["", *CASES.values()], rows), ""]
