@@ -98,7 +98,6 @@ COMMANDS = [
     ("runs lst", "did you mean list?"),
     ("predict --part tests", "--part: invalid choice: 'tests'"),
     ("sweep", "the following arguments are required: sweep.config"),
-    ("compare runs/nowhere", "runs/nowhere: expected a run directory or the id of a run in MLflow, found neither"),
     ("fit --config nowhere.yaml", "--config: there is no file nowhere.yaml"),
     ("fit --config tinny.yaml", "--config: there is no file tinny.yaml; did you mean tiny.yaml?"),
     ("fit -c tiny.yml", "--config: there is no file tiny.yml; did you mean tiny.yaml?"),

@@ -164,6 +164,11 @@ def test_a_baseline_is_found_by_name(tmp_path: Path) -> None:
         baseline_method(methods, "Mine")
 
 
+def test_a_path_that_is_not_there_is_no_id_of_mlflow() -> None:
+    with refused(ConfigError, "runs/nowhere: expected a run directory or the id of a run in MLflow, found neither"):
+        loaded("runs/nowhere")
+
+
 def test_an_unknown_metric_or_set_is_answered_with_near_ones(tmp_path: Path) -> None:
     runs = loaded(write_run(tmp_path / "a", predictions(1.0), config()))
     with refused(ConfigError, "'val/auroc_makro'", "val/auroc_macro"):
