@@ -118,7 +118,7 @@ def extra_loss(aggregator: Any, ctx: Any, batch: Any) -> Tensor:
     """Return what an aggregator adds to the loss of a batch."""
     extra = aggregator.extra_loss(ctx, batch)
     extra = _scalar(aggregator, "extra_loss", "a tensor with one element to add to the loss", extra)
-    if not extra.requires_grad and extra.item():
+    if torch.is_grad_enabled() and not extra.requires_grad and extra.item():
         raise TrainingError(
             f"{type(aggregator).__name__}.extra_loss: expected a term with a gradient, found one without; compute it "
             "from ctx.model.module, whose parameters have one (ctx.w has none)"

@@ -104,6 +104,21 @@ class WithoutGradient(Aggregator):
         return (ctx.w - 1).square().sum()
 
 
+class LooksAtTheLoss(Aggregator):
+    def on_before_optimizer_step(self, ctx):
+        with torch.no_grad():
+            assert ctx.loss(ctx.next_batch(), ctx.num_steps) > 0
+
+
+class Pulls(Aggregator):
+    def extra_loss(self, ctx, batch):
+        return sum(each.square().sum() for each in ctx.model.module.parameters())
+
+
+def test_an_extra_loss_has_a_value_without_gradients():
+    train(LooksAtTheLoss(), None, None, Pulls())
+
+
 class Misspelt(Aggregator):
     def on_before_sending(self, ctx, update):
         update.zero_()
