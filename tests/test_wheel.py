@@ -10,7 +10,7 @@ from shutil import copy, copytree
 
 import pytest
 
-from fedlit.cli.shipped import with_shipped
+from fedlit.core.system.shipped import with_shipped
 
 ROOT = Path(__file__).parents[1]
 FILES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")

@@ -13,10 +13,10 @@ from rich.console import Console
 
 import fedlit
 from fedlit.cli.commands import COMMANDS, command
-from fedlit.cli.shipped import with_shipped
 from fedlit.core.errors import Submitted
 from fedlit.core.system.imports import uncollected
 from fedlit.core.system.output import lasting_output
+from fedlit.core.system.shipped import with_shipped
 from fedlit.experiment.mistakes import explain
 from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
 from fedlit.federation.interrupts import unwinding_on_signals

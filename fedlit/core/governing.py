@@ -1,4 +1,4 @@
-"""Lists of aggregators: what only one of a list may do, and the name of a list."""
+"""Lists of aggregators: what only one of a list may do, the name of a list, and the optimizers that do not fit it."""
 
 from collections.abc import Sequence
 
@@ -7,6 +7,11 @@ from fedlit.core.flat import SLICES
 
 ALONE = {"compute_gradient": "compute the gradient", "reduce": "reduce the replies"}
 """Hooks that only one aggregator of a list may have, and their effect."""
+
+ADAPTIVE = frozenset(
+    ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "AdaBelief", "Lion")
+)
+"""Optimizers that rescale each element of the gradient separately."""
 
 
 def governed(aggregator: Aggregator) -> tuple[str, ...]:
@@ -36,3 +41,14 @@ def governed_twice(aggregators: Sequence[Aggregator]) -> str:
 def composed_name(aggregators: Sequence[Aggregator]) -> str:
     """Return the name of a list of aggregators; an empty list is federated averaging."""
     return "+".join(type(a).__name__ for a in aggregators) or "FedAvg"
+
+
+def control_variates_warning(aggregators: Sequence[str], optimizer: str) -> str:
+    """Return a warning if the aggregators that add control variates do not fit an optimizer, otherwise ""."""
+    if not aggregators or optimizer not in ADAPTIVE:
+        return ""
+    return (
+        f"{' and '.join(aggregators)} corrects the gradients by control variates, and {optimizer} then rescales each "
+        "element, so the corrections no longer cancel the drift between clients as they do with SGD steps, for which "
+        "they are derived"
+    )

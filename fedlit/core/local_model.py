@@ -19,11 +19,10 @@ from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout, joined
 from fedlit.core.local_training import LocalTraining
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
-from fedlit.core.module import collect_logs, loss_of, step_of
+from fedlit.core.module import TrainingHooks, collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective
 from fedlit.core.optimizer import LocalOptimizer
 from fedlit.core.system.devices import unchanged, with_channels_last
-from fedlit.core.training_hooks import TrainingHooks
 
 COMPILING = {"options": {"fallback_random": True}}
 """Options of ``torch.compile``: dropout draws the same numbers as without it."""

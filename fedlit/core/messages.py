@@ -223,7 +223,7 @@ class Payload:
     Attributes:
         vectors: 1-D, already multiplied by the client's weight, zero on what the client does not own. ``w`` and
             ``stats`` hold the change over the round, ``squares`` its squared norms (see
-            :mod:`fedlit.core.diagnostics`); an aggregator's vectors are named ``<i>/<name>``.
+            :mod:`fedlit.core.rounds`); an aggregator's vectors are named ``<i>/<name>``.
         weight: pi_k, the client's share in the federation.
         mask_weight: [num_groups] float64, pi_k for groups that the client owns: the means' denominators.
     """

@@ -7,14 +7,13 @@ from torch import Tensor
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.flat import SLICES, Layout
-from fedlit.core.governing import governed
+from fedlit.core.governing import control_variates_warning, governed
 from fedlit.core.labels import labelled_classes
 from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.data.clients import group_counts, validation_counts
 from fedlit.data.pictures.cache import note_use
-from fedlit.federation.control_variates import control_variates_warning
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.session import Session
 from fedlit.tracking.base import DataInfo
@@ -31,7 +30,7 @@ def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]
     """Return the messages to the user before the first round, or that after ``done`` rounds, one line each."""
     lines = (introduction(session), *session.data.notes, without_positives(session), label_schemes(session))
     correcting = [type(a).__name__ for a in session.federation.aggregators if "control variates" in governed(a)]
-    if warned := control_variates_warning(correcting, session.optimizer):
+    if warned := control_variates_warning(correcting, session.resolved.optimizer):
         lines += (f"warning: {warned}",)
     if session.federation.rounds > 1 and (idle := session.cohorts.idle):  # a trial run has one
         more = f" and {len(idle) - 6} more" if len(idle) > 6 else ""
@@ -45,16 +44,16 @@ def announcement(session: Session, monitor: Monitor, done: int = 0) -> list[str]
             "model.weights, or train the body first, in a phase",
         )
     lines += (scoring(session),)
-    follows = f"learning rate: follows the model's {session.scheduler}" if session.scheduler else ""
+    follows = f"learning rate: follows the model's {session.resolved.scheduler}" if session.resolved.scheduler else ""
     schedule = "; ".join(filter(None, (session.federation.schedule.notice, follows)))
-    lines += (session.placement.notice, _states_in_files(session), schedule, monitor.notice)
+    lines += (session.resolved.placement.notice, _states_in_files(session), schedule, monitor.notice)
     return [line for line in lines if line]
 
 
 def _states_in_files(session: Session) -> str:
-    if not session.stored or session.engine.folder is None:
+    if not session.resolved.stored or session.engine.folder is None:
         return ""
-    nbytes = session.state_bytes * len(session.clients)
+    nbytes = session.resolved.state_bytes * len(session.clients)
     return f"clients' states: about {nbytes / 1e9:,.1f} GB in files in {session.engine.folder.path.parent}"
 
 
@@ -65,9 +64,9 @@ def introduction(session: Session) -> str:
     more = f", and {len(clients) - 6} more" if len(clients) > 6 else ""
     computing = (
         session.engine.where,
-        session.memory_format,
+        session.resolved.memory_format,
         "compiled" * bool(session.federation.compile),
-        "images on the device" * (session.placement.name == "resident"),
+        "images on the device" * (session.resolved.placement.name == "resident"),
     )
     return (
         f"{session.algorithm} over {len(clients)} client{'s' * (len(clients) != 1)} (training images): {shown}{more}; "

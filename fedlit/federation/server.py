@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.diagnostics import squared_norms
 from fedlit.core.errors import TrainingError
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.hooks import check_delta, numbers_of
 from fedlit.core.measuring import TOTALS, objective_of
 from fedlit.core.messages import Measured, Payload, Round, ServerState, State, stripped
+from fedlit.core.rounds import squared_norms
 
 
 def server_round(

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
@@ -38,6 +39,18 @@ from fedlit.federation.server import conclude
 from fedlit.federation.settings import Settings
 
 
+@dataclass(frozen=True)
+class Resolved:
+    """Choices that follow from the settings, the module and this machine."""
+
+    optimizer: str  # Name of its class.
+    scheduler: str | None
+    memory_format: str  # ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
+    placement: devices.Placement  # Of the images.
+    state_bytes: int  # Estimated size of one client's state.
+    stored: bool  # Whether the clients' states are stored in files.
+
+
 @dataclass(eq=False)
 class Session:
     """A federation that is ready to run, as :func:`fedlit.federation.assembly.assemble` creates it.
@@ -48,12 +61,6 @@ class Session:
         data: Data of the clients that take part.
         cohorts: The clients of each round.
         masks: Masks of the elements that each client shares.
-        personal: Names of clients that keep a part of the model; if there are any, there is no single global model.
-        optimizer: Class of the optimizer.
-        scheduler: Class of its scheduler, or None.
-        memory_format: ``contiguous`` or ``channels_last``; "" for a model without 2-D convolutions.
-        stored: Whether the clients' states are stored in files.
-        state_bytes: Estimated size of one client's state, in bytes.
         initial: State of the server before the first round.
         account: Account of the epsilon of private steps; None if they are not private.
         taken: What the sanity check's scores were made from; None if there were none.
@@ -61,26 +68,33 @@ class Session:
 
     federation: Settings
     fabric: FederationFabric
-    seed: int
     tags: dict[str, str]
     everyone: FederatedDataModule
     data: FederatedDataModule
-    clients: dict[str, Client]
     cohorts: Cohorts
     masks: dict[str, Mask]
-    personal: list[str]
-    optimizer: str
-    scheduler: str | None
-    memory_format: str
-    placement: devices.Placement
-    stored: bool
-    state_bytes: int
+    resolved: Resolved
     engine: Engine
     program: Program
     server_model: FlatModel
     initial: ServerState
     taken: Taken | None = None
     account: Account | None = None
+
+    @property
+    def clients(self) -> dict[str, Client]:
+        """The clients that take part, by name."""
+        return self.program.clients
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.program.seed
+
+    @cached_property
+    def personal(self) -> list[str]:
+        """Names of clients that keep a part of the model; if there are any, there is no single global model."""
+        return keeping(self.federation.aggregators, self.masks, self.layout)
 
     @property
     def layout(self) -> Layout:
@@ -140,7 +154,7 @@ class Session:
             if training:
                 self.engine.roll_back({}, 0)
             return self.initial, 0, Best()
-        loaded = checkpoint.load(path, self.layout, self._aggregators, self.stored)
+        loaded = checkpoint.load(path, self.layout, self._aggregators, self.resolved.stored)
         check_states(path, loaded, self.federation, self.initial, list(self.clients))
         if self.account is not None and training:
             self.account.check_resumed(path, loaded.server.aggregators, self.initial.aggregators)
@@ -174,12 +188,12 @@ class Session:
         if self.fabric.is_global_zero:
             shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
         self.fabric.barrier()
-        if not self.stored:
+        if not self.resolved.stored:
             return
         rank_folder = folder.absolute() / str(self.fabric.global_rank)
         rank_folder.mkdir(parents=True)
         self.engine.folder = StateFolder(rank_folder, len(self.federation.aggregators))
-        check_room(rank_folder, self.state_bytes, len(self.clients), self.cohorts.largest)
+        check_room(rank_folder, self.resolved.state_bytes, len(self.clients), self.cohorts.largest)
 
     def save(
         self,
@@ -290,6 +304,16 @@ class Session:
         flags = {owner: [name in known for name in self.classes] for owner, known in learned.items()}
         best = replace(Broadcast(server.w, server.stats, []), **server.scored)
         return self.engine.hand_out(best, rounds, flags)
+
+
+def keeping(aggregators: Sequence[Aggregator], masks: Mapping[str, Mask], layout: Layout) -> list[str]:
+    """Return the names of clients that keep a part of the model."""
+    if any(aggregator.implements("personalise") for aggregator in aggregators):
+        return [*masks]
+    filled = torch.zeros(layout.num_groups, dtype=torch.bool)
+    filled[[segment.group for segment in layout.segments]] = True
+    filled[layout.stats_group] = layout.stats_size > 0
+    return [name for name, mask in masks.items() if (mask.kept & filled).any()]
 
 
 def check_place(path: Path, loaded: Contents, keeps_states: bool, needed: bool) -> None:

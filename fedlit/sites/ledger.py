@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -139,16 +138,13 @@ class Ledger:
         return f"{lines}:{self._heads[lines]}" if 0 < lines < len(self._heads) else ""
 
     def since(self, days: float) -> Iterator[LedgerEntry]:
-        """Yield the entries of the last days, the newest first."""
+        """Yield the entries of the last days, also if the clock was set in between."""
         start = self.now() - days * DAY
-        for entry in reversed(self.entries):
-            if entry.time < start:
-                return
-            yield entry
+        return (entry for entry in self.entries if entry.time >= start)
 
     def count(self, days: float) -> int:
         """Return the number of entries of the last days."""
-        return len(self.entries) - bisect_left(self.entries, self.now() - days * DAY, key=lambda entry: entry.time)
+        return sum(1 for _ in self.since(days))
 
     def begin(self, entry: LedgerEntry) -> None:
         """Record a message for which images are read next: if the process dies meanwhile, it counts.

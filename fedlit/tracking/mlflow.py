@@ -11,13 +11,13 @@ from pathlib import Path
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.tracking.addresses import DATABASE, absolute, store_address, without_credentials
+from fedlit.tracking.addresses import DATABASE, absent, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
 from fedlit.tracking.journal import FILE, Journal, Notes, is_later
 from fedlit.tracking.parents import log_parents
 from fedlit.tracking.preflight import check_store
 from fedlit.tracking.sender import CLOSING_PAUSE, Sender
-from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore, cause, noted_run
+from fedlit.tracking.store import SERVERS, WEB_SERVERS, MLflowStore, cause, connect, noted_run
 
 logger = logging.getLogger(__name__)
 
@@ -238,3 +238,18 @@ def noted_opening(directory: Path) -> str:
         return opening(note["tracking_uri"], f"#/experiments/{note['experiment_id']}/{ALL_RUNS}")
     except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or an incomplete file
         return ""
+
+
+def add_files(uri: str, run_id: str, files: Sequence[Path], folder: str) -> str | None:
+    """Add files to a folder of a run's artifacts; return the reason if this fails, else None."""
+    if not prepare():
+        return "the package mlflow is not installed"
+    if missing := absent(uri):
+        return missing
+    try:
+        client = connect(uri)
+        for file in files:
+            client.log_artifact(run_id, str(file), folder)
+    except Exception as error:
+        return cause(error, uri)
+    return None

@@ -13,9 +13,9 @@ from simulation import Simulation, simulate
 from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedProx, Scaffold
-from fedlit.core.diagnostics import squares
 from fedlit.core.flat import Layout
 from fedlit.core.messages import Mask, Payload
+from fedlit.core.rounds import squares
 from fedlit.federation.federation import Federation
 from fedlit.federation.server import drift_metrics
 from fedlit.objectives import AUCSaddle

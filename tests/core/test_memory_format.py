@@ -235,7 +235,7 @@ AUTO = {
 @pytest.mark.parametrize(("module", "precision", "name"), AUTO.values(), ids=AUTO)
 def test_auto_chooses_it_where_it_pays_and_works(module, precision, name):
     ready = session(module(), Pictures(), precision=precision)
-    assert ready.memory_format == name
+    assert ready.resolved.memory_format == name
     first = announcement(ready, Monitor.resolve(ready.federation, {"val/loss": 0.0}))[0]
     assert first.endswith(f"one worker on cpu; {name}" if name else "one worker on cpu")
 
@@ -253,7 +253,7 @@ def test_choosing_runs_and_changes_nothing_of_the_module(monkeypatch):
     before = copy.deepcopy(model.state_dict())
     plain = session(model, Pictures(), "contiguous")
     auto = session(model, Pictures())
-    assert (auto.memory_format, plain.memory_format) == ("channels_last", "contiguous")
+    assert (auto.resolved.memory_format, plain.resolved.memory_format) == ("channels_last", "contiguous")
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(plain.restore(None)[0].w, auto.restore(None)[0].w)
 

@@ -3,8 +3,7 @@
 import pytest
 
 from fedlit.aggregators import CODASCA, FedAvg, FedProx, Scaffold
-from fedlit.core.governing import governed
-from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
+from fedlit.core.governing import ADAPTIVE, control_variates_warning, governed
 
 
 @pytest.mark.parametrize("optimizer", sorted(ADAPTIVE))

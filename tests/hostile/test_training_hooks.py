@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fedlit
 from fedlit.aggregators import CODASCA, FedNova, LocalSCGDAM, Scaffold
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.training_hooks import CALLED
+from fedlit.core.module import CALLED
 from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
 from fedlit.schedules import ConstantSchedule
 

@@ -6,23 +6,20 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import yaml
 from at_sites import Answer, Ended, classifier, is_train
 from attacker import Attacker, a_plan, write_site
-from torch.utils.data import TensorDataset
 
 import fedlit
 from fedlit.aggregators.accounting import Steps, epsilon_of
-from fedlit.core.batches import PoissonStream
 from fedlit.core.checkpoints.checkpoint import find
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.sites import site as site_module
-from fedlit.sites.budget import PrivacyRule, charges
+from fedlit.sites.budget import PrivacyRule
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.ledger import BEGUN, LINES, Ledger, LedgerEntry
+from fedlit.sites.ledger import BEGUN, LINES, Ledger
 from fedlit.sites.messages import FAILED, REPLY, Hello, new_run
 from fedlit.sites.own_data import OwnData, read_settings
 from fedlit.sites.policy import digest
@@ -290,16 +287,6 @@ def test_rounds_without_noise_and_of_an_older_fedlit_are_infinite(attack):
     )
 
 
-def test_days_that_are_over_do_not_count(tmp_path):
-    now, rule = 4000 * 86400.0, PrivacyRule(8.0, 1e-4, 200, days=100)
-    ledger = Ledger(tmp_path, lambda: now)
-    trained = {"verb": "train", "answer": REPLY, "steps": 5, "noise": 1.0, "rate": 0.08}
-    for number, days in enumerate((300, 99, 200, 1)):  # a clock was set in between
-        ledger.note(LedgerEntry(now - days * 86400, question=str(number), **trained))
-    assert sum(each.steps for each in charges(rule.recent(ledger.entries, now))) == 10
-    assert rule.fault(ledger) == ""
-
-
 def test_a_secret_that_others_can_read_is_refused(private):
     spoilt(private, lambda state: (state / "secret").chmod(0o640))
     in_words(private, private.prepare(**a_private_plan()), "the secret of its noise is not safe")
@@ -423,21 +410,3 @@ def test_a_ledger_is_not_summed_by_a_rule_with_a_mistake(private, fedlit_cli):
     del values["policy"]["privacy"]["delta"]
     private.file.write_text(yaml.safe_dump(values))
     fedlit_cli(f"site ledger {private.file}").refused(str(private.file), "policy.privacy", "delta", code=1)
-
-
-@pytest.mark.parametrize(
-    ("rule", "named", "words"),
-    [
-        ({"delta": 0.02, "patients": 100}, True, "privacy.delta: 0.02 is above 1 / patients, 1 / 100"),
-        ({"patients": 83}, True, "privacy.patients: 83 are declared, and client 'north' has 100 training patients"),
-        ({"patients": 126}, True, "privacy.patients: 126 are declared, and client 'north' has 100 training patients"),
-        ({"patients": 100}, False, "client 'north' names no patients"),
-        ({"patients": 84}, True, ""),
-        ({"patients": 125}, True, ""),
-    ],
-)  # fmt: skip
-def test_a_site_is_warned_of_a_rule_that_does_not_fit_its_data(rule, named, words):
-    patients = np.array([str(row % 100) if named else "" for row in range(200 if named else 100)])
-    stream = PoissonStream(TensorDataset(torch.zeros(len(patients), 1)), 16, patients, b"secret", "north")
-    found = PrivacyRule(**RULE | rule).notes("north", stream)
-    assert [words in each for each in found] == [True] * bool(words)

@@ -100,3 +100,12 @@ def test_messages_of_the_last_days_are_counted(tmp_path):
     for days in (9, 3, 1, 0.5, 0):
         ledger.note(LedgerEntry(now - days * DAY, verb="hello"))
     assert [ledger.count(days) for days in (0.1, 1, 2, 5, 10)] == [1, 3, 3, 4, 5]
+
+
+def test_a_message_under_a_wrong_clock_does_not_hide_those_before_it(tmp_path):
+    now = 100 * DAY
+    ledger = Ledger(tmp_path, lambda: now)
+    for days in (1, 99, 0):
+        ledger.note(LedgerEntry(now - days * DAY, verb="hello"))
+    assert ledger.count(2) == 2
+    assert [now - entry.time for entry in ledger.since(2)] == [DAY, 0]

@@ -168,7 +168,7 @@ MUTANTS = (
            "sites/attacks/test_resources.py"),
     Mutant("files of features in use are removed", "data/pictures/features.py", "key=used.get, reverse=True",
            "key=used.get", "sites/attacks/test_resources.py"),
-    Mutant("messages of all days count", "sites/ledger.py", "self.now() - days * DAY, key", "0, key",
+    Mutant("messages of all days count", "sites/ledger.py", "start = self.now() - days * DAY", "start = 0.0",
            "sites/test_site_ledger.py"),
     Mutant("refused messages fill the ledger", "sites/policy.py", "if answered == self.limits.messages else",
            "if True else",

@@ -3,7 +3,7 @@
 import pytest
 from tracked_sessions import Session, client_of
 
-from fedlit.tracking.additions import add_files
+from fedlit.tracking.mlflow import add_files
 from fedlit.tracking.store import noted_run
 
 pytestmark = pytest.mark.usefixtures("impatient")

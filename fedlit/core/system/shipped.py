@@ -1,6 +1,7 @@
-"""The folder of the configurations that come with fedlit."""
+"""The configurations that come with fedlit, which a command finds from any folder."""
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parents[2]
@@ -14,3 +15,24 @@ def placed(name: str, folder: str = "") -> str:
     local, shipped = str(Path(folder, name)) if folder else name, str(CONFIGS / name.removeprefix("configs/"))
     # These two answer a text of YAML, which is no name of a file and may be too long for one, with False.
     return shipped if not os.path.exists(local) and os.path.isfile(shipped) else local
+
+
+def with_shipped(argv: Sequence[str]) -> list[str]:
+    """Return a command line in which ``--config`` names files that exist.
+
+    A local file wins over one of fedlit's, whose name may begin with ``configs/`` as in the source tree.
+    """
+    return list(_found(argv))
+
+
+def _found(argv: Sequence[str]) -> Iterator[str]:
+    before = ""
+    for word in argv:
+        flag, equals, value = word.partition("=")
+        if before in ("-c", "--config"):
+            yield placed(word)
+        elif equals and flag in ("-c", "--config"):
+            yield f"{flag}={placed(value)}"
+        else:
+            yield word
+        before = word

@@ -8,10 +8,10 @@ from lightning.pytorch import LightningModule
 
 from fedlit.federation.examinations.data import OF_DATA, KnownLabels, Learners, examine_clients
 from fedlit.federation.examinations.examination import Examination, examine
-from fedlit.federation.examinations.machine import Compiler
 from fedlit.federation.examinations.modules import (
     AutomaticOptimization,
     BuffersOfOneType,
+    Compiler,
     Hooks,
     HooksOfParameters,
     HooksOfSteps,

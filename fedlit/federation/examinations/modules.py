@@ -1,4 +1,4 @@
-"""Checks of a module."""
+"""Checks of a module, and of the machine that compiles it."""
 
 import inspect
 from collections.abc import Sequence
@@ -12,8 +12,7 @@ from torch.nn.parameter import is_lazy
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.flat import FlatModel
-from fedlit.core.module import overrides
-from fedlit.core.training_hooks import CALLED, TrainingHooks
+from fedlit.core.module import CALLED, TrainingHooks, overrides
 from fedlit.federation.examinations.examination import Examination
 
 STEP = "the federation performs the optimizer step itself, on the flat vector"
@@ -240,4 +239,27 @@ class NewOptimizer(Examination[FlatModel]):
             return f"{name}: its optimizer trains no parameter; {self.advice}"
         if not torch.equal(model.w, before):
             return f"{name}.configure_optimizers changes weights, but is called in every round: do it in __init__"
+        return ""
+
+
+class Compiler(Examination[torch.device]):
+    """A machine that compiles the forward pass for a CPU has a C++ compiler; checked with ``compile: true``."""
+
+    name = "compiler"
+    advice = "install g++ or clang, or leave federation.compile out"
+
+    def problem(self, device: torch.device) -> str:
+        """Ask PyTorch for a compiler."""
+        if device.type != "cpu":
+            return ""
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.exc import InvalidCxxCompiler
+
+        try:
+            get_cpp_compiler()
+        except InvalidCxxCompiler:
+            return (
+                "federation.compile: expected a C++ compiler, which PyTorch needs on a CPU, found none; install g++ or "
+                "clang, or leave compile out"
+            )
         return ""

@@ -16,12 +16,11 @@ from fedlit.core.local_model import LocalModel, configured
 from fedlit.core.local_training import LocalTraining
 from fedlit.core.measuring import objective_of
 from fedlit.core.messages import Broadcast, Client, ClientData, Round
-from fedlit.core.module import collect_logs, copy_of, loss_of, readable_errors, step_of
+from fedlit.core.module import TrainingHooks, collect_logs, copy_of, loss_of, readable_errors, step_of
 from fedlit.core.optimizer import LocalOptimizer
 from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.system.pickling import dumps
-from fedlit.core.training_hooks import TrainingHooks
 from fedlit.federation.examinations.examination import Examination
 
 STEPS, CLOSE = 2, 1e-4

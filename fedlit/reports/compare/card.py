@@ -268,5 +268,4 @@ def _total(run: PastRun, key: str) -> str:
 
 
 def _csv(file: Path) -> pd.DataFrame | None:
-    """Return a table of the run as text, or None if the run has none."""
     return pd.read_csv(file, dtype=str, keep_default_na=False) if file.is_file() else None

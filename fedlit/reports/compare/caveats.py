@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from fedlit.core.governing import governed
+from fedlit.core.governing import ADAPTIVE, control_variates_warning, governed
 from fedlit.experiment.choices import shipped
-from fedlit.federation.control_variates import ADAPTIVE, control_variates_warning
 from fedlit.reports.compare.methods import ABSENT, Method, listed
 from fedlit.reports.compare.past_run import Notes
 from fedlit.tracking.names import BUDGET, STAGE

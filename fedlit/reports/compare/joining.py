@@ -255,7 +255,6 @@ def _gains(site: str, numbers: Statistics) -> dict[tuple[str, str], SiteGain]:
 
 
 def _corrected(gains: Mapping[tuple[str, str], SiteGain]) -> dict[tuple[str, str], SiteGain]:
-    """Correct the p of all sites and methods together."""
     changes = corrected([gain.gain for gain in gains.values()])
     return {place: replace(gain, gain=change) for (place, gain), change in zip(gains.items(), changes, strict=True)}
 

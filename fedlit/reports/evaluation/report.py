@@ -16,8 +16,8 @@ from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.tables import tables, verdict
 from fedlit.reports.table import Table
-from fedlit.tracking.additions import add_files
 from fedlit.tracking.addresses import without_credentials
+from fedlit.tracking.mlflow import add_files
 from fedlit.tracking.store import noted_run
 
 MOST_LOGGED = 4  # figures in MLflow

@@ -232,7 +232,6 @@ def _bytes(state: Mapping[str, torch.Tensor]) -> int:
 
 
 def _example(data: Mapping[str, Any], model: Mapping[str, Any]) -> tuple[tuple[int, ...], str]:
-    """Return the shape of an example of the run, and a description of several examples."""
     if isinstance(model.get("features"), int):  # that of an ImageClassifier says how features are scaled
         return (model["features"],), f"rows of {model['features']} features"
     size, channels = data["image_size"], model.get("in_chans", 1)

@@ -24,5 +24,4 @@ def list_reproductions(console: Console) -> None:
 
 
 def _source(file: Path) -> str:
-    """Return the paper of a document."""
     return read_paper(file.parent).source if (file.parent / PUBLISHED).is_file() else "Of fedlit"

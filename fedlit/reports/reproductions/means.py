@@ -219,7 +219,6 @@ def compare(values: pd.DataFrame, against: Mapping[str, str]) -> pd.DataFrame:
 
 
 def _tested(changes: list[pd.Series]) -> list[Difference]:
-    """Return the tests of differences by seed, corrected for all of them."""
     return corrected([claim(each.to_numpy(), np.zeros(len(each)), np.nan, LEVEL, 0.0) for each in changes])
 
 
