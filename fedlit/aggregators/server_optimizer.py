@@ -86,7 +86,6 @@ class ServerOptimizer(Aggregator):
         server.delta = moved(rnd, parameter.detach() - start, torch.zeros_like(start))
 
     def _along(self, weights: Tensor, gradient: Tensor) -> tuple[nn.Parameter, Optimizer]:
-        """Return a parameter with these weights and this gradient, and a fresh optimizer of it."""
         parameter = nn.Parameter(weights)
         parameter.grad = gradient
         return parameter, self.optimizer([parameter])

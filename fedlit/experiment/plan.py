@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import placed
 from fedlit.experiment.mistakes import Sources, SweepSources, explain, files_of
 from fedlit.experiment.naming import OF_RUNS, as_option, check_name
@@ -373,19 +374,3 @@ def options_of(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             options[prefix + key] = value
     return options
-
-
-def patched(base: Any, patch: Any) -> Any:
-    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
-
-    If the base does not have the key, None remains.
-    """
-    if not isinstance(base, dict) or not isinstance(patch, dict):
-        return patch
-    merged = dict(base)
-    for key, value in patch.items():
-        if value is None and key in base:
-            del merged[key]
-        else:
-            merged[key] = patched(base.get(key), value)
-    return merged

@@ -282,7 +282,6 @@ def with_sites(
 
 
 def _parts(experiment: Experiment) -> list[dict[str, Any]]:
-    """Return what sites build of each run of an experiment."""
     return [parts_of(each.settings) for each in experiment.runs]
 
 

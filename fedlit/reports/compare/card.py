@@ -229,7 +229,6 @@ def _aurocs(run: PastRun, name: str, table: Predictions, level: float, draws: in
 
 
 def _tested_sets(run: PastRun) -> list[str]:
-    """Return the test sets on which the module has logged values."""
     keys = [key.split("/") for key in run.keys if key.startswith("test/") and key.endswith(CLIENT_MEAN)]
     return list(dict.fromkeys(name for _, name, *_ in keys))
 

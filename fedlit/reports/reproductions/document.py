@@ -10,9 +10,9 @@ from typing import Any
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.layers import patched
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.mistakes import near
-from fedlit.experiment.plan import patched
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.places import Place
 

@@ -238,7 +238,6 @@ class Reproduction:
         return f" Seeds: {'; '.join(several if len(plans) > 1 else plans)}, {drawn}."
 
     def _given(self, keys: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keys of the command: those of its device and workers, and others."""
         devices = {f"fabric.{name}": getattr(self, name) for name in ("accelerator", "devices", "precision")}
         devices |= {"federation.workers": self.workers}
         return {key: value for key, value in devices.items() if value is not None} | dict(keys)
