@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,9 @@ class PrivacyRule:
         return epsilon_of(charges(entries), self.delta)
 
     def recent(self, entries: Iterable[LedgerEntry], now: float) -> list[LedgerEntry]:
-        """Return the entries of the last days, whatever their order: a clock may have been set."""
+        """Return the entries from the first of the last days on: later lines count, also those under an early clock."""
         start = now - self.days * DAY
-        return [entry for entry in entries if entry.time >= start]
+        return list(dropwhile(lambda entry: entry.time < start, entries))
 
     def __str__(self) -> str:
         return f"epsilon {self.epsilon:g} at delta {self.delta:g} over {self.days} days"

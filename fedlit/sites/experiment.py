@@ -313,7 +313,6 @@ def _loopback_files(experiment: Experiment, number: int, folder: Path) -> Mappin
 
 
 def _declared(client: ClientData) -> int:
-    """Return the number of patients that a simulation declares for a client."""
     return PoissonStream(client.train, 1, patients_of(client.train), b"", client.name).declared
 
 

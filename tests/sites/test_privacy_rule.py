@@ -19,9 +19,9 @@ def test_days_that_are_over_do_not_count(tmp_path):
     now, rule = 4000 * 86400.0, PrivacyRule(8.0, 1e-4, 200, days=100)
     ledger = Ledger(tmp_path, lambda: now)
     trained = {"verb": "train", "answer": REPLY, "steps": 5, "noise": 1.0, "rate": 0.08}
-    for number, days in enumerate((300, 99, 200, 1)):  # a clock was set in between
+    for number, days in enumerate((300, 99, 4000, 1)):  # the clock of the third began anew in 1970
         ledger.note(LedgerEntry(now - days * 86400, question=str(number), **trained))
-    assert sum(each.steps for each in charges(rule.recent(ledger.entries, now))) == 10
+    assert sum(each.steps for each in charges(rule.recent(ledger.entries, now))) == 15
     assert rule.fault(ledger) == ""
 
 
