@@ -60,8 +60,8 @@ def run_jobs(
     jobs import, in addition to `PRELOADED`; several jobs share one import of each.
     """
     waiting, running, passed_on = deque(jobs), {}, False
-    # A single job imports only what it needs itself, which is less.
-    preloaded = [*PRELOADED, *dict.fromkeys(imports)] if len(waiting) > 1 else []
+    # Also for a single job: more may follow, and the fork server imports only once, when it starts.
+    preloaded = [*PRELOADED, *dict.fromkeys(imports)]
     with Interrupts() as interrupts:
         try:
             while running or (waiting and not interrupts.signum):
