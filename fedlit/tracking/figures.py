@@ -182,6 +182,7 @@ def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: st
 def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.ndarray) -> None:
     """Print the counts as large as the cells of the figure allow."""
     figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # done, and the texts do not change it
     box, (rows, columns) = grid.get_window_extent(), counts.shape
     width, height = 72 * box.width / columns / figure.dpi, 72 * box.height / rows / figure.dpi
     cells = np.argwhere(~np.isnan(counts))
