@@ -54,7 +54,8 @@ def run_sweep(sweep: Plan, jobs: int | Slurm = 1, console: Console | None = None
         CheckpointError: A run of the same name has another configuration; no run has been started.
     """
     console = console or Console(highlight=False, markup=False, soft_wrap=True)
-    runs = plan(sweep)
+    with console.status(f"checking the settings of {sweep.experiment}"):
+        runs = plan(sweep)
     run_starts(sweep, jobs, console)
     table = run_all(runs, sweep.table, sweep.metric, jobs, console)
     if len(sweep.seeds) > 1:

@@ -159,10 +159,11 @@ def run_tuning(tuning: Plan, jobs: int | Slurm, console: Console) -> tuple[list[
     """
     parser = experiment_parser()
     points = first_points_of(tuning)
-    tries = runs_of(tuning, "try", points, parser)
-    # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
-    if tuning.rule.by == "method":
-        runs_of(tuning, "final", {case: each[:1] for case, each in points.items()}, parser)
+    with console.status(f"checking the settings of {tuning.experiment}"):
+        tries = runs_of(tuning, "try", points, parser)
+        # The final runs of any winner could be planned: mistakes that only they have are found before the tries start.
+        if tuning.rule.by == "method":
+            runs_of(tuning, "final", {case: each[:1] for case, each in points.items()}, parser)
     run_starts(tuning, jobs, console)
     console.print("tries:")
     tried: list[str] = []

@@ -11,7 +11,7 @@ from sweeps import write
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.tuning import load_tuning, run_tuning
-from fedlit.reports.compare.caveats import caveats
+from fedlit.reports.compare.comparison import caveats
 from fedlit.reports.compare.methods import OF_EACH_SEED, grouped
 from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.tuning import write_tuning_report

@@ -17,8 +17,7 @@ from fedlit.core.checkpoints.manifest import Best, Manifest
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import totals
 from fedlit.predictions.table import write
-from fedlit.reports.compare.caveats import caveats
-from fedlit.reports.compare.comparison import compare_runs
+from fedlit.reports.compare.comparison import caveats, compare_runs
 from fedlit.reports.compare.cost import mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.external import read_external
 from fedlit.reports.compare.joining import gains_from_joining
