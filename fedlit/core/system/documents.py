@@ -88,7 +88,7 @@ class DocumentError(ConfigError, yaml.YAMLError):
     """A document that no command can use."""
 
 
-class Dumper(yaml.SafeDumper):
+class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
     """A dumper that quotes the texts that :func:`load` would refuse without quotes."""
 
 
