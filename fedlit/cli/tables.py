@@ -1,7 +1,7 @@
 """Tables that commands print on the terminal."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -180,9 +180,9 @@ def _abreast(first: int, widths: Sequence[int], total: int) -> Iterator[slice]:
     yield slice(start, len(widths))
 
 
-def list_shipped(console: Console) -> None:
+def list_shipped(console: Console, axes: Iterable[str] = AXES) -> None:
     """Print the built-in classes, one per line, cut to the width of a terminal."""
-    for axis in AXES:
+    for axis in axes:
         console.print(f"[bold]{axis}")
         for cls in shipped(axis):
             summary = (cls.__doc__ or "").strip().partition("\n")[0].replace("``", "")

@@ -172,3 +172,10 @@ class TestHelp:
         (line,) = (line for line in out.splitlines() if line.startswith("  FedProx "))
         assert line.endswith("on the local objective.")
         assert "Aggregator\n" not in out
+
+    def test_list_of_one_heading_is_that_part(self, fedlit_cli):
+        _, whole, _ = fedlit_cli("list")
+        _, out, _ = fedlit_cli("list schedules")
+        assert out.startswith("schedules\n")
+        assert out in whole
+        assert "FedProx" not in out

@@ -146,7 +146,7 @@ MISTAKES = {
     "no such option": ("data check nih --decod", "unrecognized arguments: --decod; did you mean decode"),
     "no root": ("data check", "`fedlit data check --help` describes the options"),
     "no such command": ("data chek nih", "invalid choice: 'chek' (choose from 'check', 'cache'); did you mean check?"),
-    "no such list": ("list label", "list: expected nothing, labels, reproductions or checks, found 'label'"),
+    "no such list": ("list label", "labels, reproductions or checks, found 'label'; did you mean labels?"),
 }
 """Command lines with mistakes, and the errors."""
 

@@ -7,6 +7,8 @@ from rich.console import Console
 
 from fedlit.cli.commands import COMMANDS
 from fedlit.cli.tables import list_checks, list_labels, list_shipped, wide_console
+from fedlit.experiment.choices import AXES
+from fedlit.experiment.mistakes import near
 from fedlit.experiment.parser import Parser, complain
 
 
@@ -14,9 +16,9 @@ def parser(argv: Sequence[str]) -> Parser:
     """Make the options of a list."""
     options = Parser(description=COMMANDS["list"])
     what = (
-        "What to list instead of classes: `labels` (the name of each finding in each data set), `reproductions` (the "
-        "names for `fedlit reproduce`, with the data and time that they need) or `checks` (what fedlit checks in your "
-        "own model, data and machine before it trains)."
+        "What to list instead of all classes: one heading of that list, such as `aggregators`, `labels` (the name of "
+        "each finding in each data set), `reproductions` (the names for `fedlit reproduce`, with the data and time "
+        "that they need) or `checks` (what fedlit checks in your own model, data and machine before it trains)."
     )
     options.add_argument("what", nargs="?", default=None, type=str | None, help=what)
     return options
@@ -26,6 +28,8 @@ def execute(args: Namespace, parser: Parser) -> int:
     """Print the built-in classes, the harmonised labels, the reproductions or the checks; return the exit code."""
     if args.what is None:
         list_shipped(Console(highlight=False))
+    elif args.what in AXES:
+        list_shipped(Console(highlight=False), [args.what])
     elif args.what == "labels":
         list_labels(wide_console())
     elif args.what == "reproductions":
@@ -35,6 +39,8 @@ def execute(args: Namespace, parser: Parser) -> int:
     elif args.what == "checks":
         list_checks(Console(highlight=False))
     else:
-        complain(f"list: expected nothing, labels, reproductions or checks, found {args.what!r}")
+        *others, last = names = (*AXES, "labels", "reproductions", "checks")
+        expected = f"expected nothing, {', '.join(others)} or {last}"
+        complain(f"list: {expected}, found {args.what!r}{near(args.what, names)}")
         return 2
     return 0
