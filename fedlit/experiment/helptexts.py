@@ -188,11 +188,11 @@ class HelpFormatter(DefaultHelpFormatter):
 
     @staticmethod
     def _known(paths: Iterable[str]) -> str:
-        """Return the short names of classes, without base classes and those that no package exports."""
+        """Return the short names of fedlit's classes or, if a library has all of them, of the library's."""
         homes, bases = {axis.home for axis in AXES.values()}, {axis.base.rpartition(".")[2] for axis in AXES.values()}
         places = [path.rpartition(".") for path in paths]
-        exported = [name for home, _, name in places if not home.startswith("fedlit") or home in homes]
-        shown = [name for name in exported if name not in bases]
+        own = [name for home, _, name in places if home in homes and name not in bases]
+        shown = own or [name for home, _, name in places if not home.startswith("fedlit") and name not in bases]
         return f", known subclasses: {', '.join(shown)}" if shown else ""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

@@ -146,6 +146,15 @@ class TestHelp:
         assert names >= {"PhantomCXR", "ImageClassifier", "MLflowTracker", "StageSchedule"}
         assert not names & {"Aggregator", "FederatedDataModule", "LightningModule", "Schedule", "Tracker", ""}
 
+    def test_choices_are_fedlits_own_or_a_librarys(self, fedlit_cli):
+        import torchvision.models  # noqa: F401, many subclasses of Module
+
+        text = " ".join(fedlit_cli("fit --model.help ImageClassifier")[1].split())
+        objectives, optimizers = (each.split(", ") for each in re.findall(r"known subclasses: ([^)]*)\)", text))
+        assert {"AUCSaddle", "BCE"} <= {*objectives}
+        assert "ResNet" not in objectives
+        assert {"SGD", "Adam"} <= {*optimizers}
+
     def test_a_class_describes_its_arguments(self, fedlit_cli):
         out = fedlit_cli("fit --federation.aggregators.help FedProx").succeeded()
         assert "Strength of the pull" in out
