@@ -59,11 +59,11 @@ class Combination:
         return tags | {key.rstrip("+"): word for key, (_, word) in self.chosen.items()}
 
 
-def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
+def plan(planned: Plan, parser: Parser | None = None, bodies: Sequence[PlannedRun] | None = None) -> list[PlannedRun]:
     """Return the runs of a plan in order, with complete configurations whose objects have been made once.
 
     No weights are fetched, and data are read only for the clients' names of individual baselines. Many plans may
-    share a ``parser``, which takes half a second to make.
+    share a ``parser``, which takes half a second to make, and ``bodies``, the runs from whose weights theirs start.
 
     Raises:
         ConfigError: A run has a mistake; names the run and the key.
@@ -73,7 +73,8 @@ def plan(planned: Plan, parser: Parser | None = None) -> list[PlannedRun]:
             raise ConfigError(f"config: there is no file {file}; write paths relative to the file of the plan")
     parser = parser or experiment_parser()
     parser.exit_on_error = False
-    bodies = plan(planned.bodies, parser) if planned.bodies else []
+    if bodies is None:
+        bodies = plan(planned.bodies, parser) if planned.bodies else []
     weights = planned.weights | starting_weights(planned.seeds, bodies)
     shared = [word for file in planned.config for word in ("--config", file)]
     runs: list[PlannedRun] = []
@@ -152,13 +153,15 @@ def _of_seeds(
 
     ``names`` are those of earlier runs, by the group's configuration, draw and seed; the new ones are added.
     """
-    data, names = args.data, {} if names is None else names
+    names = {} if names is None else names
     args.name, args.tags = None, {}
     of_group = resolved(args, parser)
+    settings = documents.parse(of_group)  # to write it again for each seed is ten times as fast as from the parser
+    data, model = settings["data"], settings["model"]
     for seed in seeds:
-        args.data = data if kept else of_seed(data, seed)
+        settings["data"] = data if kept else of_seed(data, seed)
         if seed in weights:
-            args[WEIGHTS] = weights[seed]
+            settings["model"] = model | {"init_args": model["init_args"] | {"weights": weights[seed]}}
         name = ",".join([run.group] * bool(run.group) + [f"seed={seed}"])
         check_name(f"{where}run {name[:80]}", name, OF_RUNS)
         if name in names.values():
@@ -168,10 +171,10 @@ def _of_seeds(
         same = names.setdefault((of_group, kept or seed == 0, seed), name)
         if same != name:
             raise ConfigError(f"{where}runs {same} and {name} have the same configuration; remove one of them")
-        args.seed, args.name, args.tags = seed, name, dict(tags)
+        settings |= {"seed": seed, "name": name, "tags": dict(tags)}
         yield replace(
-            run, name=name, seed=seed, directory=run.directory / name, config=resolved(args, parser),
-            data_seed=args.get("data.init_args.seed"),
+            run, name=name, seed=seed, directory=run.directory / name, config=documents.dump(settings),
+            data_seed=settings["data"].get("init_args", {}).get("seed"),
         )  # fmt: skip
 
 

@@ -142,14 +142,13 @@ def of_seed(data: Any, seed: int) -> Any:
     Raises:
         ConfigError: The seed is negative.
     """
-    values = vars(data) if isinstance(data, Namespace) else data
-    if isinstance(values, dict):
-        moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in values.items()}
+    if isinstance(data, dict):
+        moved = {k: v + seed if k == "seed" and type(v) is int else of_seed(v, seed) for k, v in data.items()}
         if seed < 0 and "seed" in moved:
             raise ConfigError(
                 f"seed: expected at least 0, from which data can be drawn, found {seed}; or set data.seed for all seeds"
             )
-        return type(data)(**moved)
+        return moved
     return [of_seed(each, seed) for each in data] if isinstance(data, list) else data
 
 

@@ -61,7 +61,10 @@ def runs_of(
     tuning: Plan, stage: Stage, points: Mapping[str, Sequence[Point]], parser: Parser
 ) -> dict[str, list[PlannedRun]]:
     """Return the runs of a stage by case, in the order of the points, of the grid, and then of the seeds."""
-    runs = {case: plan(of_case, parser) for case, of_case in plans_of(tuning, stage, points).items()}
+    plans = plans_of(tuning, stage, points)
+    starts = next(iter(plans.values())).bodies  # the same for all
+    bodies = plan(starts, parser) if starts else []
+    runs = {case: plan(of_case, parser, bodies) for case, of_case in plans.items()}
     if stage == "try" and tuning.rule.experiment:  # tries of different methods may have the same names
         runs = {case: [replace(r, name=f"{r.directory.parent.name},{r.name}") for r in of] for case, of in runs.items()}
     return runs
