@@ -17,12 +17,7 @@ class OwnBuffers:
     def __init__(self, module: nn.Module, statistics: set[str], device: torch.device) -> None:
         self._device = device
         self._slots: dict[str, tuple[list[tuple[Buffers, str]], Tensor | None]] = {}  # places, and value at the start
-        layers = nn.modules.batchnorm._NormBase
-        counters = {
-            f"{name}.num_batches_tracked".lstrip(".")
-            for name, m in module.named_modules()
-            if isinstance(m, layers) and type(m).__module__.startswith("torch.nn.")  # a subclass may compute with it
-        }
+        counters = counters_of(module)
         for name, places in places_of_buffers(module).items():
             if name not in statistics and name not in counters:
                 buffers, leaf = places[0]
@@ -50,6 +45,15 @@ class OwnBuffers:
             for name, (value, start) in live.items()
             if value is not None and (start is None or value.dtype != start.dtype or not torch.equal(value, start))
         }
+
+
+def counters_of(module: nn.Module) -> set[str]:
+    """Return the names of the counters of PyTorch's own BatchNorm layers; a subclass may compute with its counter."""
+    return {
+        f"{name}.num_batches_tracked".lstrip(".")
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._NormBase) and type(layer).__module__.startswith("torch.nn.")
+    }
 
 
 def places_of_buffers(module: nn.Module) -> dict[str, list[tuple[Buffers, str]]]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.batches import BatchStream
+from fedlit.core.buffers import counters_of
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.hooks import initial_client_state
 from fedlit.core.local_model import LocalModel, configured
@@ -188,13 +189,8 @@ def _plain_loop(trial: Trial, name: str) -> State:
 
 def _state(module: nn.Module) -> State:
     """Return copies of all parameters and buffers, but for the counts of torch's BatchNorm, which have no effect."""
-    counts = {
-        f"{prefix}.num_batches_tracked".lstrip(".")
-        for prefix, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._NormBase) and type(layer).__module__.startswith("torch.nn.")
-    }
-    held = [*module.named_parameters(), *module.named_buffers()]
-    return {name: value.detach().clone() for name, value in held if name not in counts}
+    held, counters = [*module.named_parameters(), *module.named_buffers()], counters_of(module)
+    return {name: value.detach().clone() for name, value in held if name not in counters}
 
 
 def _difference(start: State, one: State, other: State, bound: float) -> str:
