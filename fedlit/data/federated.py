@@ -317,7 +317,7 @@ class FederatedDataModule(Checked):
         If ``setup()`` is overridden and there are no records, it is a digest of the names and sizes of the clients.
         """
         if self.assignment is not None:
-            rows = self.assignment[["image", "client", "split"]].itertuples(index=False, name=None)
+            rows = zip(*(self.assignment[column].tolist() for column in ("image", "client", "split")), strict=True)
         else:
             clients = self.clients.values()
             rows = ((client.name, split, str(len(data))) for client in clients for split, data in parts_of(client))

@@ -84,8 +84,9 @@ class PhantomCXR(FederatedDataModule):
         site = np.repeat([hospital.name for hospital in self.hospitals], [h.images for h in self.hospitals])
         number = np.concatenate([np.arange(hospital.images) for hospital in self.hospitals])
         person = np.concatenate([cohort.patient for cohort in cohorts])
-        names = np.array([f"{name}-{index:06d}" for name, index in zip(site, number, strict=True)])
-        patients = np.array([f"{name}-p{index:06d}" for name, index in zip(site, person, strict=True)])
+        at = site.tolist()  # Python's own texts and numbers are formatted twice as fast as NumPy's
+        names = np.array([f"{name}-{index:06d}" for name, index in zip(at, number.tolist(), strict=True)])
+        patients = np.array([f"{name}-p{index:06d}" for name, index in zip(at, person.tolist(), strict=True)])
 
         def write(out: np.ndarray) -> None:
             start = 0
