@@ -134,16 +134,9 @@ class _Turns:
         state.batches = position
         stream = BatchStream(data.train, self._trial.batch_size, 0, name)
         rnd = Round(
-            index=0,
-            stage=0,
-            lr_factor=1.0,
-            window=self._trial.steps,
-            unit="steps",
-            seed=0,
-            first_of_stage=True,
-            last_of_stage=False,
-            cohort=(name,),
-        )
+            index=0, stage=0, lr_factor=1.0, window=self._trial.steps, unit="steps", seed=0, first_of_stage=True,
+            last_of_stage=False, cohort=(name,),
+        )  # fmt: skip
         with readable_errors(self.module, f"training client {name!r}"):
             client_round(local, stream, Client(name, data.classes, len(data.train), 1.0), state, self._down, rnd)
         return _state(self.module)
