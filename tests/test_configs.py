@@ -182,18 +182,18 @@ FAST_SWEEPS = ("quickstart", "surgical-clients", "scgdam-figure-4")
 """One without a grid, one with a grid of clients, one whose cases are of another paper."""
 
 
-def one_of_each_kind(fast: tuple[str, ...] = FAST) -> Iterator[object]:
+def every_file() -> Iterator[object]:
     """All files as parameters; those that stand for the others are in the fast tests."""
     for file in FILES:
         name = str(file.relative_to(CONFIGS))
-        marks = [] if name in fast else [pytest.mark.slow]
+        marks = [] if name in FAST else [pytest.mark.slow]
         if file.parent.name == "privacy":
             without = find_spec("opacus") is None
             marks.append(pytest.mark.skipif(without, reason="Opacus is not installed: pip install 'fedlit[privacy]'"))
         yield pytest.param(file, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("file", one_of_each_kind(FAST[:3]))
+@pytest.mark.parametrize("file", [CONFIGS / name for name in FAST[:3]], ids=FAST[:3])
 def test_makes_its_objects_and_prints_what_makes_the_same(
     file: Path, roots: dict[str, Path], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
@@ -221,7 +221,7 @@ def test_makes_its_objects_and_prints_what_makes_the_same(
         assert federation.rounds == -(-schedule["iterations"] // schedule["window"])
 
 
-@pytest.mark.parametrize("file", one_of_each_kind())
+@pytest.mark.parametrize("file", every_file())
 def test_trains_a_step(
     file: Path,
     roots: dict[str, Path],
