@@ -61,17 +61,16 @@ def checked(cls: Made) -> Made:
     init, mistake = vars(cls).get("__init__"), getattr(cls, "mistake", ConfigError)
     if init is None:
         return cls
-    signature = inspect.signature(init)
+    parameters = inspect.signature(init).parameters
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    single = [name for name, parameter in signature.parameters.items() if parameter.kind not in variadic]
+    single = [name for name, parameter in parameters.items() if parameter.kind not in variadic]
+    by_place = [name for name in single if parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY]
 
     @functools.wraps(init)
     def __init__(self: Any, *positional: Any, **named: Any) -> None:
         positional, named = tuple(map(_plain, positional)), {name: _plain(value) for name, value in named.items()}
-        try:
-            arguments = signature.bind(self, *positional, **named).arguments
-        except TypeError:
-            arguments = {}  # Python's own message is clearer
+        # Too many or unknown ones are left to Python. A bound signature would take longer than the checks.
+        arguments = dict(zip(by_place, (self, *positional), strict=False)) | named
         check_arguments(init, {k: arguments[k] for k in single if k in arguments}, f"{type(self).__name__}.", mistake)
         init(self, *positional, **named)
 
@@ -117,8 +116,11 @@ def fits(value: Any, hint: Any) -> bool:
 
     A list may stand for a tuple and a tuple for a list, a path for a text and a text for a path; keys are not checked.
     """
-    meant = (value, _remade(list, value), _remade(tuple, value), *([Path(value)] if isinstance(value, str) else ()))
-    return any(map(functools.partial(_valid, _adapter(hint)), meant))
+    adapter = _adapter(hint)
+    if _valid(adapter, value):
+        return True
+    meant = (_remade(list, value), _remade(tuple, value), *([Path(value)] if isinstance(value, str) else ()))
+    return any(map(functools.partial(_valid, adapter), meant))
 
 
 def _valid(adapter: TypeAdapter, value: Any) -> bool:
