@@ -1,6 +1,7 @@
 """The recipes: each command trains for a step, and each block of Python runs."""
 
 import shlex
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ def test_the_aggregator_of_the_recipe_trains(folder: Path, monkeypatch: pytest.M
     (folder / "my_project").mkdir()
     (folder / "my_project/trusted.py").write_text(python("class Trusted"))
     monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "my_project", raising=False)  # of another test
     words = "--federation.aggregators+=my_project.trusted.Trusted --federation.aggregators.factors '{hospital-02: 0.5}'"
     document = (Path(__file__).parent.parent / RECIPES).read_text()
     assert " ".join(words.split()) in " ".join(document.split())
