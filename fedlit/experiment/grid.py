@@ -156,7 +156,7 @@ def _of_seeds(
     names = {} if names is None else names
     args.name, args.tags = None, {}
     of_group = resolved(args, parser)
-    settings = documents.parse(of_group)  # to write it again for each seed is ten times as fast as from the parser
+    settings = documents.parse(of_group)  # faster to write for each seed than from the parser
     data, model = settings["data"], settings["model"]
     for seed in seeds:
         settings["data"] = data if kept else of_seed(data, seed)

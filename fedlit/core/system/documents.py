@@ -88,7 +88,7 @@ class DocumentError(ConfigError, yaml.YAMLError):
     """A document that no command can use."""
 
 
-class Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
+class Dumper(yaml.SafeDumper):  # libyaml has no escape for file names that are not UTF-8
     """A dumper that quotes the texts that :func:`load` would refuse without quotes."""
 
 
