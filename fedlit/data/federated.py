@@ -317,11 +317,11 @@ class FederatedDataModule(Checked):
         If ``setup()`` is overridden and there are no records, it is a digest of the names and sizes of the clients.
         """
         if self.assignment is not None:
-            rows = zip(*(self.assignment[column].tolist() for column in ("image", "client", "split")), strict=True)
+            columns = (self.assignment[column].tolist() for column in ("image", "client", "split"))
+            lines = sorted("\0".join(row) for row in zip(*columns, strict=True))
         else:
-            clients = self.clients.values()
-            rows = ((client.name, split, str(len(data))) for client in clients for split, data in parts_of(client))
-        lines = sorted("\0".join(row) for row in rows)
+            sizes = ((client, part) for client in self.clients.values() for part in parts_of(client))
+            lines = sorted(f"{client.name}\0{split}\0{len(data)}" for client, (split, data) in sizes)
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
 
     def counts(self) -> pd.DataFrame:
