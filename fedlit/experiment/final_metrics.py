@@ -24,7 +24,7 @@ def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Pat
 
             together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
             figure = roc_figure(*together, session.classes, f"Test set: {name}")
-            figure.savefig(directory / f"roc_{slug(name)}.png", dpi=150)
+            figure.canvas.print_png(directory / f"roc_{slug(name)}.png")
     return metrics
 
 

@@ -186,7 +186,7 @@ def save_partition(session: Session, run: Run) -> None:
     )
     positives = positives.reindex(index=list(session.clients), columns=list(session.data.classes))
     sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
-    partition_figure(positives, sizes, "Positive training images").savefig(run.directory / "partition.png", dpi=150)
+    partition_figure(positives, sizes, "Positive training images").canvas.print_png(run.directory / "partition.png")
     save_classes(session.data, run.directory / "classes.csv")
     write_csv(counts, run.directory / "labels.csv")
     write_csv(validation_counts(session.data.clients.values(), session.data.classes), run.directory / VALIDATION_COUNTS)

@@ -1,7 +1,9 @@
 """Figures of a run: the partition (clients x classes), and ROC curves per class.
 
 The figures use `matplotlib.figure.Figure` without pyplot, which keeps global state and selects a window system, so they
-can be built in any thread or process. `figure.savefig` writes PNG, SVG or PDF.
+can be built in any thread or process. `figure.savefig` writes PNG, SVG or PDF; `figure.canvas.print_png` draws once
+instead of twice. Everything has its place in inches: finding a layout takes matplotlib longer than drawing, and each
+run of a sweep has two figures.
 """
 
 import math
@@ -12,13 +14,15 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import PatchCollection
 from matplotlib.colors import LinearSegmentedColormap, PowerNorm, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Affine2D
 from torch import Tensor
 
 from fedlit.metrics.auroc import ClassAUROC, class_auroc, roc_counts
@@ -32,12 +36,13 @@ DASHES = (
     "-", (0, (6, 2)), (0, (2, 1.2)), (0, (7, 2, 1.5, 2)), (0, (1, 1)), (0, (10, 2.5)), (0, (4, 1, 1, 1, 1, 1)),
     (0, (3, 3)),
 )  # fmt: skip
-CURVES_IN_ONE_PANEL = len(COLOURS)
 EDGE = "#dcdcdc"
 HATCHED = {"facecolor": "#f6f6f6", "edgecolor": "#cbcbcb", "hatch": "/////", "linewidth": 0.4}
 BLANK = {"facecolor": "white", "edgecolor": EDGE, "linewidth": 0.4}
 LONGEST_NAME = 32
 SMALLEST_TEXT = 4.5
+BELOW = 0.62
+"""Inches below the partition for what colours and hatches mean."""
 MOST_ROWS = 120
 """Largest number of clients with a row of text each in a figure of the partition."""
 UNLABELLED = "#dddddd"
@@ -66,11 +71,17 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     clients, classes = [printed(positives.index[row]) for row in named], [printed(name) for name in positives.columns]
     cell_width, cell_height = np.clip(8.4 / columns, 0.22, 0.62), np.clip(10 / rows, 0.16, 0.3)
     text = 7.0 if many else max(6.0, min(8.0, cell_height * 72 * 0.62))
-    letter = LETTER * text
-    width = max(columns * cell_width + 1.7 + letter * max(map(len, clients)), 4.5)
-    height = (8.0 if many else rows * cell_height + 0.9) + letter * max(map(len, classes))
-    figure = blank_figure(width, height + (0.35 if title else 0))
-    grid, side = figure.subplots(1, 2, width_ratios=(columns * cell_width, 1.1))
+    if many:
+        bars, heading = [], f"images: {int(sizes.min()):,} to {int(sizes.max()):,}"
+    else:
+        bars, heading = [f"{int(size):,}" for size in sizes], "images"
+    left, above = (_longest(names, text) + 0.12 for names in (clients, classes))
+    right = max(1.1 + _longest(bars, text), _longest([heading], text)) + 0.1
+    width, height = max(columns * cell_width, 4.3 - left - right), 7 if many else rows * cell_height
+    title = f"{title}, {rows:,} clients" if title and many else title
+    figure = _page(left + width + 0.12 + right, BELOW + height + above, title)
+    grid = axes_at(figure, left, BELOW, width, height)
+    side = axes_at(figure, left + width + 0.12, BELOW, 1.1, height)
     ramp, norm = _shades(prevalence)
     shades, keys = (_rows if many else _cells)(grid, counts, prevalence, ramp, norm)
     grid.set(xlim=(0, columns), ylim=(rows, 0))
@@ -79,11 +90,9 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     grid.set_xticks(np.arange(columns) + 0.5, classes, fontsize=text, rotation=90)
     if many:
         side.fill_betweenx(np.arange(rows + 1), np.append(sizes, sizes.iloc[-1]), step="post", color=BAR, linewidth=0)
-        heading = f"images: {int(sizes.min()):,} to {int(sizes.max()):,}"
     else:
-        bars = side.barh(np.arange(rows) + 0.5, sizes, height=0.72, color=BAR, linewidth=0)
-        side.bar_label(bars, [f"{int(size):,}" for size in sizes], padding=3, fontsize=text - 0.5, color=INK)
-        heading = "images"
+        drawn = side.barh(np.arange(rows) + 0.5, sizes, height=0.72, color=BAR, linewidth=0)
+        side.bar_label(drawn, bars, padding=3, fontsize=text - 0.5, color=INK)
     side.set(xlim=(0, max(sizes.max(), 1)), ylim=(rows, 0), xticks=[], yticks=[])
     side.set_title(heading, fontsize=text, color=INK, pad=3, loc="left")
     for axes in (grid, side):
@@ -91,11 +100,13 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
         axes.spines[:].set_visible(many)
     if not many:
         side.spines["left"].set(visible=True, color=FAINT, linewidth=0.6)
-    _explain(figure, [grid, side], shades, keys, columns * cell_width + 1.1, prevalence)
-    if title:
-        _heading(figure, f"{title}, {rows:,} clients" if many else title)
+    if (prevalence > 0).any():
+        _explain(figure, shades, axes_at(figure, left, BELOW - 0.19, min(2.2, width + 1.2), 0.12))
+    if keys:
+        look = {"frameon": False, "fontsize": 7, "labelcolor": INK, "borderaxespad": 0.2}
+        figure.legend(handles=keys, loc="lower right", **look)
     if not many:
-        _write_counts(figure, grid, counts, ramp(norm(prevalence)))
+        _write_counts(grid, counts, ramp(norm(prevalence)), 72 * width / columns, 72 * height / rows)
     return figure
 
 
@@ -138,27 +149,20 @@ def _shades(prevalence: np.ndarray) -> tuple[LinearSegmentedColormap, PowerNorm]
     return ramp, PowerNorm(0.5, vmin=0, vmax=most if most > 0 else 1)
 
 
-def _explain(
-    figure: Figure, axes: list[Axes], shades: ScalarMappable, keys: list[Patch], width: float, prevalence: np.ndarray
-) -> None:
-    if (prevalence > 0).any():
-        shrink = min(1.0, 2.2 / width)
-        bar = figure.colorbar(shades, ax=axes, location="bottom", shrink=shrink, anchor=(0, 1), aspect=18, pad=0.02)
-        bar.ax.xaxis.set(major_locator=MaxNLocator(3), major_formatter=lambda share, _: f"{100 * share:g}%")
-        bar.ax.minorticks_off()
-        bar.ax.tick_params(labelsize=6.5, length=2, width=0.5, colors=INK, pad=1.5)
-        bar.outline.set(linewidth=0.4, edgecolor=FAINT)
-        bar.set_label("positive among the client's images", fontsize=7, color=INK)
-    if keys:
-        figure.legend(handles=keys, loc="outside lower right", ncols=1, frameon=False, fontsize=7, labelcolor=INK)
+def _explain(figure: Figure, shades: ScalarMappable, axes: Axes) -> None:
+    bar = figure.colorbar(shades, cax=axes, orientation="horizontal")
+    axes.xaxis.set(major_locator=MaxNLocator(3), major_formatter=lambda share, _: f"{100 * share:g}%")
+    bar.ax.minorticks_off()
+    axes.tick_params(labelsize=6.5, length=2, width=0.5, colors=INK, pad=1.5)
+    bar.outline.set(linewidth=0.4, edgecolor=FAINT)
+    bar.set_label("positive among the client's images", fontsize=7, color=INK, labelpad=1, loc="left")
 
 
 def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: str | None = None) -> Figure:
     """Draw the ROC curve of each class with its AUROC and support (positives+, negatives-).
 
-    Up to eight classes share one panel, with different colours and dashes; more classes have one panel each. A class
-    without positives or without negatives has no curve and is marked as undefined. Curves of more than 2,000 corners
-    are thinned for drawing; the AUROC is exact.
+    A class without positives or without negatives has no curve and is marked as undefined. Curves of more than 2,000
+    corners are thinned for drawing; the AUROC is exact.
 
     Args:
         scores: `[N, C]` floating point and finite.
@@ -172,19 +176,43 @@ def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: st
     scores, labels = scores.detach().cpu(), labels.detach().cpu()
     result = class_auroc(scores, labels, classes)
     curves = [_curve(scores[:, c], labels[:, c]) for c in range(len(classes))]
-    draw = _one_panel if len(classes) <= CURVES_IN_ONE_PANEL else _many_panels
-    figure = draw(curves, result, 0.4 if title else 0)
-    if title:
-        _heading(figure, title, _mean(result))
+    across = min(8, len(classes), math.ceil(math.sqrt(1.5 * len(classes))))
+    down = math.ceil(len(classes) / across)
+    panel = min(2.6, max(1.25, 7.5 / across))
+    names = [wrapped(name, panel, 7) for name in result.classes]
+    row = panel + 0.11 * (1 + max(name.count("\n") for name in names))
+    width, height = 0.5 + across * panel, 0.4 + down * row
+    figure = _page(width, height, title and f"{title}\n{_mean(result)}")
+    # Panels are squares on one pair of axes: a pair for each takes four times as long.
+    page = axes_at(figure, 0, 0, width, height)
+    page.set(xlim=(0, width), ylim=(0, height))
+    page.set_axis_off()
+    for column, (name, curve) in enumerate(zip(names, curves, strict=True)):
+        x, y = 0.45 + panel * (column % across), 0.4 + row * (down - 1 - column // across)
+        place = {"transform": Affine2D().scale(panel - 0.1).translate(x, y) + page.transData}
+        face, note, ink = (
+            ("#f4f4f4", "undefined", FAINT) if curve is None else ("none", f"{result.auroc[column]:.3f}", INK)
+        )
+        page.add_patch(Rectangle((0, 0), 1, 1, facecolor=face, edgecolor=FAINT, linewidth=0.6, **place))
+        page.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, **place)
+        if curve is not None:
+            page.plot(*curve, color=COLOURS[0], linewidth=1.2, **place)
+            page.fill_between(*curve, color=COLOURS[0], alpha=0.1, linewidth=0, **place)
+        page.text(0.5, 1.03, name, fontsize=7, color=INK, ha="center", va="bottom", **place)
+        page.text(0.96, 0.19, note, fontsize=8, weight="bold", color=ink, ha="right", va="bottom", **place)
+        page.text(0.96, 0.06, _support(result, column), fontsize=6, color=ink, ha="right", va="bottom", **place)
+        for rate in (0, 0.5, 1):
+            if column % across == 0:
+                page.text(-0.03, rate, f"{rate:g}", fontsize=6, color=INK, ha="right", va="center", **place)
+            if column + across >= len(classes):
+                page.text(rate, -0.03, f"{rate:g}", fontsize=6, color=INK, ha="center", va="top", **place)
+    page.text(width / 2, 0.06, "false positive rate", fontsize=8, color=INK, ha="center", va="bottom")
+    page.text(0.06, height / 2, "true positive rate", fontsize=8, color=INK, va="center", rotation=90)
     return figure
 
 
-def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.ndarray) -> None:
-    """Print the counts as large as the cells of the figure allow."""
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")  # done, and the texts do not change it
-    box, (rows, columns) = grid.get_window_extent(), counts.shape
-    width, height = 72 * box.width / columns / figure.dpi, 72 * box.height / rows / figure.dpi
+def _write_counts(grid: Axes, counts: np.ndarray, colours: np.ndarray, width: float, height: float) -> None:
+    """Print the counts as large as cells of a width and a height in points allow."""
     cells = np.argwhere(~np.isnan(counts))
     texts = [f"{counts[row, column]:.0f}" for row, column in cells]
     size = min(7.5, 0.62 * height, 0.85 * width / (72 * LETTER * max(map(len, texts), default=1)))
@@ -193,9 +221,7 @@ def _write_counts(figure: Figure, grid: Axes, counts: np.ndarray, colours: np.nd
     for (row, column), text in zip(cells, texts, strict=True):
         dark = text != "0" and colours[row, column, :3] @ (0.299, 0.587, 0.114) < 0.55
         ink = FAINT if text == "0" else "white" if dark else INK
-        middle = {"ha": "center", "va": "center_baseline"}
-        # Excluded from the layout, which would measure each of thousands of texts.
-        grid.text(column + 0.5, row + 0.5, text, fontsize=size, color=ink, **middle).set_in_layout(False)
+        grid.text(column + 0.5, row + 0.5, text, fontsize=size, color=ink, ha="center", va="center_baseline")
 
 
 def _curve(scores: Tensor, labels: Tensor) -> tuple[np.ndarray, np.ndarray] | None:
@@ -216,54 +242,6 @@ def _support(result: ClassAUROC, column: int) -> str:
     return f"{int(result.n_pos[column]):,}+ / {int(result.n_neg[column]):,}\u2212"
 
 
-def _one_panel(curves: list, result: ClassAUROC, above: float) -> Figure:
-    labels = [
-        f"{printed(name)}: {'undefined' if curve is None else format(value, '.3f')}  ({_support(result, column)})"
-        for column, (name, curve, value) in enumerate(zip(result.classes, curves, result.auroc.tolist(), strict=True))
-    ]
-    heading = "AUROC (positives+ / negatives\u2212)"
-    figure = blank_figure(4.3 + 7.5 * LETTER * max(map(len, (*labels, heading))), 3.8 + above)
-    axes = figure.subplots()
-    roc_axes(axes)
-    axes.set_xlabel("false positive rate", fontsize=8, color=INK)
-    axes.set_ylabel("true positive rate", fontsize=8, color=INK)
-    for column, (curve, label) in enumerate(zip(curves, labels, strict=True)):
-        style = {"linestyle": "none"} if curve is None else {"color": COLOURS[column], "linestyle": DASHES[column]}
-        axes.plot(*(curve or ([], [])), linewidth=1.3, label=label, **style)
-    letters = {"frameon": False, "fontsize": 7.5, "handlelength": 3, "labelcolor": INK, "title_fontsize": 7.5}
-    legend = figure.legend(loc="outside right upper", title=heading, alignment="left", **letters)
-    for text, curve in zip(legend.get_texts(), curves, strict=True):
-        if curve is None:
-            text.set(color=FAINT, style="italic")
-    return figure
-
-
-def _many_panels(curves: list, result: ClassAUROC, above: float) -> Figure:
-    across = min(8, math.ceil(math.sqrt(1.5 * len(curves))))
-    down = math.ceil(len(curves) / across)
-    panel = 1.5 if across <= 5 else 1.25
-    figure = blank_figure(0.5 + across * panel, 0.5 + down * (panel + 0.25) + above, "compressed")
-    grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
-    for column, (axes, name, curve) in enumerate(zip(grid.flat, result.classes, curves, strict=False)):
-        roc_axes(axes)
-        axes.set_title(wrapped(name, panel, 7), fontsize=7, color=INK, pad=3)
-        axes.tick_params(labelsize=6, labelbottom=column + across >= len(curves))
-        if curve is None:
-            note, ink = "undefined", FAINT
-            axes.set_facecolor("#f4f4f4")
-        else:
-            note, ink = f"{result.auroc[column]:.3f}", INK
-            axes.plot(*curve, color=COLOURS[0], linewidth=1.2)
-            axes.fill_between(*curve, color=COLOURS[0], alpha=0.1, linewidth=0)
-        axes.text(0.95, 0.19, note, fontsize=8, weight="bold", color=ink, ha="right", va="bottom")
-        axes.text(0.95, 0.06, _support(result, column), fontsize=6, color=ink, ha="right", va="bottom")
-    for axes in grid.flat[len(curves) :]:
-        axes.remove()
-    figure.supxlabel("false positive rate", fontsize=8, color=INK)
-    figure.supylabel("true positive rate", fontsize=8, color=INK)
-    return figure
-
-
 def roc_axes(axes: Axes) -> None:
     """Prepare square axes of two rates with the chance diagonal."""
     axes.plot([0, 1], [0, 1], color="#c4c4c4", linewidth=0.7, zorder=0.5)
@@ -282,14 +260,30 @@ def _mean(result: ClassAUROC) -> str:
     return f"mean AUROC {result.mean:.3f} over {defined} of {len(result.classes)} classes"
 
 
-def _heading(figure: Figure, *lines: str) -> None:
-    text = "\n".join(wrapped(line, figure.get_figwidth(), 10) for line in lines)
-    figure.suptitle(text, fontsize=9.5, color=INK, x=0.01, ha="left")
+def _longest(texts: Sequence[str], size: float) -> float:
+    """Return the width of the longest text in inches."""
+    renderer, font = RendererAgg(1, 1, 150), FontProperties(size=size)
+    return max((renderer.get_text_width_height_descent(text, font, False)[0] for text in texts), default=0) / 150
+
+
+def _page(width: float, height: float, title: str | None) -> Figure:
+    """Return an empty figure of a width and a height in inches, with a title above it."""
+    text = "\n".join(wrapped(line, width, 10) for line in (title or "").splitlines())
+    height += 0.16 * (1 + text.count("\n")) + 0.12 if text else 0.1
+    figure = blank_figure(width, height, "none")
+    figure.text(0.08 / width, 1 - 0.06 / height, text, fontsize=9.5, color=INK, va="top")
+    return figure
+
+
+def axes_at(figure: Figure, left: float, bottom: float, width: float, height: float) -> Axes:
+    """Return new axes at a place and of a size in inches."""
+    across, up = figure.get_size_inches()
+    return figure.add_axes((left / across, bottom / up, width / across, height / up))
 
 
 def blank_figure(width: float, height: float, layout: str = "constrained") -> Figure:
     """Return an empty white figure of a size in inches."""
-    figure = Figure(figsize=(width, height), dpi=200, facecolor="white", layout=layout)
+    figure = Figure(figsize=(width, height), dpi=150, facecolor="white", layout=layout)
     FigureCanvasAgg(figure)
     return figure
 

@@ -131,13 +131,6 @@ def test_roc_curves_enclose_the_auroc_they_state(classes):
     assert lies_inside(figure)
 
 
-def test_roc_styles_differ_by_colour_and_by_dashes():
-    figure = roc_figure(*scored(50, 8))
-    lines = [line for line in figure.axes[0].get_lines() if ":" in str(line.get_label())]
-    assert len({line.get_color() for line in lines}) == 8
-    assert len({str(line._unscaled_dash_pattern) for line in lines}) == 8
-
-
 @pytest.mark.parametrize("classes", [3, pytest.param(40, marks=pytest.mark.slow)])
 def test_undefined_classes_are_named(classes, tmp_path):
     scores, labels, names = scored(120, classes)
