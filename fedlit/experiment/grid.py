@@ -102,7 +102,7 @@ def plan(planned: Plan, parser: Parser | None = None, bodies: Sequence[PlannedRu
         kept = one_draw(Sources(("fit", *shared)), point.settings)
         run = PlannedRun(
             group=point.group, case=point.case, labels=point.labels, point=point.shown, directory=planned.directory,
-            rounds=rounds, tracker=tracker, body=body, stage=planned.tags.get(STAGE, ""),
+            rounds=rounds, tracker=tracker, body=body, stage=planned.tags.get(STAGE, ""), settings=whole,
         )  # fmt: skip
         repeated = ["seeds"] if len({*planned.seeds}) < len(planned.seeds) else []
         where = _where(planned, *repeated, f"cases.{point.origin}", "grid", "seeds")

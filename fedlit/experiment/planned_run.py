@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from jsonargparse import Namespace
+
 from fedlit.core.checkpoints.manifest import newest
 from fedlit.core.errors import CheckpointError
 from fedlit.experiment.jobs import CommandLine
@@ -35,6 +37,7 @@ class PlannedRun:
     data_seed: int | None = None  # Seed of its data, or None if they have none.
     tracker: Tracker = field(default_factory=Tracker, compare=False)  # That of its configuration.
     body: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)  # Shapes of its model's body.
+    settings: Namespace | None = field(default=None, compare=False)  # The configuration of its group, parsed.
 
     @property
     def has_checkpoint(self) -> bool:

@@ -138,7 +138,7 @@ class Estimate:
         """Return the cost without steps, the settings of every part of the run, and those of its data."""
         keys = documents.parse(run.config)
         with without_fetching():
-            objects = self.parser.instantiate(self.parser.parse_string(run.config))
+            objects = self.parser.instantiate(run.settings)
         data = keys["data"]["init_args"]
         parts = [*(phase.federation(objects.federation) for phase in objects.phases), objects.federation]
         numbers = _built_in(objects.data) or self.images
@@ -156,7 +156,7 @@ class Estimate:
         step = f"{network}, {algorithm}, {data['batch_size']} {examples}"
         if self.given is None and step not in self.measured:
             with without_fetching():
-                fresh = self.parser.instantiate(self.parser.parse_string(run.config))
+                fresh = self.parser.instantiate(run.settings)
             fabric = make_fabric(**keys["fabric"] | {"devices": 1, "num_nodes": 1})
             generator, size = torch.Generator().manual_seed(0), data["batch_size"]
             images = torch.rand(size, *example, generator=generator)
