@@ -3,6 +3,7 @@
 import re
 import textwrap
 from argparse import Action
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -188,11 +189,13 @@ class HelpFormatter(DefaultHelpFormatter):
 
     @staticmethod
     def _known(paths: Iterable[str]) -> str:
-        """Return the short names of fedlit's classes or, if a library has all of them, of the library's."""
+        """Return the short names of fedlit's classes of the meant kind or, if it has none, those of a library."""
         homes, bases = {axis.home for axis in AXES.values()}, {axis.base.rpartition(".")[2] for axis in AXES.values()}
-        places = [path.rpartition(".") for path in paths]
-        own = [name for home, _, name in places if home in homes and name not in bases]
-        shown = own or [name for home, _, name in places if not home.startswith("fedlit") and name not in bases]
+        names = defaultdict(list)
+        for home, _, name in (path.rpartition(".") for path in paths):
+            names[home if home.startswith("fedlit") else ""] += [name] * (name not in bases)
+        # Where any module is possible, models are too: most of the classes are of the kind that is meant.
+        shown = max((own for home, own in names.items() if home in homes), key=len, default=names.get("", []))
         return f", known subclasses: {', '.join(shown)}" if shown else ""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:

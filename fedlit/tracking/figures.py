@@ -71,10 +71,8 @@ def partition_figure(positives: pd.DataFrame, sizes: pd.Series, title: str | Non
     clients, classes = [printed(positives.index[row]) for row in named], [printed(name) for name in positives.columns]
     cell_width, cell_height = np.clip(8.4 / columns, 0.22, 0.62), np.clip(10 / rows, 0.16, 0.3)
     text = 7.0 if many else max(6.0, min(8.0, cell_height * 72 * 0.62))
-    if many:
-        bars, heading = [], f"images: {int(sizes.min()):,} to {int(sizes.max()):,}"
-    else:
-        bars, heading = [f"{int(size):,}" for size in sizes], "images"
+    bars = [] if many else [f"{int(size):,}" for size in sizes]
+    heading = f"images: {int(sizes.min()):,} to {int(sizes.max()):,}" if many else "images"
     left, above = (_longest(names, text) + 0.12 for names in (clients, classes))
     right = max(1.1 + _longest(bars, text), _longest([heading], text)) + 0.1
     width, height = max(columns * cell_width, 4.3 - left - right), 7 if many else rows * cell_height

@@ -149,7 +149,7 @@ def steps_its_scheduler(m: nn.Module, loss: torch.Tensor, batch: tuple) -> torch
     return loss
 
 
-OF_TIMM = ("adan", "lion", "adopt", "radabelief", "madgrad", "adamp", "kron", "sgdp", "mars", "novograd", "clion")
+OF_TIMM = ("adan", "lion", "adopt", "radabelief", "madgrad", "adamp", "sgdp", "mars", "novograd", "clion")
 TRAINED = {
     **{name: having(configure_optimizers=of_timm(name)) for name in OF_TIMM},
     **{
