@@ -10,7 +10,7 @@ from fedlit.core.ranges import AtLeastOne, Count, NonNegativeInt, Positive, Prob
 from fedlit.core.schedule import Plan, Schedule, Unit
 from fedlit.core.system.argument_types import checked
 
-planned = lru_cache(1024, typed=True)(Plan)
+_planned = lru_cache(1024, typed=True)(Plan)
 """Makes and checks a plan once: thousands of rounds have few."""
 
 
@@ -58,7 +58,7 @@ class ConstantSchedule(Schedule):
 
     def plan(self, index: int) -> Plan:
         """Return the same plan for every round."""
-        return planned(0, 1.0, self._stage.window, self._stage.unit, index == 0, False)
+        return _planned(0, 1.0, self._stage.window, self._stage.unit, index == 0, False)
 
 
 class StageSchedule(Schedule):
@@ -88,7 +88,7 @@ class StageSchedule(Schedule):
         else:
             start -= length
         last = index == start + length - 1
-        return planned(number, stage.lr_factor, stage.window, stage.unit, index == start, last, restarts=True)
+        return _planned(number, stage.lr_factor, stage.window, stage.unit, index == start, last, restarts=True)
 
 
 class PracticeSchedule(Schedule):
@@ -123,7 +123,7 @@ class PracticeSchedule(Schedule):
         """Return the plan of a round; its stage follows from the local steps before it."""
         before, stage, after = (max(i, 0) * self.window // self.decay_every for i in (index - 1, index, index + 1))
         first = index == 0 or stage != before
-        return planned(stage, self.decay**-stage, self.window, "steps", first, after != stage)
+        return _planned(stage, self.decay**-stage, self.window, "steps", first, after != stage)
 
 
 class CosineSchedule(Schedule):
@@ -168,7 +168,7 @@ class CosineSchedule(Schedule):
         else:
             passed = (at - self.warm_up) / (self.rounds - self.warm_up)
             factor = self.final + (1 - self.final) * (1 + math.cos(math.pi * passed)) / 2
-        return planned(0, factor, self.window, self.unit, index == 0, index == self.rounds - 1)
+        return _planned(0, factor, self.window, self.unit, index == 0, index == self.rounds - 1)
 
 
 MOST_STAGES = 10_000
