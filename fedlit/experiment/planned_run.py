@@ -37,7 +37,8 @@ class PlannedRun:
     data_seed: int | None = None  # Seed of its data, or None if they have none.
     tracker: Tracker = field(default_factory=Tracker, compare=False)  # That of its configuration.
     body: Mapping[str, tuple[int, ...]] = field(default_factory=dict, compare=False)  # Shapes of its model's body.
-    settings: Namespace | None = field(default=None, compare=False)  # The configuration of its group, parsed.
+    # The configuration of its group, parsed, with the credentials of the environment.
+    settings: Namespace | None = field(default=None, compare=False, repr=False)
 
     @property
     def has_checkpoint(self) -> bool:

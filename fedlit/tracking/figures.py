@@ -174,11 +174,11 @@ def roc_figure(scores: Tensor, labels: Tensor, classes: Sequence[str], title: st
     scores, labels = scores.detach().cpu(), labels.detach().cpu()
     result = class_auroc(scores, labels, classes)
     curves = [_curve(scores[:, c], labels[:, c]) for c in range(len(classes))]
-    across = min(8, len(classes), math.ceil(math.sqrt(1.5 * len(classes))))
+    across = max(1, min(8, len(classes), math.ceil(math.sqrt(1.5 * len(classes)))))
     down = math.ceil(len(classes) / across)
     panel = min(2.6, max(1.25, 7.5 / across))
     names = [wrapped(name, panel, 7) for name in result.classes]
-    row = panel + 0.11 * (1 + max(name.count("\n") for name in names))
+    row = panel + 0.11 * (1 + max((name.count("\n") for name in names), default=0))
     width, height = 0.5 + across * panel, 0.4 + down * row
     figure = _page(width, height, title and f"{title}\n{_mean(result)}")
     # Panels are squares on one pair of axes: a pair for each takes four times as long.

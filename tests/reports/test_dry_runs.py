@@ -215,11 +215,24 @@ SCALES = [(name, scale) for name in NAMES for scale in read_document(find(name))
 @pytest.mark.parametrize(("name", "scale"), SCALES)
 def test_every_name_says_what_it_would_run_at_every_scale(name, scale, tmp_path, no_pretrained):
     """Without data or network; one case and one value of the grid of the last plan."""
-    made = Reproduction(name, scale=scale, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
-    made.plans = {file: with_one_case(planned) for file, planned in list(made.plans.items())[-1:]}
+    assert_announced(name, scale, tmp_path, slice(-1, None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "scale"), [(n, s) for n, s in SCALES if len(read_document(find(n)).scales[s].plans) > 1]
+)
+def test_every_plan_of_a_name_says_what_it_would_run(name, scale, tmp_path, no_pretrained):
+    assert_announced(name, scale, tmp_path, slice(-1))
+
+
+def assert_announced(name: str, scale: str, run_dir: Path, chosen: slice) -> None:
+    made = Reproduction(name, scale=scale, run_dir=run_dir, seeds=[0], dry_run=True, seconds_per_step=0.1)
+    made.plans = {file: with_one_case(planned) for file, planned in list(made.plans.items())[chosen]}
     text = made.announcement()
     assert text.startswith(f"# {name} at {scale} scale: ")
-    assert all(each.experiment in text for each in made.plans.values())
+    for each in made.plans.values():
+        assert each.experiment in text
 
 
 def with_cases(planned: Plan, *names: str) -> Plan:
