@@ -10,10 +10,10 @@ from fedlit import data
 from fedlit.core.errors import ConfigError
 from fedlit.data.labels import UNCERTAIN, decided
 from fedlit.data.xrays.base import ChestXrays
+from fedlit.reports.reproductions.heterogeneity import organisations, sources_there
 from fedlit.reports.reproductions.means import means
 from fedlit.reports.reproductions.published import grid, read_paper
 from fedlit.reports.reproductions.report import Report
-from fedlit.reports.reproductions.sources import organisations, sources_there
 
 __all__ = ["counts", "means", "ratios"]
 

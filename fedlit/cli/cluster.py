@@ -9,8 +9,7 @@ from rich.console import Console
 
 from fedlit.cli.tables import wide_console
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.cluster.settings import Cluster
-from fedlit.experiment.cluster.submission import Slurm, Submission
+from fedlit.experiment.cluster.submission import Cluster, Slurm, Submission
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.reports.table import Table
@@ -48,11 +47,14 @@ def runner(args: Namespace, words: Sequence[str], default: int = 1) -> int | Slu
     return Slurm(Cluster.read(args.on), tuple(words))
 
 
-def looked(args: Namespace, plans: Mapping[Path, Callable[[], Sequence[PlannedRun]]], console: Console) -> bool:
+def looked(
+    args: Namespace, ways: int | Slurm, plans: Mapping[Path, Callable[[], Sequence[PlannedRun]]], console: Console
+) -> bool:
     """Do what ``--status``, ``--cancel``, ``--print_jobs`` and a dry run ask for; return whether it was one of them.
 
     Args:
         args: The options of the command.
+        ways: What :func:`runner` returned.
         plans: Functions that return the runs, by the tables of the runs. Only the last two need them.
         console: The console.
 
@@ -76,9 +78,9 @@ def looked(args: Namespace, plans: Mapping[Path, Callable[[], Sequence[PlannedRu
     elif args.cancel:
         cancelled = sum(each.cancel() for each in submissions if each.tasks)
         console.print(f"cancelled {cancelled} jobs; what has finished stays. To continue, submit again")
-    elif args.on and getattr(args, "dry_run", False):
+    elif isinstance(ways, Slurm) and getattr(args, "dry_run", False):
         for submission in submissions:
-            console.print(Slurm(Cluster.read(args.on), ()).script(submission, plans[submission.table]()))
+            console.print(ways.script(submission, plans[submission.table]()))
     else:
         return False
     return True

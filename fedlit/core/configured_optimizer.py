@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.trainer import without_logger
+from fedlit.core.fabric import without_logger
 
 KEYS = {"scheduler", "interval", "frequency", "name", "strict", "reduce_on_plateau", "monitor"}
 """Allowed keys of a scheduler's dict, as Lightning defines them."""

@@ -3,6 +3,7 @@
 A batch is a tuple whose first two parts are images and labels, or a dict with ``image`` and ``label``.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -196,3 +197,30 @@ def _misfit(examples: Sequence[Any], indices: Sequence[int], error: Exception) -
             "a client one form, such as pictures of one size"
         )
     return str(error).partition("\n")[0]
+
+
+def fetched(dataset: MapDataset, number: int) -> str:
+    """Return a digest of an example that is fetched after seeding the default generators, whose states are restored."""
+    with undisturbed():
+        return digest(fetch(dataset, torch.tensor([number])))
+
+
+def digest(value: Any) -> str:
+    """Return a digest of numbers, also in tuples and dicts; only the class of any other object counts."""
+    total = hashlib.sha256()
+    _add(total, "", value)
+    return total.hexdigest()
+
+
+def _add(total: Any, name: str, value: Any) -> None:
+    if torch.is_tensor(value):
+        value = value.detach().cpu().to(torch.float64).numpy()
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, (list, tuple)):
+        for number, each in enumerate(value):
+            _add(total, f"{name}/{number}", each)
+        return
+    total.update(f"{name} {type(value).__name__} {getattr(value, 'shape', '')}".encode())
+    if isinstance(value, (np.ndarray, np.generic, int, float)):
+        total.update(np.asarray(value, dtype=np.float64).tobytes())

@@ -19,10 +19,9 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fedlit.core.errors import ConfigError, DataError, TrainingError
-from fedlit.core.fabric import FederationFabric
+from fedlit.core.fabric import FederationFabric, without_logger
 from fedlit.core.logged import logged_key
 from fedlit.core.system.pickling import copied
-from fedlit.core.trainer import without_logger
 
 OF_GRADIENTS = ("on_after_backward", "on_before_optimizer_step")
 CALLED = ("on_train_epoch_start", "on_train_batch_start", *OF_GRADIENTS, "on_train_batch_end")

@@ -12,9 +12,8 @@ import numpy as np
 import torch
 from jsonargparse import ArgumentParser
 
-from fedlit.core.examples import IMAGE, LABEL, MapDataset, described, fetch, part_of
+from fedlit.core.examples import IMAGE, LABEL, MapDataset, described, fetch, fetched, part_of
 from fedlit.data.clients import parts_of
-from fedlit.data.examples import fetched
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.records import Records
 from fedlit.data.xrays.base import ChestXrays

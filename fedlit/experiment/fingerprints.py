@@ -11,11 +11,11 @@ from lightning.pytorch import LightningModule
 
 from fedlit.core.configured_optimizer import configured_optimizer
 from fedlit.core.errors import CheckpointError, DataError
+from fedlit.core.examples import digest, fetched
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.labels import stored_labels
 from fedlit.core.module import copy_of
 from fedlit.data.clients import parts_of
-from fedlit.data.examples import digest, fetched
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
 from fedlit.experiment.as_yaml import plain

@@ -17,10 +17,9 @@ from fedlit.core.system.fetching import without_fetching
 from fedlit.core.system.layers import patched
 from fedlit.data.folders import found_below
 from fedlit.experiment.choices import short_names
-from fedlit.experiment.credentials import opened
 from fedlit.experiment.mistakes import Sources, SweepSources, explain
 from fedlit.experiment.naming import OF_RUNS, Names, as_folders, as_option, check_name, check_names, shortest
-from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, resolved
+from fedlit.experiment.options import DEFAULT_CLASSES, experiment_parser, of_seed, one_draw, opened, resolved
 from fedlit.experiment.parser import Parser, is_mistake
 from fedlit.experiment.plan import BASELINES, INDIVIDUAL, Plan, options_of, place_of
 from fedlit.experiment.planned_run import PlannedRun

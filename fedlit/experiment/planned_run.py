@@ -13,7 +13,7 @@ from fedlit.core.errors import CheckpointError
 from fedlit.experiment.jobs import CommandLine
 from fedlit.tracking.base import Tracker
 from fedlit.tracking.lock import HOLDER, LOCK
-from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, metric_of, read_config
+from fedlit.tracking.run import RESERVED, Result, config_difference, flatten, read_config
 
 LOG, WANTED = "console.log", ".wanted.yaml"
 """Files in a run's directory: its output, and the configuration with which it is started."""
@@ -88,7 +88,3 @@ class PlannedRun:
         """Delete the files that only the start of the run needs."""
         for name in (RESERVED, WANTED):
             (self.directory / name).unlink(missing_ok=True)
-
-    def metric(self, key: str) -> float:
-        """Return a metric of the finished run, or NaN if it is not logged."""
-        return metric_of(self.directory, key) if Result.read(self.directory) else float("nan")

@@ -1,29 +1,37 @@
-"""A run of an experiment, from its first round to the test of its best model."""
+"""A run of an experiment, from its first round to the test of its best model, with its metrics and predictions."""
 
+import errno
+import shutil
 import signal
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import torch
 
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.checkpoint import Contents
 from fedlit.core.checkpoints.manifest import Best
+from fedlit.core.errors import TrainingError, causes
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.naming import totals
 from fedlit.experiment.parameters import parameters
 from fedlit.experiment.phases import directory_of
 from fedlit.experiment.resumption import locked, resumption
 from fedlit.federation.callbacks import Callbacks
-from fedlit.federation.evaluation import evaluate_sets
+from fedlit.federation.engines.scores import Scores
+from fedlit.federation.evaluation import evaluate_sets, pooled_metrics, with_sites
 from fedlit.federation.interrupts import unwinding_on_signals
 from fedlit.federation.session import Session
+from fedlit.metrics.auroc import slug
 from fedlit.predictions.export import export, owner
-from fedlit.predictions.table import FOLDER
-from fedlit.tracking.full_disk import full_disk_explained
-from fedlit.tracking.run import Result, Run
+from fedlit.predictions.table import FOLDER, collected, write
+from fedlit.tracking.run import Result, Run, last_checkpoint
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+"""Error numbers of a file system that accepts no more data."""
 
 
 @dataclass(frozen=True)
@@ -184,3 +192,65 @@ def _keep_model(experiment: Experiment, session: Session, best: Contents, run: R
         experiment.console.print(f"the best model is not logged as an MLflow model: {reason}")
     else:
         run.artifact(folder)
+
+
+@contextmanager
+def full_disk_explained(run: Path) -> Iterator[None]:
+    """Context manager that turns errors of a full disk into a message and deletes incomplete checkpoints.
+
+    Raises:
+        TrainingError: A file could not be written; names it and the command to resume.
+    """
+    try:
+        yield
+    except Exception as error:
+        # The system's error is among the causes, because torch.save reports only its incomplete file.
+        reason = next((each for each in causes(error) if isinstance(each, OSError) and each.errno in FULL), None)
+        if reason is None:
+            raise
+        for draft in run.glob("checkpoints/.writing-*"):
+            shutil.rmtree(draft, ignore_errors=True)
+        last, place = last_checkpoint(run), reason.filename or run
+        onward = f"resume with --ckpt_path {run}; {last} is kept" if last else "start again; no checkpoint exists yet"
+        folder = next(path for path in (run, *run.absolute().parents) if path.exists())
+        usage = shutil.disk_usage(folder)
+        free = f"{usage.free / 2**20:,.0f} of {usage.total / 2**20:,.0f} MiB are free in {folder}"
+        raise TrainingError(
+            f"{place}: cannot be written: {reason.strerror} ({free}). Free disk space or raise the quota, then {onward}"
+        ) from error
+
+
+def test_metrics(session: Session, sets: dict[str, list[Scores]], directory: Path | None) -> dict[str, float]:
+    """Return ``test/<set>/...`` of every test set and organisation; draw ROC curves into ``directory``, if not None."""
+    metrics: dict[str, float] = {}
+    for name, scores in with_sites(session, sets).items():
+        prefix = f"test/{slug(name)}"
+        metrics |= pooled_metrics(scores, session.classes, prefix, session.everyone.schemes, apart=True)
+        metrics |= images_ranked(metrics, prefix)
+        if directory and all(s.scores is not None for s in scores) and name in ("federation", *session.data.test_sets):
+            from fedlit.tracking.figures import roc_figure  # matplotlib takes a second to import
+
+            together = [torch.cat([getattr(s, part) for s in scores]) for part in ("scores", "labels")]
+            figure = roc_figure(*together, session.classes, f"Test set: {name}")
+            figure.canvas.print_png(directory / f"roc_{slug(name)}.png")
+    return metrics
+
+
+def images_ranked(metrics: Mapping[str, float], prefix: str) -> dict[str, float]:
+    """Return ``{prefix}/auroc_images``, the number of images that the AUROC of a class ranks, averaged over classes."""
+    start = f"{prefix}/auroc/"
+    names = [key.removeprefix(start) for key, value in metrics.items() if key.startswith(start) and value == value]
+    counts = [metrics[f"{prefix}/n_pos/{name}"] + metrics[f"{prefix}/n_neg/{name}"] for name in names]
+    return {f"{prefix}/auroc_images": sum(counts) / len(counts)} if counts else {}
+
+
+def write_predictions(session: Session, sets: Mapping[str, Sequence[Scores]], rounds: int, folder: Path) -> list[Path]:
+    """Write the predictions of each test set that the module scores per class; return the files.
+
+    A set is left out if a site does not send its scores, because a part could be mistaken for the whole.
+    """
+    if not session.fabric.is_global_zero:
+        return []
+    whole = {name: scores for name, scores in sets.items() if all(s.tally is None for s in scores)}
+    tables = [collected(session, name, scores, rounds) for name, scores in whole.items()]
+    return [write(table, folder / f"{slug(table.name)}.parquet") for table in tables if table is not None]

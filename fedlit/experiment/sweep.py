@@ -27,7 +27,7 @@ from fedlit.experiment.planned_run import PlannedRun
 from fedlit.tracking.base import RunGroup, Tracker
 from fedlit.tracking.lock import refuse_held
 from fedlit.tracking.mlflow import noted_opening
-from fedlit.tracking.run import PHASES, Result
+from fedlit.tracking.run import PHASES, Result, metric_of
 
 __all__ = ["draws_of", "load_sweep", "locked", "log_groups", "next_steps", "plan", "run_all", "run_starts", "run_sweep"]
 
@@ -132,19 +132,17 @@ def run_all(
             progress.started(job.name, job.log)
 
         def ended(job: CommandLine, code: int, signalled: bool) -> None:
-            run = todo[job.name]
-            run.tidy()
-            status: Status = "finished" if code == 0 and Result.read(run.directory) else "failed"
-            if status == "failed" and (signalled or code in STOPPED):  # a signal may arrive before a run handles it
-                status = "stopped"
-            rows[run.name] = _row(run, metric, status)
-            if status == "finished":
-                progress.ended(run.name, f"{metric} {run.metric(metric):.4f}")
+            todo[job.name].tidy()
+            # A signal may arrive before a run handles it.
+            otherwise: Status = "stopped" if signalled or code in STOPPED else "failed"
+            row = rows[job.name] = _row(todo[job.name], metric, "finished" if code == 0 else otherwise, otherwise)
+            if row["status"] == "finished":
+                progress.ended(job.name, f"{metric} {row[metric]:.4f}")
             elif signalled:
-                progress.stopped(run.name)
+                progress.stopped(job.name)
             else:
-                progress.ended(run.name, f"{status} (exit code {code})")
-            if status == "failed":
+                progress.ended(job.name, f"{row['status']} (exit code {code})")
+            if row["status"] == "failed":
                 console.print(f"last lines of {job.log}:\n{_last_lines(job.log)}", style="red")
             _write(_table(rows), file, above)
 
@@ -189,12 +187,15 @@ def next_steps(table: pd.DataFrame, file: Path) -> str:
     return "\n".join(lines)
 
 
-def _row(run: PlannedRun, metric: str, status: Status) -> dict[str, Any]:
+def _row(run: PlannedRun, metric: str, status: Status, otherwise: Status = "failed") -> dict[str, Any]:
+    """Return a row of the table; a run that ended without a result has the other status."""
     result = Result.read(run.directory) if status == "finished" else None
+    if status == "finished" and result is None:
+        status = otherwise
     row = {"name": run.name} | ({"stage": run.stage} if run.stage else {})
     row |= {"case": run.case, **run.labels, **run.point}
     row |= {"seed": run.seed, "data_seed": run.data_seed}
-    row |= {"status": status, metric: run.metric(metric) if result else float("nan")}
+    row |= {"status": status, metric: metric_of(run.directory, metric) if result else float("nan")}
     return row | {"best_round": result.best_round if result else None, "directory": str(run.directory)}
 
 

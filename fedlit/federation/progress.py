@@ -10,10 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fedlit.core.messages import ClientReport
-from fedlit.federation.callbacks import Callback
+from fedlit.federation.callbacks import Callback, FitState
 from fedlit.federation.description import announcement
 from fedlit.federation.engines.scores import Scores
-from fedlit.federation.state import FitState
 
 PLAIN_SECONDS = 1.0
 """Shortest time between lines without a terminal, except for evaluations, which always print one."""

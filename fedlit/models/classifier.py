@@ -15,8 +15,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError, DataError
 from fedlit.core.ranges import Count, Decay, Within
 from fedlit.core.system.fetching import may_fetch
-from fedlit.models.layers import group_normalised, small_stem, standardised
-from fedlit.models.pretrained import with_pretrained_weights
+from fedlit.models.backbones import group_normalised, small_stem, standardised, with_pretrained_weights
 from fedlit.models.steps import Classifier
 
 TOO_SMALL = re.compile(r"[Oo]utput size is too small|[Kk]ernel size can't be greater|must be greater than zero")

@@ -19,6 +19,7 @@ from fedlit.experiment.tuning import Tuned, as_list, as_text, noted, number_of_t
 from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
 from fedlit.tracking.base import MetricsFile
+from fedlit.tracking.run import Result, metric_of
 
 FAILED = (
     "A failed try counts as a try and cannot win. Repeat the command to run it again; its console.log has the reason."
@@ -64,7 +65,7 @@ def cost_of(tuned: Tuned, metric: str) -> TuningCost:
         for _, key, value in MetricsFile(run.directory / "metrics.csv").rows():
             if key in sums:
                 sums[key] += value
-    failed = sum(math.isnan(run.metric(metric)) for run in tuned.runs)
+    failed = sum(not Result.read(run.directory) or math.isnan(metric_of(run.directory, metric)) for run in tuned.runs)
     seconds = sums["time/round_s"] + sums["time/evaluate_s"]
     return TuningCost(len(tuned.runs), failed, round(sums["round/steps"]), seconds)
 

@@ -15,7 +15,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.cadence import Cadence
 from fedlit.core.checkpoints.checkpoint import Checkpoints
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
-from fedlit.core.checkpoints.small_states import stacked, unstacked
+from fedlit.core.checkpoints.stored_states import stacked, unstacked
 from fedlit.core.errors import CheckpointError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel

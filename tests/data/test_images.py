@@ -15,7 +15,7 @@ from fedlit.core.errors import DataError
 from fedlit.data.pictures import pixels
 from fedlit.data.pictures.augmentation import PerImage, XrayAugmentation
 from fedlit.data.pictures.images import ImageStore, LabelledImages, cache_folder, decode_images, read_image
-from fedlit.data.xrays.pictures import inspect_image
+from fedlit.data.xrays.checked import inspect_image
 
 
 def pictures(count: int = 6, size: int = 16, channels: int = 1, seed: int = 0) -> np.ndarray:

@@ -13,8 +13,7 @@ from sweeps import write
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
-from fedlit.experiment.cluster.settings import Cluster
-from fedlit.experiment.cluster.submission import FOLLOWING
+from fedlit.experiment.cluster.submission import FOLLOWING, Cluster
 
 pytestmark = pytest.mark.usefixtures("folder", "environment")
 

@@ -16,7 +16,7 @@ from fedlit.aggregators import FedBN, LocalOnly, PersonalHeads, Scaffold, Surgic
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport, ServerState
 from fedlit.data.schemes import by_sharing
-from fedlit.experiment.final_metrics import test_metrics as metrics_of
+from fedlit.experiment.run import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.evaluation import (

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from fedlit.core.messages import ClientReport
 from fedlit.federation import progress
+from fedlit.federation.callbacks import FitState
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.progress import RoundProgress
-from fedlit.federation.state import FitState
 
 
 class Clock:

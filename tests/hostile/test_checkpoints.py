@@ -13,7 +13,7 @@ from refusals import refused
 from strangers import fit, having, seeded
 
 from fedlit.aggregators import Scaffold
-from fedlit.core.checkpoints import checkpoint, small_states
+from fedlit.core.checkpoints import checkpoint, stored_states
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import CheckpointError
 
@@ -185,7 +185,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained_apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same, with a file for each client's state."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(small_states, "SMALL", 0)
+        patch.setattr(stored_states, "SMALL", 0)
         return run_of_four(tmp_path_factory.mktemp("apart"))
 
 

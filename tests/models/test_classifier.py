@@ -23,7 +23,7 @@ from fedlit.federation.description import announcement
 from fedlit.federation.federation import Federation
 from fedlit.federation.monitor import Monitor
 from fedlit.models import ImageClassifier
-from fedlit.models.layers import standardised as standardise
+from fedlit.models.backbones import standardised as standardise
 from fedlit.objectives import BCE, AUCSaddle
 
 

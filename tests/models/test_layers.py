@@ -10,7 +10,7 @@ from toys import CLASSES
 
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
-from fedlit.models.layers import group_normalised, small_stem
+from fedlit.models.backbones import group_normalised, small_stem
 
 BACKBONES = ["densenet121", "resnet10t"]
 

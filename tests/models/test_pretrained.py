@@ -11,7 +11,7 @@ from huggingface_hub import constants
 from refusals import raising, refused
 
 from fedlit.core.errors import ConfigError
-from fedlit.models import ImageClassifier, pretrained
+from fedlit.models import ImageClassifier, backbones
 
 SCRIPT = """
 import hashlib, socket, threading, time
@@ -70,7 +70,7 @@ answer("resnet10t")
 
 
 def test_without_a_network_and_without_a_cache_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(pretrained, "get_hf_file_metadata", raising(ConnectionError("Name or service not known")))
+    monkeypatch.setattr(backbones, "get_hf_file_metadata", raising(ConnectionError("Name or service not known")))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(socket.socket, "connect", raising(AssertionError("somebody asks for the weights")))
     with refused(ConfigError, "resnet10t", "service not known", "model.weights"):

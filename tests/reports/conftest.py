@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from fedlit.models import pretrained
+from fedlit.models import backbones
 from fedlit.reports.compare import page
 
 
@@ -17,7 +17,7 @@ def no_pretrained(monkeypatch):
         return create("resnet10t" if name.startswith("densenet") else name, **options | {"pretrained": False})
 
     monkeypatch.setattr(timm, "create_model", created)
-    monkeypatch.setattr(pretrained, "_silence", lambda ask: "")
+    monkeypatch.setattr(backbones, "_silence", lambda ask: "")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -18,11 +18,10 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.naming import totals
 from fedlit.predictions.table import write
 from fedlit.reports.compare.comparison import caveats, compare_runs
-from fedlit.reports.compare.cost import mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.external import read_external
 from fedlit.reports.compare.joining import gains_from_joining
 from fedlit.reports.compare.methods import baseline_method, differences, grouped
-from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.past_run import PastRun, mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.runs import load_runs
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import IS_PARENT

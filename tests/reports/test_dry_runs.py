@@ -16,7 +16,7 @@ from fedlit.core.flat import FlatModel
 from fedlit.data import folders
 from fedlit.experiment import grid
 from fedlit.experiment.plan import Plan
-from fedlit.models import ImageClassifier, pretrained
+from fedlit.models import ImageClassifier, backbones
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import NAMES, announcement, costs
@@ -82,7 +82,7 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
     assert keys["model"]["init_args"]["pretrained"]
     assert keys["data"]["init_args"]["external"]["MIMIC-LT"]["init_args"]["labels_file"] == "ROOT/CXR-LT/cxr-lt-2023"
     assert asked == ["densenet121.tv_in1k"]
-    monkeypatch.setattr(pretrained, "_silence", lambda ask: "")
+    monkeypatch.setattr(backbones, "_silence", lambda ask: "")
     with pytest.raises(AssertionError, match="a plan fetches weights"):
         ImageClassifier(("Edema",), pretrained=True)
 

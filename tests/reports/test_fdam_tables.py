@@ -11,7 +11,7 @@ from reproduced import measured_run, one_run, printed, stages_of, table_of_plans
 
 from fedlit.experiment.grid import combinations_of
 from fedlit.experiment.tuning import first_points_of
-from fedlit.reports.reproductions import plans, reproduction
+from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.report import measured
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -166,7 +166,7 @@ def test_the_whole_of_a_reproduction_but_the_training(tmp_path, monkeypatch):
         runs.drop(columns=["plan", "stage"]).assign(name=runs["case"], status="finished").to_csv(planned.table)
 
     planned.directory.mkdir(parents=True)
-    monkeypatch.setattr(plans, "run_sweep", finished)
+    monkeypatch.setattr(reproduction, "run_sweep", finished)
     monkeypatch.setattr(reproduction, "noted_opening", lambda _: "")
     printed(made)
     ours, published = (tmp_path / "out" / "fdam-table4" / "report.md").read_text().split("## Published")

@@ -9,7 +9,7 @@ from refusals import refused
 from reproduced import measured_run, printed
 
 from fedlit.core.errors import ConfigError
-from fedlit.reports.reproductions import plans, reproduction
+from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 CONFIG = {
@@ -95,8 +95,8 @@ def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fed
 def test_the_report_is_made_of_one_table_of_the_runs_of_all_plans(document: dict, monkeypatch: pytest.MonkeyPatch):
     made = Reproduction(written(document, report={"digits": 2, "config": "small.yaml"}))
     planned = made.plan()
-    monkeypatch.setattr(plans, "run_sweep", lambda *_: finish(planned["windows"], "val/auroc_macro"))
-    monkeypatch.setattr(plans, "run_tuning", lambda *_: finish(planned["tries"], "val/auroc_macro"))
+    monkeypatch.setattr(reproduction, "run_sweep", lambda *_: finish(planned["windows"], "val/auroc_macro"))
+    monkeypatch.setattr(reproduction, "run_tuning", lambda *_: finish(planned["tries"], "val/auroc_macro"))
     monkeypatch.setattr(reproduction, "noted_opening", lambda _: "")
     text = printed(made)
     assert f"12 runs, 2 digits, {Path('small.yaml')}" in text

@@ -15,7 +15,7 @@ from reproduced import measured_run, table_of_plans
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
 from fedlit.predictions.table import write
-from fedlit.reports.reproductions import NAMES, sources
+from fedlit.reports.reproductions import NAMES, heterogeneity
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.means import sent
 from fedlit.reports.reproductions.published import Published, read_paper
@@ -195,8 +195,8 @@ def everything_there(name: str, root: Path, monkeypatch) -> tuple[Reproduction, 
     for folder in ("CheXpert", "NIH", "PadChest", "MIMIC-CXR-JPG", "VinDr-CXR"):
         (root / folder).mkdir()
     monkeypatch.setattr(tables_of(CONFIGS / "fdam"), "shares", lambda reader, classes: (1, dict.fromkeys(classes, 0.2)))
-    source = lambda name, reader, size: sources.Source(name, np.ones((1, 1)), ("x",), None)  # noqa: E731
-    monkeypatch.setattr(sources, "_read", source)
+    source = lambda name, reader, size: heterogeneity.Source(name, np.ones((1, 1)), ("x",), None)  # noqa: E731
+    monkeypatch.setattr(heterogeneity, "_read", source)
     reproduced = Reproduction(name, scale="paper", root=root)
     lines = reproduced.report(None).text.splitlines()
     return reproduced, [line[2:-2].split(" | ") for line in lines if line.startswith("| ")][1:]

@@ -169,7 +169,7 @@ def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(name):
 
 
 def test_listing_them_needs_neither_torch_nor_matplotlib():
-    code = "import sys; from fedlit.reports.reproductions.listing import list_reproductions; "
+    code = "import sys; from fedlit.cli.commands.list import list_reproductions; "
     code += "from rich.console import Console; list_reproductions(Console()); "
     code += "print([m for m in ('torch', 'pandas', 'matplotlib', 'mlflow') if m in sys.modules])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -13,8 +13,7 @@ from toys import CLASSES, ToyData, ToyNet
 
 from fedlit.aggregators import Aggregator
 from fedlit.data import ClientData
-from fedlit.federation.callbacks import Callback
-from fedlit.federation.state import FitState
+from fedlit.federation.callbacks import Callback, FitState
 from fedlit.tracking.base import Tracker
 
 

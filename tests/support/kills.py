@@ -15,8 +15,7 @@ from pathlib import Path
 import torch
 from runs import Command, Kept, Place
 
-from fedlit.federation.callbacks import Callback
-from fedlit.federation.state import FitState
+from fedlit.federation.callbacks import Callback, FitState
 from fedlit.tracking.run import run_above
 
 COMMON = (

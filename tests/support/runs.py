@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from fedlit.core.checkpoints.manifest import Manifest
-from fedlit.core.checkpoints.small_states import unstacked
+from fedlit.core.checkpoints.stored_states import unstacked
 from fedlit.core.system.signals import ENDING
 from fedlit.experiment import jobs
 from fedlit.tracking import figures

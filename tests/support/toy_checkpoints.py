@@ -8,7 +8,7 @@ from toys import ToyNet
 from fedlit.core.checkpoints.cadence import Cadence
 from fedlit.core.checkpoints.checkpoint import Checkpoints, Contents
 from fedlit.core.checkpoints.manifest import Best
-from fedlit.core.checkpoints.small_states import SMALL
+from fedlit.core.checkpoints.stored_states import SMALL
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientState, ServerState

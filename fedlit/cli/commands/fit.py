@@ -81,7 +81,7 @@ def run_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> int:
     runs, console = plan_seeds(args, parser, seeds), Console(highlight=False, markup=False, soft_wrap=True)
     file = runs[0].directory.with_name(f"{runs[0].group}.csv")
     ways = runner(args, parser.sources.argv)
-    if looked(args, {file: lambda: runs}, console):
+    if looked(args, ways, {file: lambda: runs}, console):
         return 0
     table = run_all(runs, file, METRIC, ways, console)
     log_groups({runs[0].group: runs})

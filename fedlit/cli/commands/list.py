@@ -1,6 +1,8 @@
 """``fedlit list``."""
 
 from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
 
 from jsonargparse import Namespace
 from rich.console import Console
@@ -33,8 +35,6 @@ def execute(args: Namespace, parser: Parser) -> int:
     elif args.what == "labels":
         list_labels(wide_console())
     elif args.what == "reproductions":
-        from fedlit.reports.reproductions.listing import list_reproductions
-
         list_reproductions(Console(highlight=False))
     elif args.what == "checks":
         list_checks(Console(highlight=False))
@@ -44,3 +44,23 @@ def execute(args: Namespace, parser: Parser) -> int:
         complain(f"list: {expected}, found {args.what!r}{near(args.what, names)}")
         return 2
     return 0
+
+
+def list_reproductions(console: Console) -> None:
+    """Print the reproductions of each paper, with their data, time and ``--root`` at every scale."""
+    from fedlit.reports.reproductions import NAMES
+    from fedlit.reports.reproductions.document import find, read_document
+    from fedlit.reports.reproductions.published import PUBLISHED, read_paper
+
+    def source(file: Path) -> str:
+        return read_paper(file.parent).source if (file.parent / PUBLISHED).is_file() else "Of fedlit"
+
+    for paper, files in groupby(map(find, NAMES), source):
+        console.print(f"[bold]{paper}", soft_wrap=True)
+        before: dict[str, str] = {}
+        for document in map(read_document, files):
+            console.print(f"  [bold]{document.name}[/]  {document.shows}", soft_wrap=True)
+            roots = {n: "no --root" if s.root is None else f"--root: {s.root}" for n, s in document.scales.items()}
+            takes = "\n".join(f"    {n:<8}{s.data}; {s.time}; {roots[n]}" for n, s in document.scales.items())
+            first = before.setdefault(takes, document.name)
+            console.print(takes if first == document.name else f"    as {first}", markup=False, soft_wrap=True)

@@ -32,8 +32,8 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     options = {key: value for key, value in args.items() if key not in ("config", *OF_A_CLUSTER)}
     reproduction = Reproduction(**options)
-    reproduction.jobs = runner(args, parser.sources.argv, Reproduction.jobs)
-    if any(args[key] for key in OF_A_CLUSTER) and looked(args, reproduction.tables(), console):
+    reproduction.jobs = ways = runner(args, parser.sources.argv, Reproduction.jobs)
+    if any(args[key] for key in OF_A_CLUSTER) and looked(args, ways, reproduction.tables(), console):
         return 0
     reproduction.run(console)
     return 0

@@ -57,7 +57,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         sweep = replace(sweep, **of_command(args, sweep.run_dir))
         ways = runner(args, parser.sources.argv)
         plans = [each for each in (sweep.bodies, sweep) if each is not None]
-        if looked(args, {each.table: partial(plan, each) for each in plans}, console):
+        if looked(args, ways, {each.table: partial(plan, each) for each in plans}, console):
             return 0
         if args.dry_run:
             for run in (run for each in plans for run in plan(each)):

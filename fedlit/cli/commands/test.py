@@ -13,10 +13,10 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError
 from fedlit.core.messages import ServerState
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.final_metrics import test_metrics, write_predictions
 from fedlit.experiment.options import composed, experiment_parser
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.resumption import locked, required_checkpoint
+from fedlit.experiment.run import test_metrics, write_predictions
 from fedlit.federation.evaluation import evaluate_sets
 from fedlit.federation.session import Session
 from fedlit.predictions.table import FOLDER

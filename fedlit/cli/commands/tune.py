@@ -40,7 +40,7 @@ def execute(args: Namespace, parser: Parser) -> int:
         tuning = replace(tuning, **of_command(args, tuning.run_dir))
         ways = runner(args, parser.sources.argv)
         bodies = {tuning.bodies.table: partial(plan, tuning.bodies)} if tuning.bodies is not None else {}
-        if looked(args, bodies | {tuning.table: partial(_tries, tuning)}, console):
+        if looked(args, ways, bodies | {tuning.table: partial(_tries, tuning)}, console):
             return 0
         if args.dry_run:
             for run in _tries(tuning):

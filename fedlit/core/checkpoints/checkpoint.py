@@ -27,8 +27,7 @@ from fedlit.core.checkpoints.manifest import (
     newest,
     sha256,
 )
-from fedlit.core.checkpoints.small_states import is_small, stacked, unstacked
-from fedlit.core.checkpoints.stored_states import StoredState, write_tensors
+from fedlit.core.checkpoints.stored_states import StoredState, is_small, stacked, unstacked, write_tensors
 from fedlit.core.errors import CheckpointError
 from fedlit.core.flat import Layout
 from fedlit.core.messages import SCORED, ClientState, ServerState, State, stripped

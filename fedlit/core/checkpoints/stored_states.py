@@ -1,4 +1,4 @@
-"""Client states on disk, one file each, if all of them together do not fit into memory.
+"""Client states on disk: small ones are rows of one file, large ones a file each if all do not fit into memory.
 
 A file is written once, under a unique name, and never changed. So a checkpoint that links it is unchanged while the
 next round writes, and a process that is killed at any moment damages nothing.
@@ -6,7 +6,7 @@ next round writes, and a process that is killed at any moment damages nothing.
 
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +14,20 @@ from uuid import uuid4
 
 import torch
 
-from fedlit.core.checkpoints.small_states import is_small
 from fedlit.core.errors import ConfigError, TrainingError
-from fedlit.core.messages import ClientState, State
+from fedlit.core.messages import ClientState, State, stripped
 from fedlit.core.system.files import link
 
 SHARE = 0.25
 """Share of the free memory up to which client states are kept in memory by default."""
 
 UNITS = {"": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerate("kmgt", 1) for i in ("", "i")}
+
+SMALL = 2**15
+"""Largest number of bytes of a client state that shares a file, and travels between processes inside the message."""
+
+NUMBERS = "clients"
+"""Name of the tensor with the clients' numbers."""
 
 
 @dataclass(frozen=True)
@@ -140,3 +145,44 @@ def check_room(folder: Path, each: int, clients: int, cohort: int) -> None:
             f"{cohort} of a round, take at least {needed / 1e9:,.1f} GB, but {free / 1e9:,.1f} GB are free; choose "
             "another --run_dir, or raise federation.state_memory if there is enough memory"
         )
+
+
+def is_small(state: ClientState) -> bool:
+    """Return whether a state shares a file with others."""
+    return sum(t.nbytes for t in state.tensors().values()) <= SMALL
+
+
+def stacked(states: Mapping[int, ClientState]) -> State:
+    """Stack states by their clients' numbers: ``<kind>/clients`` [K], and ``<kind>/<name>`` [K, ...] per tensor."""
+    kinds: dict[tuple, dict[int, State]] = {}
+    for number, state in states.items():
+        tensors = state.tensors()
+        kind = tuple((name, tensor.dtype, tensor.shape) for name, tensor in tensors.items())
+        kinds.setdefault(kind, {})[number] = tensors
+    stacks = {}
+    for place, (kind, rows) in enumerate(kinds.items()):
+        stacks[f"{place}/{NUMBERS}"] = torch.tensor(list(rows))
+        stacks |= {f"{place}/{name}": torch.stack([row[name] for row in rows.values()]) for name, _, _ in kind}
+    return stacks
+
+
+def unstacked(stacks: State, clients: int, names: tuple[str, ...]) -> dict[int, State]:
+    """Invert :func:`stacked`: return the tensors of each state, with all of ``names``, by its client's number.
+
+    Raises:
+        ValueError: It is something else; names the fault.
+    """
+    states: dict[int, State] = {}
+    for place in dict.fromkeys(key.partition("/")[0] for key in stacks):
+        rows = stripped(stacks, f"{place}/")
+        if lacking := [name for name in (NUMBERS, *names) if name not in rows]:
+            raise ValueError(f"lacks the tensor {lacking[0]!r}")
+        numbers = rows.pop(NUMBERS).tolist()
+        for name, tensor in rows.items():
+            if tensor.shape[:1] != (len(numbers),):
+                raise ValueError(f"expected {len(numbers)} rows of {name!r}, found shape {tuple(tensor.shape)}")
+        for row, number in enumerate(numbers):
+            if number in states or number not in range(clients):
+                raise ValueError(f"holds a client number {number} {'twice' if number in states else f'of {clients}'}")
+            states[number] = {name: tensor[row].clone() for name, tensor in rows.items()}
+    return states

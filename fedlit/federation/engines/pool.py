@@ -20,8 +20,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlit.core.checkpoints.small_states import is_small
-from fedlit.core.checkpoints.stored_states import StateFolder
+from fedlit.core.checkpoints.stored_states import StateFolder, is_small
 from fedlit.core.errors import ConfigError, DataError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round

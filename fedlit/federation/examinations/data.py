@@ -9,14 +9,13 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedlit.core.batches import BatchStream
 from fedlit.core.errors import DataError, TrainingError
-from fedlit.core.examples import fetch
+from fedlit.core.examples import fetch, fetched
 from fedlit.core.labels import agrees, all_labels, fetched_labels, has_exact_labels, stored_columns, wrong_labels
 from fedlit.core.local_model import LocalModel
 from fedlit.core.messages import Client, ClientData
 from fedlit.core.module import loss_of, step_of
 from fedlit.core.randomness import undisturbed
 from fedlit.data.clients import parts_of
-from fedlit.data.examples import fetched
 from fedlit.federation.examinations.examination import Examination, examine
 
 FETCHED = 8

@@ -22,12 +22,12 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.audit import FILE, FOLDER
 from fedlit.reports.compare.alignment import share
 from fedlit.reports.compare.logged import logged_metrics
-from fedlit.reports.compare.methods import ABSENT, grouped
+from fedlit.reports.compare.methods import grouped
 from fedlit.reports.compare.page import template
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import from_directory
 from fedlit.reports.compare.statistics import statistics
-from fedlit.reports.compare.words import interval_text, short, size
+from fedlit.reports.compare.words import ABSENT, interval_text, short, size
 from fedlit.tracking.names import CLIENT_MEAN
 from fedlit.tracking.run import Result
 

@@ -16,9 +16,10 @@ from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.between_sites import BySite, by_site
 from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.logged import LoggedMetric, logged_metrics, ranks
-from fedlit.reports.compare.methods import ABSENT, Method, baseline_method, grouped, listed
+from fedlit.reports.compare.methods import Method, baseline_method, grouped, listed
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
+from fedlit.reports.compare.words import ABSENT
 from fedlit.tracking.names import BUDGET, STAGE
 
 if TYPE_CHECKING:

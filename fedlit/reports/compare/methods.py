@@ -10,6 +10,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
+from fedlit.reports.compare.words import ABSENT
 from fedlit.tracking.names import CHOSEN, STAGE
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
@@ -20,7 +21,6 @@ OF_EACH_SEED = "chosen by each seed"
 OF_THE_RUN = "that of the run"
 """Text for a seed of the data that follows the seed of the run."""
 WORD_LENGTH = 28
-ABSENT = "-"
 FILE = "predictions"
 """Setting with the name of a file of predictions."""
 

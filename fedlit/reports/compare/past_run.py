@@ -1,22 +1,26 @@
-"""Finished runs: settings, metrics by round and predictions from a run directory."""
+"""A finished run as a report reads it, and its costs: rounds, local steps, communicated bytes."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedlit.experiment.naming import APART, is_data_seed
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import FOLDER, Predictions, read
+from fedlit.reports.compare.words import number, size
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import PRIVACY, Result, flatten, read_config
 
 Notes = list[str]
 """Sentences about what was left out of a comparison, and why."""
+
+DRIFT = "drift/client_drift"
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,3 +93,46 @@ class PastRun:
     def _metrics(self) -> dict[str, pd.Series]:
         rows = pd.DataFrame(MetricsFile(self.directory / "metrics.csv").rows(), columns=["step", "key", "value"])
         return {str(key): group.set_index("step")["value"] for key, group in rows.groupby("key", sort=False)}
+
+
+def mean_cost(runs: Sequence[PastRun]) -> pd.Series:
+    """Return the means over runs of their costs; NaN if a run did not log a cost.
+
+    They are ``rounds``, ``bytes`` up and down and local ``steps``, both over all clients, and the mean ``drift``.
+    """
+    costs = [
+        {
+            # An empty index has the maximum NaN, which fmax ignores.
+            "rounds": np.fmax(*(run.metric(key).index.max() for key in ("round/stage", "bytes/up"))),
+            "bytes": sent(run).max(),
+            "steps": steps(run).max(),
+            "drift": run.metric(DRIFT).mean(),
+        }
+        for run in runs
+    ]
+    return pd.DataFrame(costs).mean(skipna=False)
+
+
+def cost_row(runs: Sequence[PastRun]) -> tuple[str, str, str, str]:
+    """Return the mean rounds, bytes, local steps and drift of runs as text."""
+    cost = mean_cost(runs)
+    return number(cost.rounds), size(cost.bytes), number(cost.steps), number(cost.drift, ".3g")
+
+
+def sent(run: PastRun) -> pd.Series:
+    """Return the bytes up and down of all clients until the end of each round; empty if they were not logged."""
+    return (run.metric("bytes/up") + run.metric("bytes/down")).dropna().sort_index().cumsum()
+
+
+def steps(run: PastRun) -> pd.Series:
+    """Return the local steps of all clients until the end of each round; empty if they were not logged."""
+    return run.metric("round/steps").dropna().sort_index().cumsum()
+
+
+def metric_against(run: PastRun, key: str, x: pd.Series | None = None) -> pd.Series:
+    """Return a metric by round, or by the value of ``x`` at the round, such as that of :func:`sent`."""
+    y = run.metric(key).dropna()
+    if x is None:
+        return y
+    both = y.index.intersection(x.index)
+    return pd.Series(y[both].to_numpy(), index=x[both].to_numpy())

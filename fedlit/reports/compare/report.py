@@ -8,12 +8,12 @@ import pandas as pd
 from fedlit.core.system.spreadsheets import write_csv
 from fedlit.reports.compare.between_sites import matrix_rows
 from fedlit.reports.compare.comparison import METRIC, Comparison
-from fedlit.reports.compare.cost import metric_against, sent, steps
 from fedlit.reports.compare.curves import band_note, curves_figure
 from fedlit.reports.compare.forest import differences_figure, gains_figure, intervals_figure
 from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.methods import Method, differences
 from fedlit.reports.compare.page import Chart, page, report_folder
+from fedlit.reports.compare.past_run import metric_against, sent, steps
 from fedlit.reports.compare.roc import class_curves, comparison_roc_figure
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.styles import Style, styles

@@ -14,12 +14,12 @@ from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS, Interval
 from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.between_sites import BySite
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.cost import cost_row
 from fedlit.reports.compare.joining import Joining, MethodGains
 from fedlit.reports.compare.logged import LoggedMetric
-from fedlit.reports.compare.methods import ABSENT, Method
+from fedlit.reports.compare.methods import Method
+from fedlit.reports.compare.past_run import cost_row
 from fedlit.reports.compare.statistics import MethodDifferences, Statistics
-from fedlit.reports.compare.words import interval_text, number, short
+from fedlit.reports.compare.words import ABSENT, interval_text, number, short
 from fedlit.reports.table import Cell, Number, Table
 
 COSTS = ("rounds", "sent", "steps", "drift")

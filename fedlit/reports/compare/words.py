@@ -1,7 +1,6 @@
 """Formatting of numbers for the report and the terminal."""
 
-from fedlit.reports.compare.methods import ABSENT
-
+ABSENT = "-"
 UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 ALONE = "There is only one method, so there are no differences; add runs of another method."
 

@@ -7,8 +7,7 @@ import pandas as pd
 
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES
 from fedlit.metrics.paired import p_text
-from fedlit.reports.compare.methods import ABSENT
-from fedlit.reports.compare.words import interval_text, number, short
+from fedlit.reports.compare.words import ABSENT, interval_text, number, short
 from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
 from fedlit.reports.table import Number, Table

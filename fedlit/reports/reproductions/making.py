@@ -11,7 +11,7 @@ import pandas as pd
 from fedlit.core.errors import ConfigError, FedlitError
 from fedlit.core.system.argument_types import check_arguments
 from fedlit.experiment.mistakes import near
-from fedlit.reports.reproductions.places import Place
+from fedlit.reports.reproductions.document import Place
 from fedlit.reports.reproductions.report import Report, tables_of
 
 TABLES = "tables.py"
