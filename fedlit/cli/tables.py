@@ -1,12 +1,13 @@
 """Tables that commands print on the terminal."""
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich.console import Console, RenderableType
 from rich.filesize import decimal
 
@@ -16,7 +17,9 @@ from fedlit.data.schemes import KINDS
 from fedlit.experiment.choices import AXES, shipped
 from fedlit.reports.table import Table
 
-if TYPE_CHECKING:  # they import Lightning, which checks of data do not need
+if TYPE_CHECKING:  # they import Lightning and pandas, which lists and checks of data do not need
+    import pandas as pd
+
     from fedlit.experiment.plan import Plan
     from fedlit.tracking.run import Result
 
@@ -130,7 +133,7 @@ def _without_zero(value: float, digits: int) -> str:
     return text[1:] if text.startswith("0") else text[: digits + 1]
 
 
-def sweep_table(sweep: "Plan", table: pd.DataFrame, draws: str, width: int = 80) -> RenderableType:
+def sweep_table(sweep: "Plan", table: "pd.DataFrame", draws: str, width: int = 80) -> RenderableType:
     """Make a table of the metric's mean and standard deviation over the seeds, by case and point of the grid.
 
     ``table`` has one run per row; ``draws`` says for the title which draws of the data the seeds have.
@@ -154,7 +157,7 @@ def seeds_table(results: Sequence["Result"], draws: str, width: int = 80) -> Ren
     keys = [key for key in results[0].metrics if re.fullmatch(r"test/[^/]+/auroc(_(?!images).*|/.*)", key)]
     macro = [key for key in keys if key.endswith(("/auroc_macro", "/auroc_own_macro"))]
     shown = [
-        (shortened(key, max(20, width - 28)), *_mean_and_sd(pd.Series([result.metrics[key] for result in results])))
+        (shortened(key, max(20, width - 28)), *_mean_and_sd(result.metrics[key] for result in results))
         for key in (keys if len(macro) == 1 else macro)
     ]
     title = f"over {len(results)} seeds {draws}"
@@ -216,8 +219,10 @@ def _called(label: str | dict[str, list[str]]) -> str:
     return f"{rule} of {', '.join(several)}"
 
 
-def _mean_and_sd(values: pd.Series) -> tuple[str, str]:
-    return _number(values.mean(), "-"), _number(values.std(), "-")
+def _mean_and_sd(values: Iterable[float]) -> tuple[str, str]:
+    defined = [value for value in values if value == value]
+    mean, sd = fmean(defined) if defined else math.nan, stdev(defined) if len(defined) > 1 else math.nan
+    return _number(mean, "-"), _number(sd, "-")
 
 
 def _number(value: float, undefined: str = "undefined", digits: int = 4) -> str:

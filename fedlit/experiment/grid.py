@@ -14,7 +14,7 @@ from lightning.pytorch import LightningModule
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
-from fedlit.core.system.layers import patched
+from fedlit.core.system.shipped import patched
 from fedlit.data.folders import found_below
 from fedlit.experiment.choices import short_names
 from fedlit.experiment.mistakes import Sources, SweepSources, explain

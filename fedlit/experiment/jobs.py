@@ -14,8 +14,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedlit.core.system.processes import CORES, cores, end_with_parent
-from fedlit.core.system.signals import ENDING, GENTLE, blocked
+from fedlit.core.system.processes import CORES, ENDING, GENTLE, blocked, cores, end_with_parent
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 
 POLL_SECONDS = 0.2

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.core.system.layers import patched
-from fedlit.core.system.shipped import placed
+from fedlit.core.system.shipped import patched, placed
 from fedlit.experiment.mistakes import Sources, SweepSources, explain, files_of
 from fedlit.experiment.naming import OF_RUNS, as_option, check_name
 from fedlit.experiment.parser import Parser

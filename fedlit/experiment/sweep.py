@@ -17,7 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from fedlit.core.errors import ConfigError
 from fedlit.core.ranges import AT_LEAST_ONE
 from fedlit.core.system.files import whole
-from fedlit.core.system.signals import ENDING
+from fedlit.core.system.processes import ENDING
 from fedlit.experiment.cluster.submission import Slurm
 from fedlit.experiment.grid import plan
 from fedlit.experiment.jobs import CommandLine, run_jobs

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 
-from fedlit.core.system.signals import ENDING, GENTLE, URGENT
+from fedlit.core.system.processes import ENDING, GENTLE, URGENT
 
 EVENT_LOOPS = ("asyncio.", "ipykernel.")
 """Packages whose handlers of Ctrl-C cancel a task at its next ``await``, which a run does not have."""

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from fedlit.core.system.signals import GENTLE
+from fedlit.core.system.processes import GENTLE
 from fedlit.federation.interrupts import Interrupts, remember_ctrl_c, unwinding_on_signals
 
 NAMES = {"ids": lambda signum: signal.Signals(signum).name}

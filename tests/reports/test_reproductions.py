@@ -12,8 +12,7 @@ from refusals import refused
 from reproduced import derived, derived_plan, evaluated, printed, stages_of
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system.layers import patched
-from fedlit.core.system.shipped import CONFIGS
+from fedlit.core.system.shipped import CONFIGS, patched
 from fedlit.experiment.grid import combinations_of
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document

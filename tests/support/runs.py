@@ -18,7 +18,7 @@ import torch
 
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.checkpoints.stored_states import unstacked
-from fedlit.core.system.signals import ENDING
+from fedlit.core.system.processes import ENDING
 from fedlit.experiment import jobs
 from fedlit.tracking import figures
 from fedlit.tracking.base import MetricsFile

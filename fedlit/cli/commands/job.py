@@ -11,8 +11,7 @@ import fedlit
 from fedlit.cli.commands import COMMANDS
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.core.system.processes import CORES
-from fedlit.core.system.signals import blocked
+from fedlit.core.system.processes import CORES, blocked
 from fedlit.experiment.jobs import CommandLine, run_jobs
 from fedlit.experiment.parser import Parser
 from fedlit.experiment.planned_run import PlannedRun

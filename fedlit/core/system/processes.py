@@ -1,27 +1,50 @@
-"""Processes of this machine: their start, their memory, and how they avoid running the main script again."""
+"""Processes of this machine: their signals, start and memory, and how they avoid running the main script again."""
 
 import ctypes
 import gc
 import multiprocessing
 import os
 import shutil
+import signal
 import sys
 import threading
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import ModuleType
 
-from fedlit.core.system.signals import GENTLE, blocked
+URGENT = (signal.SIGINT, signal.SIGTERM)
+"""Ctrl-C, and what `kill` and schedulers send; a second one ends the process immediately."""
+
+GENTLE = tuple(getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name))
+"""What a closed terminal sends, often twice, and what schedulers send before the time is up. Windows has none."""
+
+ENDING = (*URGENT, *GENTLE)
 
 PRELOADED = ["timm", "fedlit.federation.engines.pool"]
 """Modules that the fork server imports once, so that each process starts quickly."""
 
 CORES = "FEDLIT_CORES"
 """Environment variable that gives a process fewer cores than the machine has, for several runs that share them."""
+
+
+@contextmanager
+def blocked(signals: Sequence[signal.Signals]) -> Iterator[None]:
+    """Context manager in which signals wait; a process that is started in it never gets them unless it unblocks them.
+
+    This includes the fork server, and what it starts.
+    """
+    if not signals or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def cores() -> int:

@@ -1,8 +1,9 @@
-"""The configurations that come with fedlit, which a command finds from any folder."""
+"""The configurations that come with fedlit, which a command finds from any folder, and those that patch another."""
 
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parents[2]
 
@@ -36,3 +37,19 @@ def _found(argv: Sequence[str]) -> Iterator[str]:
         else:
             yield word
         before = word
+
+
+def patched(base: Any, patch: Any) -> Any:
+    """Return a base with a patch: mappings are merged key by key, anything else is replaced. None removes a key.
+
+    If the base does not have the key, None remains.
+    """
+    if not isinstance(base, dict) or not isinstance(patch, dict):
+        return patch
+    merged = dict(base)
+    for key, value in patch.items():
+        if value is None and key in base:
+            del merged[key]
+        else:
+            merged[key] = patched(base.get(key), value)
+    return merged

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
 from fedlit.core.system.argument_types import check_arguments
-from fedlit.core.system.layers import patched
-from fedlit.core.system.shipped import CONFIGS
+from fedlit.core.system.shipped import CONFIGS, patched
 from fedlit.experiment.mistakes import near
 from fedlit.reports.reproductions import NAMES
 

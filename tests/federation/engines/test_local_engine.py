@@ -18,7 +18,7 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedProx, Scaffold
 from fedlit.core.fabric import make_fabric
-from fedlit.core.system.signals import GENTLE
+from fedlit.core.system.processes import GENTLE
 from fedlit.federation.engines import base, local, pool
 from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import wanted_workers
