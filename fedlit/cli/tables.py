@@ -1,13 +1,12 @@
 """Tables that commands print on the terminal."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.console import Console, RenderableType
 from rich.filesize import decimal
 
@@ -221,8 +220,9 @@ def _called(label: str | dict[str, list[str]]) -> str:
 
 def _mean_and_sd(values: Iterable[float]) -> tuple[str, str]:
     defined = [value for value in values if value == value]
-    mean, sd = fmean(defined) if defined else math.nan, stdev(defined) if len(defined) > 1 else math.nan
-    return _number(mean, "-"), _number(sd, "-")
+    with np.errstate(invalid="ignore"):  # of an infinite loss
+        sd = float(np.std(defined, ddof=1)) if len(defined) > 1 else np.nan
+    return _number(float(np.mean(defined)) if defined else np.nan, "-"), _number(sd, "-")
 
 
 def _number(value: float, undefined: str = "undefined", digits: int = 4) -> str:

@@ -110,12 +110,13 @@ def test_every_class_is_in_a_table_that_is_as_wide_as_it_says():
 
 def test_the_baselines_of_a_sweep_have_a_row_each():
     sweep = Plan("x", baselines=["individual", "pooled"])
-    cases = ["federated", "federated", "individual-north", "pooled"]
-    runs = pd.DataFrame({"case": cases, sweep.metric: [0.7, 0.8, 0.5, 0.9]})
+    cases = ["federated", "federated", "individual-north", "pooled", "diverged", "diverged"]
+    runs = pd.DataFrame({"case": cases, sweep.metric: [0.7, 0.8, 0.5, 0.9, 1.0, np.inf]})
     assert rows(sweep_table(sweep, runs, "on one draw of the data")) == [
         ["federated", "0.7500", "0.0707", "2/2"],
         ["individual-north", "0.5000", "-", "1/1"],
         ["pooled", "0.9000", "-", "1/1"],
+        ["diverged", "inf", "-", "2/2"],
     ]
 
 
