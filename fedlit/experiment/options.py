@@ -122,7 +122,7 @@ def resolved(args: Namespace, parser: Parser) -> str:
         if part.monitor_mode == "auto":
             part.monitor_mode = better(part.monitor or "auto") or "auto"  # an empty monitor is refused later
     shown = Namespace({key: value for key, value in settled.items() if key not in others})
-    return parser.dump(shown, skip_none=False, skip_check=True)
+    return parser.dump(shown, skip_none=False, skip_validation=True)
 
 
 def seeds_of(args: Namespace) -> list[int]:
