@@ -13,7 +13,6 @@ from fedlit.aggregators.composition import Composition
 from fedlit.core.messages import Payload
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
-from fedlit.testing import check_aggregator
 
 
 class KeepsItsVector(Aggregator):
@@ -123,10 +122,6 @@ def test_what_a_client_keeps_is_no_part_of_its_change():
 
 def test_vectors_that_share_memory_are_weighted_once():
     assert torch.equal(run([KeepsItsVector()], 1).server.w, run([], 1).server.w)
-
-
-def test_check_aggregator_finds_nothing():
-    check_aggregator(Halve(), workers=1)
 
 
 class TopK(Aggregator):

@@ -34,12 +34,6 @@ def test_slices_are_contiguous_and_in_order(densenet):
     assert slices["head"].stop - slices["head"].start == 3 * 1024 + 3
 
 
-def test_stretches_cover_every_weight_once(densenet):
-    segments = densenet.layout.segments
-    assert [s.start for s in segments] == [0, *(s.stop for s in segments[:-1])]
-    assert segments[-1].stop == densenet.layout.size
-
-
 def test_gradients_take_memory_from_when_they_are_asked_for():
     torch.manual_seed(0)
     model = FlatModel(ToyNet())
@@ -82,13 +76,6 @@ def test_parameters_gradients_and_statistics_are_views():
     assert torch.equal(model.stats[:4], model.module.body[1].running_mean)
     model.stats[:4] = 7
     assert model.module.body[1].running_mean.eq(7).all()
-
-
-def test_views_survive_load_state_dict():
-    model, other = FlatModel(ToyNet()), ToyNet()
-    model.module.load_state_dict(other.state_dict())
-    entry = next(e for e in model.layout.parameters if e.name == "head.bias")
-    assert torch.equal(entry.view(model.w), other.head.bias.detach())
 
 
 def test_fingerprint_tells_layouts_apart():
@@ -139,11 +126,9 @@ def test_expand_is_a_scalar_where_all_weights_agree(densenet):
     [
         lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
         lambda p: torch.optim.Adam(p, lr=0.01, amsgrad=True),
-        lambda p: torch.optim.AdamW(p, lr=0.01),
         lambda p: torch.optim.RMSprop(p, lr=0.01, momentum=0.5),
-        lambda p: torch.optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.3),
     ],
-    ids=["sgd", "adam", "adamw", "rmsprop", "adagrad"],
+    ids=["sgd", "adam", "rmsprop"],
 )
 def test_with_its_state_kept_it_does_what_one_optimizer_does(make):
     torch.manual_seed(0)

@@ -13,7 +13,6 @@ from fedlit.core.optimizer import LocalOptimizer
 MAKE = {
     "SGD": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.01),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
-    "Adagrad": lambda p: torch.optim.Adagrad(p, lr=0.01),
     "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.01),
 }
 FUSIBLE = ("SGD", "Adam")
