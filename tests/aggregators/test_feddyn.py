@@ -3,9 +3,8 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
-from quadratics import Problems, SaddleModule
 from simulation import federated, simulate
-from toys import Quadratic
+from toys import Problems, Quadratic, SaddleModule
 
 from fedlit.aggregators import FedAvg, FedDyn
 from fedlit.core.messages import ServerState

@@ -10,7 +10,6 @@ from toys import Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import MOON, FedAvg
 from fedlit.data.in_memory import GivenClients
-from fedlit.models import ImageClassifier
 from fedlit.testing import OwnRows
 
 
@@ -110,16 +109,3 @@ def test_layers_are_left_as_they_were():
     assert kept["w"].shape == done.server.w.shape
     assert kept["trained"] == 1
     assert kept["stats"].abs().sum() > 0
-
-
-def test_a_projection_head_is_two_layers_before_the_head():
-    module = ImageClassifier(("Edema", "Mass"), "resnet10t", projection=5)
-    features = []
-    module.head.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0]))
-    module(torch.zeros(2, 1, 32, 32))
-    assert features[0].shape == (2, 5)
-    width = module.body.num_features
-    assert [tuple(layer.weight.shape) for layer in module.projection if hasattr(layer, "weight")] == [
-        (width, width),
-        (5, width),
-    ]
