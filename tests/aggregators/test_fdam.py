@@ -27,9 +27,9 @@ VARIABLES = ("a", "b", "alpha")
 
 THREE = {"north": (13, 0.15, ()), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
 TWO_CLASSES = {"north": (13, 0.3, ("Nodule",)), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
-STAGES = [Written(LR, 4, 2), Written(LR / 2, 5, 2), Written(LR / 4, 2, 3)]
+STAGES = [Written(LR, 2, 2), Written(LR / 2, 3, 2), Written(LR / 4, 2, 3)]
 DRAWN = [Written(LR, 3, 4), Written(LR / 2, 2, 2), Written(LR / 4, 2, 5)]
-STEPWISE = [Written(LR, 1, 5), Written(LR / 3, 1, 3)]
+STEPWISE = [Written(LR, 1, 3), Written(LR / 3, 1, 2)]
 
 
 def schedule(stages: list[Written]) -> StageSchedule:
