@@ -41,7 +41,7 @@ INPUTS = [
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given, fedlit_cli, folder):
+def test_it_is_refused_by_name(given, fedlit_cli, folder):
     check_refused(given, fedlit_cli)
     assert {path.name for path in folder.iterdir()} == {"tiny.yaml", *given.files}
 

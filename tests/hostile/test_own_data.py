@@ -108,7 +108,7 @@ def importable(folder, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given, fedlit_cli):
+def test_it_is_refused_by_name(given, fedlit_cli):
     check_refused(given, fedlit_cli)
 
 

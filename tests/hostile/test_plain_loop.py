@@ -135,3 +135,9 @@ def test_a_correction_of_other_clients_reaches_it(tmp_path: Path):
     of_extra = slice(len(plain) // 2, None)
     assert [bool(state.aggregators[0]["c"][of_extra].any()) for state in states.values()] == [True, False, True]
     assert not torch.allclose(corrected[of_extra], plain[of_extra], atol=1e-6)
+
+    def of_all_clients(module, loss, batch):
+        return of_some_clients(module, loss, batch) + 0 * sum(p.sum() for p in module.extra.parameters())
+
+    used, _ = fit(seeded(stepping(of_all_clients, extra)), tmp_path / "used", aggregators=[Scaffold()])
+    torch.testing.assert_close(corrected, used, rtol=0, atol=1e-6)

@@ -220,6 +220,12 @@ def test_a_schedule_multiplies_it(tmp_path: Path):
     assert fitted.metrics["round/lr"].tolist() == pytest.approx([0.1 * 0.5**n * f for n, f in enumerate(factors)])
 
 
+def test_a_schedule_multiplies_each_rate_of_a_round_once(tmp_path: Path):
+    w, _ = fit(seeded(HALVING), tmp_path / "run", schedule=StageSchedule([Stage(1, 6, "steps", 0.5)]), rounds=1)
+    halved = seeded(returning(lambda o: of_torch.LambdaLR(o, lambda count: 0.5 ** (count + 1))))
+    torch.testing.assert_close(w, by_hand(halved, ConstantSchedule(6, "steps"), 1), rtol=0, atol=1e-6)
+
+
 def test_control_variates_form_where_the_first_rate_is_zero(tmp_path: Path):
     make, given = FOLLOWED["a warm-up from 0"]
     start = torch.cat([p.detach().flatten() for p in seeded(make).parameters()])

@@ -98,7 +98,7 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given: Refused, place: Path, fedlit_cli):
+def test_it_is_refused_by_name(given: Refused, place: Path, fedlit_cli):
     check_refused(given, fedlit_cli)
     assert not Path("ran").exists()
     assert not Path("scores.csv").exists()

@@ -163,6 +163,12 @@ def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
+def test_a_gradient_that_is_none_stays_none_beside_an_algorithm(tmp_path: Path):
+    make = HONOURED["a gradient that is none"]
+    alone, beside = (here(make, tmp_path, rounds=1, aggregators=given) for given in ([], [Scaffold()]))
+    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("what", ["an average of the weights", "a rate that it sets", "epochs"])
 def test_one_process_two_and_a_resumed_run_are_equal(what: str, tmp_path: Path):
     fit_in_each_way(HONOURED[what], tmp_path, data=Flat(), rounds=3)
