@@ -14,9 +14,7 @@ from fedlit.aggregators.accounting import Steps, epsilon_of, noise_for, prv_epsi
 
 EXACT = {
     (10.0, 1.0, 100, 1e-5): 4.3772, (0.71, 0.0128, 1563, 1e-5): 6.8379, (1.0, 0.15, 140, 1e-3): 9.2679,
-    (2.0, 0.15, 140, 1e-3): 3.0401, (5.0, 0.15, 140, 1e-3): 0.9247, (1.1, 0.01, 1000, 1e-5): 1.5154,
-    (0.8, 0.004, 5000, 1e-6): 2.9073, (3.0, 0.5, 20, 1e-4): 2.9024, (1.5, 0.05, 400, 1e-5): 3.3604,
-    (20.0, 1.0, 50, 1e-6): 1.5436, (0.6, 0.002, 2000, 1e-5): 2.7006, (1.3, 0.3, 30, 1e-3): 5.3452,
+    (5.0, 0.15, 140, 1e-3): 0.9247, (0.8, 0.004, 5000, 1e-6): 2.9073, (1.3, 0.3, 30, 1e-3): 5.3452,
 }  # fmt: skip
 """Epsilon by noise, rate, steps and delta: PLDAccountant of dp-accounting 0.6."""
 
@@ -27,12 +25,6 @@ def test_both_bounds_are_above_the_privacy_loss_distribution_and_prv_is_close(se
     rdp, prv = (bound([Steps(*steps)], delta) for bound in (epsilon_of, prv_epsilon_of))
     assert EXACT[setting] <= prv <= 1.03 * EXACT[setting]
     assert EXACT[setting] <= rdp <= 1.35 * EXACT[setting]
-
-
-def test_known_figures():
-    one, other = [Steps(10, 1.0, 100)], [Steps(0.71, 0.0128, 1563)]
-    assert [round(epsilon_of(each, 1e-5), 2) for each in (one, other)] == [4.73, 7.75]
-    assert [round(prv_epsilon_of(each, 1e-5), 2) for each in (one, other)] == [4.39, 6.85]
 
 
 def test_steps_add_up():

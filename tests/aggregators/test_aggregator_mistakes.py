@@ -28,13 +28,11 @@ from fedlit.aggregators import (
     FedNova,
     FedProx,
     FedRep,
-    FedYogi,
     GradientDissimilarity,
     LocalOnly,
     LocalSCGDAM,
     LocalSGDAM,
     LocalSGDM,
-    MovingAverage,
     NormBound,
     PersonalHeads,
     Scaffold,
@@ -63,11 +61,6 @@ def together(*aggregators):
     return Federation(list(aggregators))
 
 
-class WithAdam(ToyNet):
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters())
-
-
 class TwoRatesOfASaddle(Scorer):
     def configure_optimizers(self):
         body, head = {"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}
@@ -92,11 +85,6 @@ class Wide(Sites):
         super().setup(stage)
         for client in self.clients.values():
             client.train.tensors = (client.train.tensors[0], client.train.tensors[1].expand(-1, 2))
-
-
-class Vague(Aggregator):
-    def extra_loss(self, ctx, batch):
-        return 1.0
 
 
 class WithoutGradient(Aggregator):
@@ -158,48 +146,24 @@ def two_processes():
 
 VALUES = [
     ("CODASCA.eta_g of -1", lambda: CODASCA(eta_g=-1.0), ConfigError, "eta_g", "found -1"),
-    ("Ditto.lam of -1", lambda: Ditto(-1.0), ConfigError, "found -1"),
     ("Ditto.lr of 0", lambda: Ditto(lr=0.0), ConfigError, "found 0"),
     ("FedAdam.beta_2 of 1", lambda: FedAdam(beta_2=1.0), ConfigError, "FedAdam.beta_2"),
-    ("FedAdam.tau of 0", lambda: FedAdam(tau=0.0), ConfigError, "FedAdam.tau"),
-    ("FedAvgM.momentum of 1", lambda: FedAvgM(1.0), ConfigError, "FedAvgM.momentum", "found 1"),
-    ("FedDyn.alpha of 0", lambda: FedDyn(0.0), ConfigError, "found 0"),
     ("FedNova.momentum of 1", lambda: FedNova(1.0), ConfigError, "found 1"),
     ("FedProx.mu of -1", lambda: FedProx(-1.0), ConfigError, "FedProx.mu"),
-    ("FedRep.head of 0", lambda: FedRep(0), ConfigError, "FedRep.head", "found 0"),
-    ("FedYogi.lr of -1", lambda: FedYogi(lr=-1.0), ConfigError, "FedYogi.lr"),
-    ("GradientDissimilarity.every of 0", lambda: GradientDissimilarity(every=0), ConfigError, "every", "found 0"),
     ("LocalSCGDAM.rho of 0", lambda: LocalSCGDAM(rho=0.0), ConfigError, "found 0"),
-    ("LocalSCGDAM.rho of -1", lambda: LocalSCGDAM(rho=-1.0), ConfigError, "found -1"),
     ("LocalSCGDAM.alpha of 1", lambda: LocalSCGDAM(alpha=1.0), ConfigError, "alpha", "found 1"),
-    ("LocalSCGDAM.alpha of 0", lambda: LocalSCGDAM(alpha=0.0), ConfigError, "alpha", "found 0"),
-    ("LocalSCGDAM.beta_x of 1.5", lambda: LocalSCGDAM(beta_x=1.5), ConfigError, "beta_x", "found 1.5"),
-    ("LocalSCGDAM.beta_y of -0.1", lambda: LocalSCGDAM(beta_y=-0.1), ConfigError, "beta_y", "found -0.1"),
-    ("LocalSGDAM.beta_x of 1", lambda: LocalSGDAM(beta_x=1.0), ConfigError, "beta_x", "beta", "found 1"),
     ("LocalSGDAM.beta_x of NaN", lambda: LocalSGDAM(beta_x=math.nan), ConfigError, "beta_x", "nan"),
-    ("LocalSGDAM.beta_y of 0", lambda: LocalSGDAM(beta_y=0.0), ConfigError, "beta_y", "found 0"),
-    ("LocalSGDM.momentum of -0.1", lambda: LocalSGDM(-0.1), ConfigError, "found -0.1"),
-    ("LocalSGDM.momentum of 1", lambda: LocalSGDM(1.0), ConfigError, "found 1"),
-    ("MOON.mu of -1", lambda: MOON(-1.0), ConfigError, "found -1.0"),
-    ("MOON.temperature of 0", lambda: MOON(temperature=0.0), ConfigError, "temperature", "found 0.0"),
-    ("MovingAverage of 1", lambda: MovingAverage(1.0), ConfigError, "found 1"),
-    ("NormBound of 0", lambda: NormBound(0.0), ConfigError, "found 0.0"),
     ("NormBound of infinity", lambda: NormBound(math.inf), ConfigError, "inf"),
     ("Scaffold.eta_g of 0", lambda: Scaffold(0.0), ConfigError, "Scaffold.eta_g"),
     ("ServerOptimizer of LBFGS", lambda: ServerOptimizer(torch.optim.LBFGS), ConfigError, "LBFGS"),
-    ("TrimmedMean of 0", lambda: TrimmedMean(0.0), ConfigError, "found 0.0"),
     ("TrimmedMean of 0.5", lambda: TrimmedMean(0.5), ConfigError, "found 0.5"),
-    ("TrimmedMean of NaN", lambda: TrimmedMean(math.nan), ConfigError, "nan"),
-    ("a gradient_clamp of -1", lambda: Federation(gradient_clamp=-1.0), ConfigError, "gradient_clamp", "found -1"),
-    ("a gradient_clip of 0", lambda: Federation(gradient_clip=0.0), ConfigError, "gradient_clip", "found 0"),
 ]
 
 TOGETHER = [
     *((f"{type(a).__name__} with {type(b).__name__}", partial(together, a, b), ConfigError, type(a).__name__,
        type(b).__name__) for a, b in [
         (FedAvgM(), FedAdam()), (FedDyn(), FedProx()), (FedDyn(), Scaffold()), (FedNova(), LocalSGDM()),
-        (FedRep(), PersonalHeads()), (LocalOnly(), FedBN()), (LocalSGDM(), LocalSGDAM()), (NormBound(), TrimmedMean()),
-        (SurgicalHeads(), PersonalHeads()),
+        (FedRep(), PersonalHeads()), (LocalOnly(), FedBN()), (NormBound(), TrimmedMean()),
     ]),
     ("FedBN with FedBNPlus among others", lambda: together(FedBN(), SurgicalHeads(), FedBNPlus()), ConfigError,
         "FedBN", "FedBNPlus", "keep one"),
@@ -222,8 +186,6 @@ TOGETHER = [
     ("deploying h in place", lambda: LocalSCGDAM(inner="in_place", deploy="h"), ConfigError, "deploy"),
     ("FedNova keeping momentum", lambda: federated([FedNova(0.9)], optimizer_state="keep"), ConfigError, "FedNova",
         "set it to reset"),
-    ("a part keeping momentum", lambda: federated([composed(FedNova(0.9))], optimizer_state="keep"), ConfigError,
-        "Composed", "set it to reset"),
     ("a head that leaves no step", lambda: federated([FedRep(3)], window=3), ConfigError, "FedRep.head",
         "window of 3, found 3"),
 ]  # fmt: skip
@@ -236,13 +198,7 @@ TRAINING = [
         Sites()), ConfigError, "0.3, 0.1"),
     ("FedNova of two rates", lambda: train(FedNova(), TwoRates(), None, FedProx(0.1)), ConfigError, "found 2"),
     ("FedNova and momentum", lambda: train(FedNova(), ToyNet(momentum=0.9)), ConfigError, "FedNova"),
-    ("FedNova and Adam", lambda: train(FedNova(), WithAdam()), ConfigError, "Adam"),
     ("LocalSGDM and momentum", lambda: score(LocalSGDM(), objective=BCE(), momentum=0.9), ConfigError, "LocalSGDM"),
-    ("LocalSGDM and Adam", lambda: score(LocalSGDM(), objective=BCE(), adam=True), ConfigError, "Adam"),
-    ("LocalSGDAM and momentum", lambda: score(LocalSGDAM(), objective=BCE(), momentum=0.9), ConfigError, "LocalSGDAM"),
-    ("LocalSGDAM and Adam", lambda: score(LocalSGDAM(), objective=BCE(), adam=True), ConfigError, "Adam"),
-    ("LocalSCGDAM and momentum", lambda: score(LocalSCGDAM(), momentum=0.9), ConfigError, "LocalSCGDAM"),
-    ("LocalSCGDAM and Adam", lambda: score(LocalSCGDAM(), adam=True), ConfigError, "Adam"),
     ("LocalSCGDAM and BCE", lambda: score(LocalSCGDAM(), objective=BCE()), ConfigError, "LocalSCGDAM"),
     ("LocalSCGDAM and two classes", lambda: score(LocalSCGDAM(), classes=("Edema", "Nodule")), ConfigError,
         "Scorer", "has 2", "Edema, Nodule"),
@@ -252,7 +208,6 @@ TRAINING = [
         "with a gradient", "ctx.model.module"),
     ("a misspelt hook", lambda: train(Misspelt()), ConfigError, "Misspelt.on_before_sending", "never called",
         "did you mean on_before_send?"),
-    ("an extra loss without a tensor", lambda: train(Vague()), TrainingError, "Vague.extra_loss", "float"),
     ("FedBN+ without normalisation", lambda: FedBNPlus().configure_model(Scorer()), ConfigError, "Scorer"),
     ("MOON without features", lambda: train(MOON(), Quadratic()), ConfigError, "Quadratic"),
     ("MOON with a frozen body", lambda: train(MOON(), Frozen(), rounds=2), ConfigError, "MOON"),
@@ -260,8 +215,6 @@ TRAINING = [
         "2 clients", "found 0 cut"),
     ("a trimmed mean of nobody", lambda: train(TrimmedMean(0.4), Untrained(), ToyData(4)), ConfigError,
         "TrimmedMean: ", "4 clients", "found 2 cut"),
-    ("a trimmed mean of two", lambda: train(TrimmedMean(), Untrained()), ConfigError, "TrimmedMean: ", "2 clients",
-        "found 1 cut"),
     ("a median of two replies", two_replies_of_three, TrainingError, "of 2", "found 0", "set federation.quorum"),
     ("single replies on several ranks", two_processes, ConfigError, "NormBound", "but 2"),
     ("a count in the optimizer's groups", lambda: train(ServerOptimizer(CountsInGroups)), ConfigError, "Count",

@@ -1,7 +1,6 @@
 """The classic methods in lists with each other, with personal parts of the model, and over processes."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -17,7 +16,6 @@ from fedlit.aggregators import (
     Ditto,
     FedAdam,
     FedAvg,
-    FedAvgM,
     FedBN,
     FedBNPlus,
     FedDyn,
@@ -47,8 +45,7 @@ DECAYING = ServerOptimizer(lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=
 @pytest.mark.parametrize(
     "aggregators",
     [
-        [DECAYING], [FedAvgM()], [FedYogi()], [FedNova(), FedProx(0.1)], [FedDyn()], [MOON()], [Ditto()],
-        [FedNova(), MOON(), Ditto(), FedAdam(), Scaffold()],
+        [DECAYING], [FedYogi()], [FedDyn()], [FedNova(), MOON(), Ditto(), FedAdam(), Scaffold()],
     ],
     ids=names_of,
 )  # fmt: skip
@@ -81,7 +78,7 @@ def test_personal_heads_go_with_corrections_and_server_steps(first):
 @pytest.mark.filterwarnings("ignore:FedBNPlus freezes")
 def test_the_order_of_a_list_does_not_matter(aggregators):
     schedule, ends = StageSchedule([Stage(2, 2, "steps"), Stage(1, 3, "steps", 0.5)]), []
-    for listed in itertools.permutations(aggregators):
+    for listed in (aggregators, aggregators[::-1], aggregators[1:] + aggregators[:1]):
         torch.manual_seed(0)
         module = with_objective(AUCSaddle()).double()
         ends.append(simulate(module, ToyData(3, labelled=2), Federation([*listed], schedule=schedule)).server.w)

@@ -12,7 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
-from fedlit.aggregators import FedBN, LocalSCGDAM, LocalSGDAM, Scaffold
+from fedlit.aggregators import FedBN, LocalSCGDAM
 from fedlit.core.errors import TrainingError
 from fedlit.objectives import BCE, AUCSaddle
 from fedlit.testing import check_aggregator
@@ -112,65 +112,6 @@ def test_the_gradient_is_autograds_through_the_inner_step_and_first_order_leaves
     assert missing.norm() > 0.1 * found[True].norm()
 
 
-@pytest.mark.parametrize("same_batch", [True, False])
-def test_without_an_inner_step_it_is_localsgdam(same_batch):
-    """rho = 0 and alpha*eta = 1, bit for bit; with two batches the outer one is the second of each pair."""
-
-    class Outer(LocalSGDAM):
-        batches_per_step = 1 if same_batch else 2
-
-        def _estimate(self, ctx, batches, start):
-            return super()._estimate(ctx, batches[-1:], start)
-
-    module, data = seeded(nn.Linear(4, 4), nn.Tanh()), Sites(3)
-    reduced = at_the_newest(LocalSCGDAM(same_batch=same_batch), rho=0.0, beta_x=0.3, beta_y=0.6)
-    one, other = (run([a], module, data) for a in (reduced, Outer(0.3, 0.6)))
-    assert torch.equal(one.server.w, other.server.w)
-    assert torch.equal(one.server.aggregators[0]["u"], other.server.aggregators[0]["u"])
-
-
-@pytest.mark.parametrize("options", [{}, {"first_order": True}, {"same_batch": True}], ids=str)
-def test_one_client_does_not_notice_communication(options):
-    module = seeded(nn.Linear(4, 4), nn.Tanh())
-    ends = [run([LocalSCGDAM(0.5, **options)], module, Sites(1), rounds=12 // p, window=p).server for p in (1, 3, 12)]
-    for end in ends[1:]:
-        torch.testing.assert_close(end.w, ends[0].w, rtol=0, atol=1e-12)
-        torch.testing.assert_close(end.aggregators[0]["h"], ends[0].aggregators[0]["h"], rtol=0, atol=1e-12)
-
-
-def test_inner_value_and_momenta_start_from_each_clients_own_batch():
-    """After one step with tiny weights, h and u are still the means of the clients' starts."""
-    aggregator = at_the_newest(LocalSCGDAM(0.5, same_batch=True), alpha=0.0, beta_x=0.0, beta_y=0.0)
-    module, data = seeded(lr=0.0), Sites(3, batch_size=12)
-    done = run([aggregator], module, data, rounds=2, window=3)
-    truth = Truth(done, module, data, 0.5)
-    h = _flat(truth.inner(truth.at(done.server.w)).values()).detach()
-    torch.testing.assert_close(done.server.aggregators[0]["h"], h, rtol=0, atol=1e-12)
-    own = []
-    for batch in truth.sets:
-        truth.sets = [batch]
-        own.append(truth.gradient(done.server.w))
-    torch.testing.assert_close(done.server.aggregators[0]["u"], sum(own) / 3, rtol=0, atol=1e-12)
-
-
-def test_normalisation_sees_the_inner_pass_and_then_the_outer():
-    module, data = seeded(nn.Linear(4, 4), nn.BatchNorm1d(4), lr=0.0), Sites(1, batch_size=12)
-    done = run([at_the_newest(LocalSCGDAM(2.0, same_batch=True))], module, data, rounds=1, window=1)
-    by_hand = copy.deepcopy(module).double()
-    truth = Truth(done, module, data, 2.0)
-    passes = []
-    for vector in (done.server.w, done.server.aggregators[0]["h"]):
-        named = done.parameters(vector)
-        hidden = functional_call(
-            by_hand.body[0], {n[7:]: v for n, v in named.items() if n[:7] == "body.0."}, truth.sets[0][0]
-        )
-        passes.append(hidden.mean(0))
-    expected = torch.zeros(4, dtype=torch.float64)
-    for at in passes * 2:  # at the start, and after the step (of rate 0)
-        expected = 0.9 * expected + 0.1 * at
-    torch.testing.assert_close(done.buffer("body.1.running_mean"), expected, rtol=0, atol=1e-12)
-
-
 def test_the_exchange_of_gradients_removes_the_bias_between_clients():
     """Exact gradients and p = 1: Algorithm 1 rests at a nonzero gradient of eq. 4; with the exchange it is 0."""
     module, data = seeded(lr=0.5, objective=AUCSaddle(score="raw")), Sites(2, 12, positives=(3, 8))
@@ -254,12 +195,6 @@ def test_a_frozen_part_and_mixed_precision_train():
     torch.testing.assert_close(mixed.w, single.w, rtol=0.05, atol=0.02)
 
 
-def test_it_composes_with_control_variates():
-    done = run([Scaffold(), LocalSCGDAM(0.5)], seeded(), Sites(), rounds=4)
-    assert torch.isfinite(done.server.w).all()
-    assert done.server.aggregators[0]["c"].norm() > 0
-
-
 class Doubled(Function):
     """An operation whose backward pass has no derivative."""
 
@@ -300,8 +235,6 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
     ("aggregator", "workers"),
     [
         pytest.param(LocalSCGDAM(0.5), 1, id="exact"),
-        pytest.param(LocalSCGDAM(0.5, first_order=True, same_batch=True), 1, id="first order"),
-        pytest.param(LocalSCGDAM(0.5, inner="in_place"), 1, id="in place"),
         pytest.param(LocalSCGDAM(0.5, deploy="h"), 1, id="deploy h"),
         pytest.param(LocalSCGDAM(0.5, outer="exchanged"), 2, id="exchanged", marks=pytest.mark.slow),
     ],

@@ -192,20 +192,17 @@ def test_every_round_equals_the_transcription(case, p):
     compare(SADDLES[case], Trained(), Sites(THREE), p)
 
 
-@pytest.mark.parametrize("sites", [TWO, FOUR], ids=["two", "four"])
 @pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
-def test_every_round_equals_the_transcription_of_a_linear_model(case, sites):
-    compare(SADDLES[case], Trained(hidden=0), Sites(sites), 3)
+def test_every_round_equals_the_transcription_of_a_linear_model(case):
+    compare(SADDLES[case], Trained(hidden=0), Sites(TWO), 3)
 
 
-@pytest.mark.parametrize("case", ["exact", "first order", "LocalSGDAM"])
+@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
 def test_every_round_equals_the_transcription_in_float32(case):
     compare(SADDLES[case], Trained(), Sites(THREE), 2, "32-true")
 
 
-@pytest.mark.parametrize(
-    ("case", "p"), [("exact", 1), ("exact", 3), ("same batch", 2), ("in place", 3), ("LocalSGDAM", 3)]
-)
+@pytest.mark.parametrize(("case", "p"), [("exact", 3), ("in place", 3), ("LocalSGDAM", 3)])
 def test_every_round_equals_the_transcription_where_few_take_part(case, p):
     compare(SADDLES[case], Trained(), Sites(FOUR), p, participation=0.5)
 
@@ -215,12 +212,11 @@ def test_every_round_equals_the_transcription_with_weights_by_examples(case):
     compare(SADDLES[case], Trained(), Sites(FOUR), 2, participation=0.5, weights="examples")
 
 
-@pytest.mark.parametrize(("sites", "participation"), [(THREE, 1.0), (FOUR, 0.5)])
-def test_where_h_is_deployed_x_goes_on_as_it_would(sites, participation):
+def test_where_h_is_deployed_x_goes_on_as_it_would():
     """The federation's weights are h, and x continues unchanged; another test covers BatchNorm's statistics."""
     case = compositional()
     case.aggregator.deploy = "h"
-    compare(case, Trained(), Sites(sites), 3, participation=participation)
+    compare(case, Trained(), Sites(FOUR), 3, participation=0.5)
 
 
 def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
@@ -256,8 +252,7 @@ def test_every_round_of_momentum_equals_the_transcription_where_few_take_part(pr
     compare(SGDM, CrossEntropy(RatioLoss(0.5, 2.0)), Sites(FOUR), 3, precision, participation=0.5, weights="examples")
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("state", ["local", "reset"])
+@pytest.mark.parametrize(("state", "participation"), [("local", 0.5), ("reset", 1.0)])
 def test_every_round_equals_the_transcription_where_momentum_is_not_averaged(state, participation):
     case = Case(LocalSGDM(0.7, state), WrittenSGDM, {}, {}, {"momentum": 0.7, "state": state})
     compare(case, CrossEntropy(BCE()), Sites(FOUR), 3, participation=participation)
@@ -272,12 +267,65 @@ def test_a_client_alone_has_nobody_to_exchange_gradients_with():
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-13)
 
 
-def test_the_cases_differ():
-    """Check that no two methods, and no two periods, end at the same weights."""
-    ends = {}
-    for (name, case), p in itertools.product(SADDLES.items(), (1, 2)):
-        done = simulate(Trained().double(), Sites(THREE), federated([case.aggregator], 4 // p, p))
-        ends[name, p] = done.tensor("body.0.weight")
-        assert (ends[name, p] - Trained().body[0].weight).abs().max() > 1e-2
-    for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
-        assert (one - other).abs().max() > 1e-5, (n, m)
+PRODUCTS = Products(alpha=0.3, beta_x=0.4, beta_y=0.2, gamma_x=0.2, gamma_y=0.15)
+
+
+class Scalars(Problem):
+    """g = x - rho c (x - o) and f = (z - t)^2/2 + z y - y^2/2, where xi = (c, o) and zeta = (t, anything)."""
+
+    def g(self, x, xi):
+        return x - self.rho * xi[0] * (x - xi[1])
+
+    def jacobian(self, x, xi):
+        return (1 - self.rho * xi[0]).reshape(1, 1)
+
+    def gradients(self, z, y, zeta):
+        return z - zeta[0] + y, z - y
+
+
+def test_two_rounds_of_algorithm_1_by_hand():
+    """Site one has g = x/2, t = 1, site two g = 2x - 1/2, t = 0; x_0 = 1, y_0 = 0; both sums are exact in binary."""
+
+    def scalar(value):
+        return torch.tensor([value], dtype=torch.float64)
+
+    def supply(c, o, t):
+        return itertools.cycle([(scalar(c), scalar(o)), (scalar(t), None)])
+
+    sites = {"one": supply(1.0, 0.0, 1.0), "two": supply(-2.0, 0.5, 0.0)}
+    net = Net(1)
+    hand = WrittenSCGDAM(
+        Scalars(net, 0.5, 0.5),
+        {name: Device(batches, scalar(1.0), scalar(0.0), {}) for name, batches in sites.items()},
+        Products(alpha=1 / 2, beta_x=1 / 2, beta_y=1 / 4, gamma_x=1 / 2, gamma_y=1.0),
+        p=1,
+    )
+    one, two = hand.devices.values()
+    hand.start(one)
+    hand.start(two)
+    assert [float(t) for t in (one.h, one.u, one.v)] == [1 / 2, -1 / 4, 1 / 2]
+    assert [float(t) for t in (two.h, two.u, two.v)] == [3 / 2, 3, 3 / 2]
+    hand.iterate(one)
+    hand.iterate(two)
+    assert [float(t) for t in (one.x, one.y, one.h, one.u, one.v)] == [9 / 8, 1 / 2, 17 / 32, -15 / 128, 49 / 128]
+    assert [float(t) for t in (two.x, two.y, two.h, two.u, two.v)] == [-1 / 2, 3 / 2, 0, 3, 3 / 4]
+    hand.communicate(("one", "two"))
+    for site in (one, two):
+        assert [float(t) for t in (site.x, site.y, site.h)] == [5 / 16, 1, 17 / 64]
+        assert [float(t) for t in (site.u, site.v)] == [369 / 256, 145 / 256]
+    hand.round(("one", "two"))
+    for site in (one, two):
+        assert [float(t) for t in (site.x, site.y)] == [-209 / 512, 401 / 256]
+
+
+def test_momentum_by_hand():
+    """Two steps from w = 0, where the gradient of cross-entropy is (1/2 - b) a: momentum is a sum, not an average."""
+    batch = torch.tensor([[2.0]], dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    device = Device(itertools.repeat(batch), torch.zeros(2, dtype=torch.float64), torch.zeros(1), {})
+    hand = WrittenSGDM(Problem(Net(1), 0.5), {"one": device}, PRODUCTS, p=2, momentum=0.5, positive=4.0, negative=1.0)
+    hand.round(("one",))
+    first = torch.tensor([-4.0, -2.0], dtype=torch.float64)
+    logit = -0.2 * (2 * first[0] + first[1])
+    second = 0.5 * first - 4 * torch.sigmoid(-logit) * torch.tensor([2.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(device.u, second, rtol=1e-14, atol=0)
+    torch.testing.assert_close(device.x, -0.2 * (first + second), rtol=1e-14, atol=0)

@@ -1,20 +1,21 @@
 """Client drift D^2 of FDAM's Assumption 2: ``1/K sum_k |grad f_k - grad f|^2`` at a common point."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import LightningModule
-from quadratics import Problems, SaddleModule
-from runs import Place, assert_same_tensors
 from saddle_toys import Scorer, Sites
 from simulation import federated, simulate
+from strangers import fit, seeded
 from torch import nn
 from torch.utils.data import TensorDataset
-from toys import Quadratic, ToyData, ToyNet
+from toys import Problems, Quadratic, SaddleModule, ToyData, ToyNet
 
 from fedlit.aggregators import GradientDissimilarity, Scaffold
 from fedlit.data.in_memory import GivenClients
+from fedlit.tracking.base import MetricsFile
 
 federation = partial(federated, rounds=1, weights="uniform")
 
@@ -106,27 +107,22 @@ def test_between_measurements_nothing_is_sent():
 
 
 @pytest.mark.slow
-def test_a_resume_and_other_processes_change_nothing(tmp_path):
+def test_a_resume_and_other_processes_change_nothing(tmp_path: Path):
     """Like `check_aggregator`, whose clients own rows, which this aggregator refuses."""
-    options = (
-        "--data toys.ToyData --data.clients 4 --model toys.ToyNet --federation.aggregators+=Scaffold "
-        "--federation.aggregators+=GradientDissimilarity --federation.aggregators.every 2 --federation.participation "
-        "0.7 "
-        "--name run"
-    )
-    whole, parts = Place(tmp_path / "whole", options), Place(tmp_path / "parts", options)
-    for place, words in (
-        (whole, "--federation.rounds 6"),
-        (parts, "--federation.rounds 3"),
-        (parts, "--federation.rounds 6 --federation.workers 2 --ckpt_path last"),
-    ):
-        command = place.fit(words)
-        assert command.wait(120) == 0, command.output
-    assert_same_tensors(parts.run("run").tensors(), whole.run("run").tensors())
+
+    def run(place: str, rounds: int, resume: Path | None = None, workers: int = 1) -> torch.Tensor:
+        aggregators = [Scaffold(), GradientDissimilarity(every=2)]
+        given = {"aggregators": aggregators, "rounds": rounds, "participation": 0.7, "workers": workers}
+        return fit(seeded(ToyNet), tmp_path / place, resume, ToyData(4), **given)[0]
+
+    whole = run("whole", 6)
+    run("parts", 3)
+    assert torch.equal(run("parts", 6, tmp_path / "parts/checkpoints/round-000003", workers=2), whole)
     found, other = (
-        [row for row in place.run("run").metrics() if "dissimilarity" in row[1]] for place in (whole, parts)
+        [row for row in MetricsFile(tmp_path / place / "metrics.csv").rows() if "dissimilarity" in row[1]]
+        for place in ("whole", "parts")
     )
     assert found == other
     # The fourth round, which does not measure, is the first behind the resume.
-    values = [value for _, _, value in sorted(found)]
+    values = [value for _, _, value in found]
     assert values[0] == values[1] != values[2] == values[3] != values[4] == values[5]

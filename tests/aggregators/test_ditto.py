@@ -3,10 +3,9 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
-from quadratics import Problems, SaddleModule
 from refusals import refused
 from simulation import federated, simulate
-from toys import Quadratic, ToyData, ToyNet, TwoRates
+from toys import Problems, Quadratic, SaddleModule, ToyData, ToyNet, TwoRates
 
 from fedlit.aggregators import Ditto, FedAvg, FedBN, Scaffold
 from fedlit.core.errors import ConfigError

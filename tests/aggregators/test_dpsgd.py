@@ -10,20 +10,7 @@ from private_toys import Canaries, EqualClients, Linear, PlainNet, local
 from refusals import refused
 from simulation import federated, simulate
 
-from fedlit.aggregators import (
-    CODASCA,
-    DPSGD,
-    NPA,
-    CODAPlus,
-    FedAvg,
-    FedAvgM,
-    FedBN,
-    FedProx,
-    MovingAverage,
-    PersonalHeads,
-    Scaffold,
-    SurgicalHeads,
-)
+from fedlit.aggregators import CODASCA, DPSGD, NPA, CODAPlus, FedAvgM, FedBN, FedProx, Scaffold, SurgicalHeads
 from fedlit.core.batches import PoissonStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.hooks import initial_client_state
@@ -33,8 +20,7 @@ from fedlit.objectives import AUCSaddle
 
 OPEN = {"clip": math.inf, "delta": 1e-3, "noise": 0.0}
 COMPANIONS = [
-    [], [FedAvg()], [FedProx(0.3)], [Scaffold(0.7)], [CODAPlus(0.1)], [CODASCA(0.1)], [SurgicalHeads()],
-    [PersonalHeads()], [FedBN()], [FedAvgM()], [MovingAverage(0.5)],
+    [], [FedProx(0.3)], [Scaffold(0.7)], [CODASCA(0.1)], [SurgicalHeads()], [FedBN()], [FedAvgM()],
 ]  # fmt: skip
 
 

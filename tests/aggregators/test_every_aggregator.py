@@ -1,8 +1,11 @@
-"""Properties of every aggregator: it keeps to the rules, and refuses arguments and companions that do not fit."""
+"""Properties of every aggregator: it keeps to the rules, and describes the metrics that it logs."""
 
 import pytest
 import torch
+from saddle_toys import Scorer, Sites
+from simulation import federated, simulate
 
+from fedlit import aggregators
 from fedlit.aggregators import (
     CODA,
     CODASCA,
@@ -39,19 +42,19 @@ from fedlit.aggregators import (
     TrimmedMean,
 )
 from fedlit.experiment.choices import shipped
+from fedlit.federation.evaluation import objective_metrics
+from fedlit.objectives import AUCSaddle, RatioLoss
 from fedlit.testing import check_aggregator
 
 IN_ONE_PROCESS = [
     CODA(0.1), CODAPlus(0.1, "average"), CODASCA(0.1, output="random"), CoordinateMedian(), Ditto(), FedAvg(), FedBN(),
+    FedAdagrad(), FedAdam(), FedAvgM(), FedPer(), FedYogi(),
     FedBNPlus(), FedDyn(), FedNova(), FedProx(0.5), FedRep(), LocalOnly(), LocalSGDAM(), LocalSGDM(),
-    LocalSGDM(state="local"), LocalSGDM(state="reset"), MOON(), MovingAverage(0.5), NormBound(), NormBound(12.5),
-    Scaffold(0.7), ServerOptimizer(lambda p: torch.optim.Adam(p, lr=0.01)), TrimmedMean(0.2),
+    LocalSGDM(state="local"), MovingAverage(0.5), NormBound(),
+    Scaffold(extra_batches=2), ServerOptimizer(lambda p: torch.optim.Adam(p, lr=0.01)), TrimmedMean(0.2),
 ]  # fmt: skip
-IN_WORKER_PROCESSES = [PersonalHeads(), Scaffold(), SurgicalHeads()]
-SLOWLY = [
-    Ditto(1.0, lr=0.05), FedAdagrad(), FedAdam(), FedAvgM(), FedDyn(1.0), FedPer(), FedRep(2), FedYogi(), LocalOnly(),
-    MOON(5.0), Scaffold(extra_batches=2), ServerOptimizer(),
-]  # fmt: skip
+IN_WORKER_PROCESSES = [Scaffold(0.7), SurgicalHeads()]
+SLOWLY = [MOON(5.0), PersonalHeads()]
 ELSEWHERE = {
     DPSGD: "refuses BatchNorm and small clients: test_dpsgd.py",
     GradientDissimilarity: "refuses clients with rows of their own: test_dissimilarity.py",
@@ -80,3 +83,29 @@ def test_it_keeps_to_the_rules_in_worker_processes(aggregator):
 def test_each_that_ships_is_checked():
     checked = {type(aggregator) for aggregator in (*IN_ONE_PROCESS, *IN_WORKER_PROCESSES, *SLOWLY)}
     assert checked | {*ELSEWHERE} == {*shipped("aggregators")}
+
+
+@pytest.mark.parametrize(
+    "aggregator", [Scaffold(), CODASCA(), LocalSCGDAM(), LocalSGDAM()], ids=lambda a: type(a).__name__
+)
+def test_every_diagnostic_has_a_sentence(aggregator):
+    done = simulate(Scorer(), Sites(), federated([aggregator], rounds=1))
+    logged = aggregator.diagnostics(done.server.aggregators[0], done.session.layout)
+    assert set(aggregator.metrics_help) == set(logged)
+
+
+@pytest.mark.parametrize("objective", [AUCSaddle(), RatioLoss()], ids=lambda o: type(o).__name__)
+def test_every_metric_of_an_objective_has_a_sentence(objective):
+    done = simulate(Scorer(objective=objective), Sites(), federated([], rounds=1))
+    logged = {key.rpartition("/")[0] for key in objective_metrics(done.session, done.server, 1)}
+    own = done.session.objective
+    logged |= {f"val/{name}" for name in own.pooled(torch.randn(6, 1), torch.tensor([[0.0], [1.0]] * 3))}
+    assert set(objective.metrics_help) == logged
+
+
+def test_an_aggregator_that_keeps_a_part_names_one_that_ends_in_one_model():
+    assert (FedBN.one_model, PersonalHeads.one_model) == ("FedBNPlus", "SurgicalHeads")
+    for kind in (FedBN, PersonalHeads):
+        instead = getattr(aggregators, kind.one_model)
+        assert instead.governs == kind.governs
+        assert instead.one_model == ""

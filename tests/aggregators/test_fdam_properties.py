@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
-from fdam_oracle import margin_form, pairwise
+from fdam_oracle import pairwise
 from fdam_toys import Scorer, Sites
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from simulation import federated, simulate
 from torch import nn
 
-from fedlit.aggregators import CODASCA, NPA, CODAPlus
+from fedlit.aggregators import CODASCA, CODAPlus
 from fedlit.data import ClientData
 from fedlit.federation.federation import Federation
 from fedlit.objectives import AUCSaddle
@@ -72,34 +72,6 @@ def test_eq_7_is_eq_6(window, eta_g):
     stages = [Stage(6, window, "steps"), Stage(3, window, "steps", 0.5)]
     run(CODASCA(0.3, eta_g), data, perceptron(), stages, check)
     assert len(seen) == 9
-
-
-def test_one_client_and_a_window_of_one_is_descent_ascent_with_the_proximal_term():
-    data, gamma, lr = Whole({"north": (24, 0.25, ())}), 0.7, 0.2
-    torch.manual_seed(5)
-    module = Scorer(lr=lr).double()
-    done = run(NPA(gamma), data, module, [Stage(4, 1, "steps"), Stage(3, 1, "steps", 0.5)])
-    data.setup()
-    vectors, labels = (t.double() for t in data.clients["north"].train.tensors)
-    w, bias = module.head.weight.detach()[0], module.head.bias.detach()[0]
-    h, y = (vectors @ w + bias).sigmoid(), labels[:, 0]
-    p, a, b = y.mean(), h[y == 1].mean(), h[y == 0].mean()
-    x = [w, bias, a, b, 1 + b - a]
-    for step in range(7):
-        if step in (0, 4):
-            centre = list(x)
-        leaves = [t.clone().requires_grad_() for t in x]
-        value = margin_form((vectors @ leaves[0] + leaves[1]).sigmoid(), y, *leaves[2:], p).mean()
-        gradient = torch.autograd.grad(value, leaves)
-        eta = lr if step < 4 else lr / 2
-        x = [t - eta * (g + gamma * (t - t0)) for t, g, t0 in zip(x[:4], gradient, centre, strict=False)] + [
-            x[4] + eta * gradient[4]
-        ]
-    for name, value in zip(
-        ("head.weight", "head.bias", "objective.a", "objective.b", "objective.alpha"), x, strict=True
-    ):
-        # p and the class means of a measuring round
-        torch.testing.assert_close(done.tensor(name).flatten(), value.flatten(), rtol=1e-9, atol=1e-9)
 
 
 def test_among_identical_clients_codasca_is_coda_plus():

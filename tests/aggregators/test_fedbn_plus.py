@@ -5,9 +5,8 @@ import warnings
 
 import pytest
 import torch
-from fdam_toys import Sites
+from fdam_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, Sites, classifier, federation
 from simulation import Simulation, federated, simulate
-from surgical_toys import FINDINGS, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 from toys import ToyData
 

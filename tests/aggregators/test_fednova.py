@@ -3,11 +3,10 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
-from quadratics import Problems
 from simulation import federated, simulate
-from toys import Quadratic, ToyData, ToyNet
+from toys import Problems, Quadratic, ToyNet
 
-from fedlit.aggregators import FedAvg, FedAvgM, FedNova, FedProx
+from fedlit.aggregators import FedAvg, FedNova, FedProx
 from fedlit.aggregators.fednova import length
 from fedlit.schedules import ConstantSchedule
 from fedlit.testing import check_aggregator
@@ -110,11 +109,3 @@ def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
 @pytest.mark.slow
 def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
     check_aggregator(FedNova(0.9), module=ToyNet(momentum=0.9))
-
-
-def test_it_goes_with_server_momentum():
-    simulate(ToyNet(), ToyData(2), federated([FedNova(), FedAvgM()], rounds=1), "32-true")
-
-
-def test_without_momentum_the_optimizers_state_may_be_kept():
-    federated([FedNova()], optimizer_state="keep")

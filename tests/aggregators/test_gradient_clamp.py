@@ -1,13 +1,10 @@
 """Gradients whose elements are bounded, as in the code of FDAM's experiments: ``clamp(g, -1, 1) - c_k + c``."""
 
 import torch
-from quadratics import Problems
 from simulation import federated, simulate
-from toys import CLASSES, Quadratic, ToyData
+from toys import CLASSES, Problems, Quadratic, ToyData
 
 from fedlit.aggregators import FedProx
-from fedlit.experiment.phases import Phase
-from fedlit.federation.federation import Federation
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
@@ -39,7 +36,3 @@ def test_the_network_is_bounded_and_what_the_objective_has_of_its_own_is_not():
             expected = first[name] + (free - first[name]).clamp(-bound, bound)
             torch.testing.assert_close(ends[1][name], expected, rtol=1e-9, atol=1e-12)
     assert any((free - first[name]).abs().max() > 2 * bound for name, free in ends[0].items() if name in first)
-
-
-def test_a_phase_takes_the_bound_over():
-    assert Phase("warm-up").federation(Federation(gradient_clamp=0.5)).training.gradient_clamp == 0.5

@@ -50,24 +50,6 @@ def mean(vectors: list[Tensor]) -> Tensor:
     return sum(vectors) / len(vectors)
 
 
-@pytest.mark.parametrize("state", ["averaged", "local", "reset"])
-def test_localsgdm_is_the_papers_loop(state):
-    data, module = Sites(3, batch_size=12), cross_entropy()
-    hand = ByHand(module, data)
-    x, u = [hand.start.clone() for _ in range(3)], [torch.zeros_like(hand.start) for _ in range(3)]
-    for _ in range(4):
-        for _ in range(3):
-            for k in range(3):
-                u[k] = 0.8 * u[k] + hand.gradient(k, x[k])
-                x[k] = x[k] - LR * u[k]
-        x = [mean(x)] * 3
-        u = {"averaged": [mean(u)] * 3, "local": u, "reset": [torch.zeros_like(u[0])] * 3}[state]
-    done = run([LocalSGDM(0.8, state)], module, data, rounds=4, window=3)
-    torch.testing.assert_close(done.server.w, x[0], rtol=0, atol=1e-12)
-    if state == "averaged":
-        torch.testing.assert_close(done.server.aggregators[0]["u"], u[0], rtol=0, atol=1e-12)
-
-
 def test_one_client_of_localsgdm_is_torchs_sgd_with_momentum():
     data = Sites(1)
     plain = cross_entropy()
@@ -76,32 +58,6 @@ def test_one_client_of_localsgdm_is_torchs_sgd_with_momentum():
     for window in (1, 4, 12):
         done = run([LocalSGDM(0.9)], cross_entropy(), data, rounds=12 // window, window=window)
         torch.testing.assert_close(done.server.w, torchs.server.w, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("dual_scale", [1.0, 3.0])
-def test_localsgdam_is_descent_ascent_along_moving_averages(dual_scale):
-    data, module = Sites(2, batch_size=12), saddle(dual_scale=dual_scale)
-    hand = ByHand(module, data)
-    x, ascent = [hand.start.clone() for _ in range(2)], torch.ones_like(hand.start)
-    ascent[-1] = -1  # alpha is the last parameter; its gradient already holds the dual's scale
-    beta = torch.full_like(hand.start, 0.3)
-    beta[-1] = 0.6
-    u = [hand.gradient(k, x[k]) for k in range(2)]
-    for _ in range(3):
-        for _ in range(2):
-            for k in range(2):
-                x[k] = x[k] - LR * ascent * u[k]
-                u[k] = (1 - beta) * u[k] + beta * hand.gradient(k, x[k])
-        x, u = [mean(x)] * 2, [mean(u)] * 2
-    done = run([LocalSGDAM(0.3, 0.6)], module, data)
-    torch.testing.assert_close(done.server.w, x[0], rtol=0, atol=1e-12)
-    torch.testing.assert_close(done.server.aggregators[0]["u"], u[0], rtol=0, atol=1e-12)
-
-
-def test_one_client_of_localsgdam_does_not_notice_communication():
-    ends = [run([LocalSGDAM()], saddle(), Sites(1), rounds=12 // p, window=p).server.w for p in (1, 3, 12)]
-    for end in ends[1:]:
-        torch.testing.assert_close(end, ends[0], rtol=0, atol=1e-12)
 
 
 def test_corrections_act_on_the_step_and_not_on_the_momentum():
@@ -144,14 +100,6 @@ def test_what_a_client_keeps_to_itself_has_its_own_momentum(aggregator):
     norms = [s.aggregators[1]["u"] for s in several.states.values()]
     assert not torch.equal(norms[0], norms[1])
     assert not several.server.aggregators[1]["u"][layout.slices["norm"]].any(), "nothing of it was sent"
-
-
-def test_a_late_client_has_the_servers_momentum_and_its_own_of_what_it_keeps():
-    module = saddle(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
-    done = run([FedBN(), LocalSGDAM()], module, Sites(4), rounds=5, participation=0.25)
-    drawn, states = {c for cohort in done.cohorts for c in cohort}, done.states
-    assert len(drawn) > 1
-    assert all(states[name].aggregators[1]["u"].abs().sum() > 0 for name in drawn)
 
 
 def test_late_clients_go_on_along_the_servers_momentum():

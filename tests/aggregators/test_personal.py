@@ -3,12 +3,11 @@
 import pytest
 import torch
 from canon_oracle import assert_equal, state, trained_by_fedlit
-from quadratics import Problems
 from simulation import federated, simulate
 from torch import nn
-from toys import Quadratic, ToyData, ToyNet
+from toys import Problems, Quadratic, ToyData, ToyNet
 
-from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly, Scaffold
+from fedlit.aggregators import FedBN, FedPer, FedProx, FedRep, LocalOnly
 
 HEAD = ("head.weight", "head.bias")
 
@@ -126,7 +125,3 @@ def test_local_training_alone_is_plain_sgd_of_each_client():
         found = state(done.session.model(done.server, name, kept))
         for key, value in state(alone).items():
             torch.testing.assert_close(found[key], value, rtol=0, atol=1e-12)
-
-
-def test_control_variates_act_on_the_part_that_steps():
-    assert simulate(ToyNet(), ToyData(3), federated([FedRep(1), Scaffold()]), "32-true").server.w.isfinite().all()

@@ -6,11 +6,10 @@ from functools import partial
 
 import pytest
 import torch
-from quadratics import Problems
 from saddle_toys import Scorer, Sites
 from simulation import Simulation, federated, simulate
 from torch import Tensor
-from toys import Quadratic, ToyData, ToyNet, composed
+from toys import Problems, Quadratic, ToyData, ToyNet, composed
 
 from fedlit.aggregators import (
     Aggregator,
@@ -105,21 +104,18 @@ def shared(done: Simulation, client, listed: list[Aggregator]) -> tuple[list[boo
 
 
 @pytest.mark.parametrize(
-    "others",
-    [[], [SurgicalHeads()], [FedBN()], [FedBN(), SurgicalHeads()], [SomeNorms(), SurgicalHeads()]],
-    ids=["", "rows", "norms", "both", "some"],
+    "others", [[], [FedBN(), SurgicalHeads()], [SomeNorms(), SurgicalHeads()]], ids=["", "both", "some"]
 )
 @pytest.mark.parametrize("aggregator", EACH, ids=named)
-@pytest.mark.parametrize(("participation", "labelled"), [pytest.param(1.0, 2, marks=pytest.mark.slow), (0.5, 1)])
-def test_against_a_loop_over_elements(aggregator, others, participation, labelled):
+def test_against_a_loop_over_elements(aggregator, others):
     listed = [Push(), aggregator, *others]
     weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"
     torch.manual_seed(0)
-    federation_of_eight = federation(listed, participation=participation, weights=weights)
-    done = simulate(ToyNet().double(), ToyData(8, labelled=labelled), federation_of_eight)
+    federation_of_eight = federation(listed, participation=0.5, weights=weights)
+    done = simulate(ToyNet().double(), ToyData(8, labelled=1), federation_of_eight)
     starts = done.start.w, done.start.stats
     clients = {name: done.session.clients[name] for name in done.cohorts[0]}
-    assert len(clients) == 8 * participation
+    assert len(clients) == 4
     pi = {name: client.weight for name, client in clients.items()}
     owned = {name: shared(done, client, listed) for name, client in clients.items()}
     for what, start, after in zip(("w", "stats"), starts, (done.server.w, done.server.stats), strict=True):
@@ -214,11 +210,10 @@ def many(workers: int, aggregator: Aggregator) -> Tensor:
     return done.server.w
 
 
-@pytest.mark.parametrize("aggregator", [CoordinateMedian(), TrimmedMean(0.25)], ids=named)
-def test_of_many_clients_each_is_a_reply_of_its_own_whatever_the_workers(aggregator):
-    one = many(1, aggregator)
+def test_of_many_clients_each_is_a_reply_of_its_own_whatever_the_workers():
+    one = many(1, TrimmedMean(0.25))
     assert float(one) == pytest.approx(0.75, rel=1e-12)
-    assert torch.equal(one, many(2, aggregator))
+    assert torch.equal(one, many(2, TrimmedMean(0.25)))
     assert float(many(1, FedAvg())) > 100
 
 

@@ -5,10 +5,9 @@ from functools import partial
 import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
-from quadratics import Problems
 from simulation import federated, simulate
 from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
-from toys import Quadratic, ToyData, ToyNet
+from toys import Problems, Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
 from fedlit.testing import OwnRows

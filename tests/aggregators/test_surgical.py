@@ -1,15 +1,13 @@
 """Surgical heads, FedBN, FedBN+, personal heads, partial loss and vanilla against the transcription of their paper."""
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 import torch
-from fdam_toys import Scorer, Sites, batches
+from fdam_toys import FINDINGS, FOUR, ROUNDS, SITES, WINDOW, Classifier, Scorer, Sites, batches, classifier, federation
 from simulation import Simulation, assert_near, simulate
 from surgical_oracle import BODY, HEAD, NORM, Net, Site, Written
-from surgical_toys import FINDINGS, FOUR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor
 
 from fedlit.aggregators import CODASCA, Aggregator, FedAvg, FedBN, FedBNPlus, PersonalHeads, Scaffold, SurgicalHeads
@@ -110,42 +108,33 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
     assert (personal > 0) == (case.head == "personal" or case.norm == "FedBN")
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.6])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "participation"), [*((name, 0.6) for name in CASES), ("SurgAgg, FedBN+", 1.0), ("PFL, FedBN", 1.0)]
+)
 def test_every_round_equals_the_transcription(name, participation):
     compare(name, classifier(), participation=participation)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "PFL, FedBN+"])
 def test_every_round_equals_the_transcription_in_float32(name):
     torch.manual_seed(3)
     compare(name, Classifier(), "32-true")
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
+@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
 def test_every_round_equals_the_transcription_with_weights_by_examples(name):
     compare(name, classifier(), weights="examples", participation=0.6)
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN+", "PFL, FedBN", "partial loss, FedBN+"])
+@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "PFL, FedBN"])
 def test_every_round_equals_the_transcription_with_adam(name):
     # Batch normalisation leaves the layer before it a bias without gradient, whose rounding Adam takes for a direction.
     compare(name, classifier(optimizer=torch.optim.Adam, lr=0.02), adam=True)
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
+@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "partial loss, FedAvg"])
 def test_every_round_equals_the_transcription_with_weight_decay(name):
     compare(name, classifier(weight_decay=0.2), decay=0.2)
-
-
-def test_the_cases_differ():
-    """Check that no two methods give the same weights, and that sites lack the relevant classes."""
-    ends = {}
-    for name, case in CASES.items():
-        done = simulate(classifier(), case.data(SITES, FINDINGS), federation(case.aggregators))
-        ends[name] = torch.cat([done.tensor(n).flatten() for n in ("body.0.weight", "head.weight", "head.bias")])
-    for (n, one), (m, other) in itertools.combinations(ends.items(), 2):
-        assert (one - other).abs().max() > 1e-4, (n, m)
 
 
 CODASCA_NEVER = CODASCA(0.1, 1.2, reset="never")

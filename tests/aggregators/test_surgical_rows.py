@@ -5,11 +5,10 @@ import itertools
 
 import pytest
 import torch
-from fdam_toys import Scorer, Sites, batches
+from fdam_toys import FINDINGS, FOUR, LR, SITES, WINDOW, Classifier, Scorer, Sites, batches, classifier, federation
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from simulation import Simulation, simulate
-from surgical_toys import FINDINGS, FOUR, LR, ROUNDS, SITES, WINDOW, Classifier, classifier, federation
 from torch import Tensor, nn
 
 from fedlit.aggregators import Aggregator, FedAvg, FedBN, Scaffold, SurgicalHeads
@@ -99,16 +98,6 @@ def test_partial_loss_dilutes_a_class_and_surgical_heads_do_not(decay):
         torch.testing.assert_close(partial[c], before[c] + share * update + shrinking, rtol=1e-12, atol=1e-13)
         assert (partial[c] - surgical[c]).abs().max() < 1e-12 or share < 1
         assert (shrinking.abs().max() > 1e-2) == (decay > 0 and share < 1)
-
-
-def test_weight_decay_shrinks_what_nobody_labels_unless_heads_are_surgical():
-    nobody = {name: (size, share, (*lacking, "Effusion")) for name, (size, share, lacking) in SITES.items()}
-    module, data = classifier(weight_decay=0.2), Sites(nobody, FINDINGS)
-    before = start_of(module)["Effusion"]
-    partial = rows(simulate(module, data, federation([FedAvg("uniform")])))["Effusion"]
-    surgical = rows(simulate(module, data, federation([SurgicalHeads()])))["Effusion"]
-    torch.testing.assert_close(partial, (1 - LR * 0.2) ** (ROUNDS * WINDOW) * before, rtol=1e-12, atol=0)
-    assert torch.equal(surgical, before)
 
 
 @pytest.mark.parametrize("others", [[], [FedBN()], [Scaffold(0.7)]])

@@ -1,6 +1,5 @@
 """Checkpoints: complete or absent, linked, pruned, refused, and read safely."""
 
-import json
 import os
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from refusals import raising, refused
 from runs import assert_same_tensors
 from torch import nn
-from toy_checkpoints import KINDS, LAYOUT, NAMES, checkpoints, client, rounds_in, save, server, small
+from toy_checkpoints import KINDS, LAYOUT, checkpoints, client, rounds_in, save, server, small
 from toys import CLASSES, ToyNet
 
 from fedlit.core.checkpoints import checkpoint
@@ -83,21 +82,17 @@ def test_states_of_several_ranks_come_together(tmp_path):
         checkpoint.load(path, LAYOUT, KINDS)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"0/w": None}, "lacks the tensor 'w'"),
+def test_rows_that_are_nobodys_are_refused():
+    for change, words in (
         ({"0/clients": None}, "lacks the tensor 'clients'"),
         ({"0/w": torch.zeros(3, 8)}, r"expected 2 rows of 'w', found shape \(3, 8\)"),
         ({"0/clients": torch.tensor([0, 3])}, "a client number 3 of 3"),
         ({"0/clients": torch.tensor([-1, 1])}, "a client number -1 of 3"),
         ({"0/clients": torch.tensor([1, 1])}, "a client number 1 twice"),
-    ],
-)
-def test_rows_that_are_nobodys_are_refused(change, words):
-    stacks = stacked({0: small(1), 2: small(2)}) | change
-    with pytest.raises(ValueError, match=words):
-        unstacked({k: v for k, v in stacks.items() if v is not None}, 3, ("batches", "w", "stats"))
+    ):
+        stacks = stacked({0: small(1), 2: small(2)}) | change
+        with pytest.raises(ValueError, match=words):
+            unstacked({k: v for k, v in stacks.items() if v is not None}, 3, ("batches", "w", "stats"))
 
 
 def test_files_of_clients_that_did_not_train_are_links(tmp_path):
@@ -248,16 +243,6 @@ def test_another_model_is_refused_saying_what_differs(tmp_path, make, names):
         checkpoint.load(tmp_path / "round-000001", FlatModel(make()).layout, KINDS)
 
 
-def test_many_differences_are_counted(tmp_path):
-    save(checkpoints(tmp_path), 1)
-    other = ToyNet()
-    other.body = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten())
-    other.head = nn.Linear(4 * 6 * 6, 3)
-    other.neck = nn.Linear(2, 2)
-    with refused(CheckpointError, "body.1.running_mean: [4] there, absent here", "and 1 more"):
-        checkpoint.load(tmp_path / "round-000001", FlatModel(other).layout, KINDS)
-
-
 def test_other_aggregators_are_refused(tmp_path):
     save(checkpoints(tmp_path), 1)
     with refused(CheckpointError, "['FedAvg']", "['Scaffold', 'FedBN']"):
@@ -272,7 +257,7 @@ def test_torn_and_strange_files_are_checkpoint_errors(tmp_path):
     for name in ("manifest.json", "server.pt", "client-00000.pt", "clients-0.pt"):
         file = path / name
         whole = file.read_bytes()
-        cuts = torch.randint(1, len(whole) - 1, (15,), generator=generator).tolist()
+        cuts = torch.randint(1, len(whole) - 1, (5,), generator=generator).tolist()
         damages = [whole[:cut] for cut in (0, 1, *cuts)] + [b"garbage" * 9, b"\x80\x02N.", b"[]", b"{}", b"\xff\xfe"]
         for damage in (*damages, None):
             file.unlink() if damage is None else file.write_bytes(damage)
@@ -323,16 +308,6 @@ def test_the_cadence_in_rounds_and_by_time(tmp_path, monkeypatch):
             spent, saved = spent + clock[0] - before, saved + 1
     assert saved > 3
     assert spent / (clock[0] - 1000.0) < 0.025
-
-
-def test_the_manifest_can_be_read_by_people(tmp_path):
-    save(checkpoints(tmp_path), 1, {"site-2": client(1)}, Best(0.5, 1))
-    manifest = json.loads((tmp_path / "round-000001" / "manifest.json").read_text())
-    assert manifest["clients"] == NAMES
-    assert manifest["aggregators"] == KINDS
-    assert manifest["files"] == ["client-00002.pt", "server.pt"]
-    assert manifest["best"] == {"value": 0.5, "round": 1, "near": 0}
-    assert manifest["layout"]["tensors"]["head.weight"] == [3, 144]
 
 
 def test_the_cadence_is_read_from_rounds_seconds_or_auto():

@@ -1,4 +1,6 @@
-"""The table of what one client's round and its model refuse."""
+"""The table of what one client's round and its model refuse, and ranges of numbers."""
+
+import math
 
 import pytest
 from lightning.fabric.accelerators import cuda
@@ -8,6 +10,7 @@ from toys import ToyNet
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import Layout
+from fedlit.core.ranges import Within
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.sampler import Sampler
 from fedlit.federation.participation import Availability
@@ -47,11 +50,28 @@ def test_it_is_refused(provoke, kind, names):
         provoke()
 
 
-@pytest.mark.parametrize(("devices", "reason"), [(2, "only has: [0]"), ([3], "only has: [0]")])
-def test_more_gpus_than_the_machine_has_are_refused(devices, reason, monkeypatch: pytest.MonkeyPatch):
+def test_more_gpus_than_the_machine_has_are_refused(monkeypatch: pytest.MonkeyPatch):
     """Lightning's own error was a traceback, because its class is none of Python's."""
     monkeypatch.setattr(cuda.CUDAAccelerator, "is_available", staticmethod(lambda: True))
     monkeypatch.setattr(cuda, "num_cuda_devices", lambda: 1)
     monkeypatch.setattr(cuda, "_get_all_visible_cuda_devices", lambda: [0])
-    with refused(ConfigError, f"'cuda' with devices {devices}", reason, "this machine has cpu"):
-        make_fabric("cuda", devices)
+    with refused(ConfigError, "'cuda' with devices [3]", "only has: [0]"):
+        make_fabric("cuda", [3])
+
+
+@pytest.mark.parametrize(
+    ("interval", "inside", "outside"),
+    [
+        ("[0, 1)", (0, 0.5), (-0.1, 1, 2)),
+        ("(0, 1]", (0.5, 1), (0, 1.1)),
+        ("(0, inf)", (1e-9, 1e9), (0, -1, math.inf)),
+        ("[1, inf)", (1, 7), (0, math.inf)),
+        ("[0, inf]", (0, math.inf), (-1,)),
+    ],
+)
+def test_ends_of_an_interval(interval: str, inside: tuple[float, ...], outside: tuple[float, ...]) -> None:
+    for value in inside:
+        Within(interval).check("A.b", value)
+    for value in (*outside, math.nan):
+        with pytest.raises(ConfigError, match=rf"^A\.b: expected .*, found {value}$"):
+            Within(interval).check("A.b", value)

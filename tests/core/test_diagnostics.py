@@ -74,14 +74,6 @@ def test_with_equal_weights_it_is_the_papers_formula(clients):
     })  # fmt: skip
 
 
-def test_alignment_is_the_mean_cosine_of_updates_of_equal_length():
-    delta = updates(4)
-    delta /= np.linalg.norm(delta, axis=1, keepdims=True)
-    cosines = delta @ delta.T
-    mean = (cosines.sum() - 4) / 12
-    assert from_sums(delta, uniform(4))["drift/alignment"] == pytest.approx(mean)
-
-
 ONE, APART = updates(1), np.eye(6, LAYOUT.size) * np.arange(1, 7)[:, None]
 LENGTH, SQUARES = np.linalg.norm(ONE), (APART**2).sum()
 
@@ -104,7 +96,7 @@ def test_extremes(changes, drift, norm, alignment):
     assert from_sums(changes, uniform(len(changes))) == pytest.approx(wanted, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     shares=st.lists(st.floats(0.01, 1), min_size=1, max_size=6),
@@ -132,10 +124,15 @@ class Witness(Aggregator):
         return {}
 
 
-@pytest.mark.parametrize("participation", [1.0, 0.5])
-@pytest.mark.parametrize("weights", ["uniform", "examples"])
 @pytest.mark.parametrize(
-    "aggregators", [[], [FedBN()], [OwnRows()], [FedBN(), OwnRows(), FedProx(0.3)]], ids=["all", "norm", "rows", "both"]
+    ("aggregators", "weights", "participation"),
+    [
+        ([], "examples", 1.0),
+        ([FedBN()], "uniform", 0.5),
+        ([OwnRows()], "examples", 0.5),
+        ([FedBN(), OwnRows(), FedProx(0.3)], "examples", 0.5),
+    ],
+    ids=["all", "norm", "rows", "both"],
 )
 def test_in_rounds(aggregators, weights, participation):
     """With a fully shared model, without its normalisation layers, or with the rows of each client's classes."""
@@ -164,8 +161,9 @@ def test_the_norm_is_before_a_server_learning_rate():
     assert full["drift/update_norm"] > 0
 
 
-@pytest.mark.parametrize("aggregator", [Scaffold(), CODASCA(eta_g=0.9)], ids=lambda a: type(a).__name__)
-@pytest.mark.parametrize("participation", [1.0, 0.5])
+@pytest.mark.parametrize(
+    ("aggregator", "participation"), [(Scaffold(), 1.0), (CODASCA(eta_g=0.9), 0.5)], ids=["Scaffold", "CODASCA"]
+)
 def test_norms_of_control_variates(aggregator, participation):
     """The server's norm, and the root mean square over the cohort's clients; primal and dual."""
     torch.manual_seed(0)

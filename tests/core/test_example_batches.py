@@ -37,10 +37,3 @@ def test_a_batch_is_that_of_its_examples(dataset):
     assert len(batch) == len(collated)
     for part, other in zip(batch, collated, strict=True):
         torch.testing.assert_close(part, other, rtol=0, atol=0, equal_nan=True, check_stride=True)
-
-
-def test_a_set_of_plain_tensors_is_not_asked_for_single_examples(monkeypatch):
-    asked = []
-    monkeypatch.setattr(TensorDataset, "__getitem__", lambda self, index: asked.append(index) or (ROWS[index],))
-    fetch(TensorDataset(ROWS, LABELS), torch.tensor([1, 0]))
-    assert [each.tolist() for each in asked] == [[1, 0]]

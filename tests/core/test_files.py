@@ -10,7 +10,7 @@ from refusals import raising
 from runs import execute
 
 from fedlit.core.system import files
-from fedlit.core.system.files import put, remove, whole
+from fedlit.core.system.files import whole
 
 
 def names(folder: Path) -> list[str]:
@@ -54,16 +54,6 @@ def test_a_full_disk_at_the_last_moment_leaves_the_old_file_alone(tmp_path, monk
     with whole(path) as draft:  # who does not ask for it, does not wait for the disk
         draft.write_text("new")
     assert path.read_text() == "new"
-
-
-def test_what_is_durable_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
-    calls = []
-    for name in ("fsync", "replace"):
-        original = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, n=name, o=original: (calls.append(n), o(*a)))
-    with whole(tmp_path / "a", durable=True) as draft:
-        draft.write_text("new")
-    assert calls == ["fsync", "replace"]
 
 
 def test_a_block_that_writes_nothing_is_a_mistake(tmp_path):
@@ -133,23 +123,3 @@ def test_a_killed_process_leaves_the_old_file_and_a_hidden_draft(tmp_path, monke
         again.write_text("new")
     assert path.read_text() == "new"
     assert names(tmp_path) == ["result.json"]
-
-
-def test_a_folder_is_out_of_sight_before_it_is_taken_apart(tmp_path, monkeypatch):
-    folder = tmp_path / "round-000001"
-    folder.mkdir()
-    (folder / "manifest.json").write_text("{}")
-    seen = []
-    original = files.shutil.rmtree
-    monkeypatch.setattr(
-        files.shutil, "rmtree", lambda p, **k: (seen.append((p.name, folder.exists())), original(p, **k))
-    )
-    remove(folder)
-    assert seen[-1] == (".removing-round-000001", False)
-    assert names(tmp_path) == []
-    folder.mkdir()
-    (folder / "old").touch()
-    (tmp_path / "draft").mkdir()
-    put(tmp_path / "draft", folder)
-    assert names(tmp_path) == ["round-000001"]
-    assert names(folder) == []

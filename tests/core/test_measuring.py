@@ -146,20 +146,6 @@ def test_a_class_without_positives_anywhere_has_p_zero_and_keeps_its_start():
     assert server.w.isfinite().all()
 
 
-def test_p_never_changes_and_is_the_same_for_every_client():
-    data, seen = Relabelled({("site-2", 1): 0.0}, clients=3), []
-
-    def check(done) -> None:
-        seen.append(done.buffer("objective.p").clone())
-
-    federation = Federation([CODAPlus(0.1)], rounds=3, schedule=ConstantSchedule(4, "steps"))
-    done = simulate(net(), data, federation, after_round=check)
-    first = settled(net(), data)
-    torch.testing.assert_close(seen, [entry(first[0], "objective.p", first[2].stats)] * 3, rtol=1e-12, atol=1e-14)
-    priors = {tuple(c.train.tensors[1].mean(0).tolist()) for c in done.session.data.clients.values()}
-    assert len(priors) == 3
-
-
 def test_the_start_is_the_class_means_of_the_initial_scores_weighted_by_client():
     # batches of 4 of 12, 14 and 16 images: the whole of each client's data, in the order of the measuring round
     ready, _, server = settled(net(), ToyData(clients=3))
@@ -178,15 +164,6 @@ def test_the_start_is_the_class_means_of_the_initial_scores_weighted_by_client()
     b, a = above / below
     for name, value in (("a", a), ("b", b), ("alpha", 1 + b - a)):
         torch.testing.assert_close(entry(ready, f"objective.{name}", server.w), value, rtol=1e-9, atol=1e-9)
-
-
-def test_measuring_changes_nothing_else():
-    ready, before, server = settled(net(), ToyData(clients=3))
-    for e in (*ready.layout.parameters, *ready.layout.buffers):
-        kind = (before.w, server.w) if e in ready.layout.parameters else (before.stats, server.stats)
-        if not e.name.startswith("objective."):
-            assert torch.equal(e.view(kind[0]), e.view(kind[1])), e.name
-    assert not any(state.batches for state in ready.engine.client_states().values())
 
 
 def test_measuring_between_rounds_leaves_server_and_clients_as_they_are():
@@ -240,9 +217,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("value", [-1.0, 255.0])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("objective", [BCE, AUCSaddle])
+@pytest.mark.parametrize(
+    ("kind", "value", "objective"),
+    [("tensors", -1.0, BCE), ("labels", 255.0, AUCSaddle), ("a part of tensors", -1.0, AUCSaddle)],
+)
 def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, objective):
     module, data = net(), Relabelled({("site-1", 2): value}, KINDS[kind])
     module.objective = objective()
@@ -252,7 +230,7 @@ def test_labels_outside_0_1_nan_are_refused_before_any_round(kind, value, object
         session(module, data)
 
 
-@pytest.mark.parametrize("value", [-1.0, 2.0, 0.5, float("inf")])
+@pytest.mark.parametrize("value", [0.5, float("inf")])
 def test_labels_that_are_fetched_first_are_refused_where_they_are_measured(value):
     data = Relabelled({("site-1", 2): value}, Wrapped)
     with refused(ConfigError, "'site-1'", "0, 1 or NaN, found", f"{value:g}"):
@@ -276,24 +254,10 @@ def test_indices_of_classes_and_targets_of_a_model_without_classes_stay():
     assert not Labels().problem(TrainingData("site-0", TensorDataset(images), ("a",)))
 
 
-def test_a_client_without_positives_trains():
-    data = Relabelled({("site-0", c): 0.0 for c in range(3)}, clients=3)
-    federation = Federation([CODASCA(0.1)], rounds=2, schedule=ConstantSchedule(3, "steps"))
-    done = simulate(net(), data, federation)
-    assert done.server.w.isfinite().all()
-    assert done.buffer("objective.p").gt(0).all()
-
-
-def test_objectives_that_need_nothing_are_not_measured():
-    _, before, server = settled(ToyNet(), ToyData())
-    assert torch.equal(before.w, server.w)
-    assert torch.equal(before.stats, server.stats)
-
-
 @pytest.mark.parametrize(
     ("aggregator", "moments"),
-    [(CODA(0.1), {}), (CODA(0.1, "average"), {1: ["mean", "square"], 3: ["mean", "square"]}), (CODASCA(0.1), {})],
-    ids=["CODA", "CODA, average", "CODASCA"],
+    [(CODA(0.1, "average"), {1: ["mean", "square"], 3: ["mean", "square"]}), (CODASCA(0.1), {})],
+    ids=["CODA, average", "CODASCA"],
 )
 def test_moments_travel_where_somebody_needs_them(aggregator, moments):
     schedule = StageSchedule([Stage(2, 2, "steps"), Stage(2, 2, "steps")])

@@ -1,10 +1,15 @@
+"""What is printed to whoever may have left, and names from outside in tables that people open."""
+
 import errno
 import os
 import sys
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from fedlit.core.system.output import lasting_output
+from fedlit.core.system.spreadsheets import inert, write_csv
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, number: int):
@@ -46,3 +51,18 @@ def test_a_redirected_stream_stays_as_it_is(capsys: pytest.CaptureFixture):
     before = sys.stdout
     with lasting_output():
         assert sys.stdout is before
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-site", "@SUM(A1)", "\t=1"])
+def test_a_formula_is_shown_as_it_is(text, tmp_path):
+    table = pd.DataFrame({"class": [text, "Edema"], text: [-0.5, np.nan], "n": [-1, 2], "own": [True, False]})
+    write_csv(table, tmp_path / "table.csv")
+    read = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, dtype=str)
+    assert list(read.columns) == ["class", f"'{text}", "n", "own"]
+    assert read.to_numpy().tolist() == [[f"'{text}", "-0.5", "-1", "True"], ["Edema", "", "2", "False"]]
+    assert table["class"].tolist() == [text, "Edema"]
+
+
+@pytest.mark.parametrize("cell", ["a=b", "", -1, None, 0.5, True])
+def test_other_cells_are_left_alone(cell):
+    assert inert(cell) is cell

@@ -1,12 +1,18 @@
-"""How processes start: as a copy of this process, or from a fork server that starts early."""
+"""How processes start: as a copy of this process, or from a fork server; imports and seeds of each."""
 
+import random
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from runs import execute
+
+from fedlit.core.randomness import seed_process
+from fedlit.core.seeds import derive_seed
 
 OWN = """
 import multiprocessing, os, signal, sys, threading
@@ -52,24 +58,20 @@ class TestCopies:
             """)
         assert done.stdout == "42 0 True\n", done.stderr
 
-    @pytest.mark.parametrize(
-        ("before", "alike", "printed"),
-        [
-            ("", False, 1),
-            ("threading.Thread(target=threading.Event().wait, daemon=True).start()", True, 1),
-            ("threading.Thread(target=threading.Event().wait, daemon=True, name=processes.WATCH).start()", True, 42),
-            ("from types import SimpleNamespace as Has\n            "
-             "sys.modules['torch'] = Has(accelerator=Has(is_available=lambda: 1))", True, 1),
-        ],
-        ids=["who uses threads", "a thread", "the watch of a job", "a GPU"],
-    )  # fmt: skip
-    def test_what_a_copy_would_lack_is_started_from_nothing(self, before, alike, printed):
+    def test_what_a_copy_would_lack_is_started_from_nothing(self):
+        """Who uses threads; beside the watch of a job, which a copy can lack; beside another thread."""
         done = ran(f"""
-            {before}
+            def waiting(**named):
+                threading.Thread(target=threading.Event().wait, daemon=True, **named).start()
+
             sys.answer = 42
-            print(ran({ANSWER!r}, alike={alike}))
+            print(ran({ANSWER!r}, alike=False))
+            waiting(name=processes.WATCH)
+            print(ran({ANSWER!r}))
+            waiting()
+            print(ran({ANSWER!r}))
             """)
-        assert done.stdout == f"{printed}\n", done.stderr
+        assert done.stdout.split() == ["1", "42", "1"], done.stderr
 
     def test_a_copy_computes_after_a_convolution_with_two_threads(self, tmp_path: Path):
         """Like a worker, with one thread."""
@@ -115,3 +117,32 @@ def test_a_script_is_not_run_again(tmp_path: Path):
     (tmp_path / "script.py").write_text(OWN + "print('begins')\nprint(ran('pass', alike=False))\n")
     done = subprocess.run([sys.executable, tmp_path / "script.py"], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["begins", "0"], done.stderr
+
+
+OLD = """
+import gc
+from fedlit.core.system.imports import uncollected
+
+for before in (lambda: None, gc.disable, lambda: (gc.enable(), gc.freeze())):
+    before()
+    with uncollected():
+        inside, made = gc.isenabled(), [[]]
+    print(inside, gc.isenabled(), any(each is made for each in gc.get_objects(2)), gc.get_freeze_count() > 0)
+"""
+
+
+def test_what_has_been_imported_is_old_at_once(tmp_path: Path):
+    """Also where collections are disabled, or objects are frozen already."""
+    done = subprocess.run([sys.executable, "-c", OLD], capture_output=True, text=True, cwd=tmp_path, timeout=60)
+    assert done.stdout.splitlines() == ["False True True False", "False False False False", "False True False True"]
+
+
+def test_the_default_generators_are_as_after_torchs_own_seeding():
+    seed_process(3, "round", 7, "site-1")
+    drawn = torch.rand(5), np.random.random(), random.random()
+    value = derive_seed(3, "round", 7, "site-1")
+    torch.manual_seed(value)
+    np.random.seed(value & 0xFFFFFFFF)
+    random.seed(value)
+    assert torch.equal(drawn[0], torch.rand(5))
+    assert drawn[1:] == (np.random.random(), random.random())

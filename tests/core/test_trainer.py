@@ -44,45 +44,30 @@ def asking(where: str, asks) -> Asking:
     return Asking(where, asks)
 
 
-KIND = {"optimizer": ConfigError, "step": TrainingError, "score": TrainingError}
-HERE = rf"{re.escape(__file__)}, line \d+: expected a module that needs no"
+STEP = "self.trainer.estimated_stepping_batches"
+ASKED = {
+    "steps": ("optimizer", lambda m: m.trainer.estimated_stepping_batches, (STEP, "federation.schedule")),
+    "steps in a property": ("optimizer", lambda m: m.planned, (STEP,)),
+    "the data": ("optimizer", lambda m: m.trainer.datamodule.num_classes, ("self.trainer.datamodule",)),
+    "schedulers": ("step", lambda m: m.lr_schedulers(), ("self.trainer.lr_scheduler_configs",)),
+    "metrics": ("score", lambda m: m.trainer.callback_metrics["x"], ("self.trainer.callback_metrics",)),
+    "its logger": ("optimizer", lambda m: m.logger.log_hyperparams({}), ("m.logger.log_hyperparams", "self.log")),
+    "the Trainer's logger": (
+        "step", lambda m: m.trainer.logger.log_metrics({}), ("m.trainer.logger.log_metrics", "self.log")),
+    "loggers": ("step", lambda m: m.loggers[0], ("m.loggers[0]", "self.log")),
+    "a page": ("score", lambda m: m.logger.experiment.add_image("x", None), ("state.run.artifact",)),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("where", "asks", "words"),
-    [
-        ("optimizer", lambda m: m.trainer.estimated_stepping_batches, "self.trainer.estimated_stepping_batches; set "
-         "federation.schedule for a rate that follows the rounds, or pass the number to the constructor"),
-        ("optimizer", lambda m: m.planned, "self.trainer.estimated_stepping_batches; set federation.schedule"),
-        ("optimizer", lambda m: m.trainer.datamodule.num_classes, "self.trainer.datamodule; pass what it needs"),
-        ("step", lambda m: m.trainer.max_epochs, "self.trainer.max_epochs; set federation.schedule"),
-        ("step", lambda m: m.lr_schedulers(), "self.trainer.lr_scheduler_configs; learning rates change between"),
-        ("score", lambda m: m.trainer.callback_metrics["x"], "self.trainer.callback_metrics; a callback of fedlit"),
-    ],
-)  # fmt: skip
-def test_an_attribute_of_the_trainer_is_refused_with_what_to_use_instead(where, asks, words, workers):
-    with refused(KIND[where], words) as raised:
-        fit(asking(where, asks), two(), workers=workers)
-    assert re.match(f"{HERE} Trainer, found ", str(raised.value))
-
-
-@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(
-    ("where", "asks", "found"),
-    [
-        ("optimizer", lambda m: m.logger.log_hyperparams({}), "m.logger.log_hyperparams"),
-        ("step", lambda m: m.trainer.logger.log_metrics({}), "m.trainer.logger.log_metrics"),
-        ("step", lambda m: m.loggers[0], "m.loggers[0]"),
-        ("score", lambda m: m.logger.experiment.add_image("x", None), "m.logger.experiment.add_image"),
-    ],
+    ("what", "workers"),
+    [*((what, 1) for what in ASKED), pytest.param("the Trainer's logger", 2, marks=pytest.mark.slow)],
 )
-def test_the_logger_is_refused_with_what_to_use_instead(where, asks, found, workers):
-    with refused(
-        ConfigError if where == "optimizer" else TrainingError, found, "self.log", "state.run.artifact"
-    ) as raised:
+def test_what_only_a_trainer_has_is_refused_with_file_line_and_what_to_use_instead(what, workers):
+    where, asks, names = ASKED[what]
+    with refused(ConfigError if where == "optimizer" else TrainingError, *names) as raised:
         fit(asking(where, asks), two(), workers=workers)
-    assert re.match(f"{HERE} logger, found ", str(raised.value))
+    assert re.match(rf"{re.escape(__file__)}, line \d+: ", str(raised.value))
 
 
 def test_what_is_the_same_in_a_federation_works():

@@ -85,78 +85,52 @@ def noted(state, server, mean, rnd):
 
 
 HOOKS = [
-    ("scope", None, ConfigError, "a Mask of bool tensors"),
-    ("scope", lambda layout, client: Mask(torch.ones(3), torch.ones(3)), ConfigError, "found (3,) torch.float32"),
-    ("scope", lambda layout, client: layout.groups(("head",)), ConfigError, "found list"),
-    ("server_state", None, ConfigError, "a dictionary of tensors by name; found NoneType"),
-    ("server_state", [torch.zeros(2)], ConfigError, "found list"),
-    ("server_state", {"c": 0.0}, ConfigError, "a tensor as 'c'; found float"),
-    ("client_state", None, ConfigError, "a dictionary of tensors by name; found NoneType"),
-    ("client_state", {"c": None}, ConfigError, "a tensor as 'c'; found NoneType"),
-    ("client_state", {"c": np.zeros(2)}, ConfigError, "a tensor as 'c'; found ndarray"),
-    ("broadcast", None, TrainingError, "a dictionary of tensors by name; found NoneType"),
+    ("scope", None, ConfigError, "NoneType"),
+    ("scope", lambda layout, client: Mask(torch.ones(3), torch.ones(3)), ConfigError, "(3,) torch.float32"),
+    ("server_state", [torch.zeros(2)], ConfigError, "list"),
+    ("server_state", {"c": 0.0}, ConfigError, "'c'", "float"),
+    ("client_state", {"c": np.zeros(2)}, ConfigError, "'c'", "ndarray"),
     ("broadcast", {1: torch.zeros(2)}, TrainingError, "a tensor as 1"),
-    ("on_client_round_start", corrected(torch.zeros(3)), TrainingError, "ctx.correction.bias as a vector"),
-    ("on_client_round_start", corrected(None), TrainingError, "found NoneType"),
-    ("on_client_round_start", added(float("nan")), TrainingError, "ctx.correction.bias is not finite"),
-    ("compute_gradient", None, TrainingError, "the loss, a tensor with one element; found NoneType"),
-    ("compute_gradient", 0.5, TrainingError, "found float"),
-    ("compute_gradient", torch.zeros(3), TrainingError, "found (3,) torch.float32"),
-    ("compute_gradient", torch.tensor(3), TrainingError, "found () torch.int64"),
-    ("on_before_send", None, TrainingError, "the change to send, a tensor"),
-    ("on_before_send", lambda ctx, change: change[:3], TrainingError, "found (3,)"),
+    ("on_client_round_start", corrected(torch.zeros(3)), TrainingError, "ctx.correction.bias"),
+    ("on_client_round_start", added(float("nan")), TrainingError, "ctx.correction.bias"),
+    ("compute_gradient", None, TrainingError, "NoneType"),
+    ("compute_gradient", torch.zeros(3), TrainingError, "(3,) torch.float32"),
+    ("compute_gradient", torch.tensor(3), TrainingError, "() torch.int64"),
+    ("on_before_send", lambda ctx, change: change[:3], TrainingError, "(3,)"),
     ("on_before_send", lambda ctx, change: change.long(), TrainingError, "torch.int64"),
-    ("on_before_send", lambda ctx, change: change * float("nan"), TrainingError, "expected a finite change"),
-    ("on_client_round_end", None, TrainingError, "a dictionary of tensors by name; found NoneType"),
-    ("on_client_round_end", [1.0], TrainingError, "found list"),
-    ("on_client_round_end", {"n": 1.0}, TrainingError, "a tensor as 'n'; found float"),
-    ("on_client_round_end", lambda ctx: {"n": torch.tensor([3])}, TrainingError, "'n' in floating point"),
-    ("on_client_round_end", lambda ctx: {"n": ctx.w.clone()[None]}, TrainingError, "'n' as a vector [P]"),
-    (
-        "on_client_round_end",
-        lambda ctx: {"n": ctx.w * float("nan")},
-        TrainingError,
-        "is not finite, although its weights are",
-    ),
-    ("on_client_round_end", left(None), TrainingError, "a tensor as 'mine'; found NoneType"),
-    ("reduce", None, TrainingError, "a Payload of squares ("),
-    ("reduce", lambda layout, replies: reduced(replies, w=torch.zeros(3)), TrainingError, "found Payload"),
-    ("reduce", lambda layout, replies: reduced(replies, own=torch.zeros(3)), TrainingError, "found Payload"),
-    ("reduce", lambda layout, replies: Payload({}, 1.0, replies[0].mask_weight), TrainingError, "found Payload"),
-    ("on_aggregate_end", put(None), TrainingError, "server.delta as a tensor"),
-    ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "found (2,)"),
-    ("on_aggregate_end", scaled(float("nan")), TrainingError, "expected a finite server.delta"),
-    ("on_aggregate_end", noted, TrainingError, "a tensor as 'mine'; found int"),
-    ("on_round_end", score(None), TrainingError, "a dictionary of tensors by name; found NoneType"),
-    ("on_round_end", score({"w": torch.zeros(3)}), TrainingError, "server.scored with 'w' and 'stats'; found list"),
-    (
-        "on_round_end",
-        score({"w": torch.zeros(3), "stats": torch.zeros(3)}),
-        TrainingError,
-        "server.scored['w'] as a tensor",
-    ),
-    ("diagnostics", None, TrainingError, "a dictionary of numbers by name; found NoneType"),
-    ("diagnostics", {"mine/x": torch.zeros(2)}, TrainingError, "a number as 'mine/x'; found (2,)"),
+    ("on_before_send", lambda ctx, change: change * float("nan"), TrainingError, "finite"),
+    ("on_client_round_end", None, TrainingError, "NoneType"),
+    ("on_client_round_end", {"n": 1.0}, TrainingError, "'n'", "float"),
+    ("on_client_round_end", lambda ctx: {"n": torch.tensor([3])}, TrainingError, "'n'"),
+    ("on_client_round_end", lambda ctx: {"n": ctx.w.clone()[None]}, TrainingError, "'n'"),
+    ("on_client_round_end", lambda ctx: {"n": ctx.w * float("nan")}, TrainingError, "finite"),
+    ("on_client_round_end", left(None), TrainingError, "'mine'", "NoneType"),
+    ("reduce", None, TrainingError, "Payload"),
+    ("reduce", lambda layout, replies: reduced(replies, w=torch.zeros(3)), TrainingError, "Payload"),
+    ("reduce", lambda layout, replies: Payload({}, 1.0, replies[0].mask_weight), TrainingError, "Payload"),
+    ("on_aggregate_end", put(torch.zeros(2)), TrainingError, "server.delta", "(2,)"),
+    ("on_aggregate_end", scaled(float("nan")), TrainingError, "server.delta"),
+    ("on_aggregate_end", noted, TrainingError, "'mine'", "int"),
+    ("on_round_end", score({"w": torch.zeros(3)}), TrainingError, "server.scored"),
+    ("on_round_end", score({"w": torch.zeros(3), "stats": torch.zeros(3)}), TrainingError, "server.scored['w']"),
+    ("diagnostics", {"mine/x": torch.zeros(2)}, TrainingError, "'mine/x'", "(2,)"),
 ]
-NAMES = [f"{number}-{hook}" for number, (hook, *_) in enumerate(HOOKS)]
 
 
 def run(aggregator: Aggregator) -> None:
     simulate(ToyNet(), ToyData(2, size=4), federated([aggregator], rounds=1, window=1))
 
 
-@pytest.mark.parametrize(("hook", "returned", "error", "words"), HOOKS, ids=NAMES)
-def test_a_hook_that_returns_what_nobody_can_use_is_named(hook, returned, error, words):
-    with pytest.raises(error) as refused:
-        run(wrong(hook, returned))
-    assert f"Mine.{hook}" in str(refused.value)
-    assert words in str(refused.value)
+@refusals.table(
+    (f"{number}-{hook}", lambda given=(hook, returned): run(wrong(*given)), error, f"Mine.{hook}", *names)
+    for number, (hook, returned, error, *names) in enumerate(HOOKS)
+)
+def test_a_hook_that_returns_what_nobody_can_use_is_named(provoke, kind, names):
+    with refusals.refused(kind, *names):
+        provoke()
 
 
-PARTS = ("server_state", "client_state", "broadcast", "on_before_send", "on_client_round_end", "diagnostics", "scope")
-
-
-@pytest.mark.parametrize("hook", PARTS)
+@pytest.mark.parametrize("hook", ["client_state", "on_client_round_end", "diagnostics"])
 def test_of_a_composition_the_part_is_named(hook):
     with refusals.refused(FedlitError, "Mine", hook):
         run(composed(wrong(hook, None)))
@@ -211,14 +185,8 @@ class Absent(Aggregator):
 @pytest.mark.parametrize(
     ("aggregator", "words"),
     [
-        (
-            Undeclared(),
-            r"Undeclared:\n- client_state of site-0 after round 1: expected names \[\], found \['c'\]; declare[^-]*$",
-        ),
-        (
-            Absent(),
-            r"Absent:\n- it raised KeyError: 'c'; declare names of a state in server_state or client_state, [^-]*$",
-        ),
+        (Undeclared(), r"Undeclared:\n- client_state of site-0 after round 1: [^-]*found \['c'\][^-]*$"),
+        (Absent(), r"Absent:\n- it raised KeyError: 'c'; [^-]*$"),
     ],
     ids=["kept", "read"],
 )

@@ -22,12 +22,12 @@ BEFORE = "the one before it, round-000002, is intact: use --ckpt_path "
 
 @dataclass(frozen=True)
 class Damage:
-    """A damage to the newest checkpoint of a run, and the words of its error.
+    """A damage to the newest checkpoint of a run, and what its error must name.
 
     Attributes:
         what: Short description of the damage, the name of the test.
         do: Damages the checkpoint in a folder.
-        words: Parts of the message.
+        names: Parts of the message.
         sealed: Whether the hashes are updated afterwards.
         apart: Whether each client's state has a separate file, as large ones have.
         before: Whether the message names the checkpoint before it.
@@ -35,7 +35,7 @@ class Damage:
 
     what: str
     do: Callable[[Path], Any]
-    words: tuple[str, ...]
+    names: tuple[str, ...]
     sealed: bool = False
     before: bool = True
     apart: bool = False
@@ -116,45 +116,18 @@ NAMES = ["site-1", "site-0", "site-2"]
 DAMAGED = [
     Damage("flipped bytes of the server", flipped("server.pt"), (SERVER, SHA)),
     Damage("flipped bytes of a client", flipped("client-00001.pt"), (CLIENT, SHA), apart=True),
-    Damage("flipped bytes of the clients", flipped("clients-0.pt"), (CLIENTS, SHA)),
-    Damage("the clients' file of another round", of_the_other_round("clients-0.pt"), (CLIENTS, SHA)),
-    Damage("a clients' file that is gone", removed("clients-0.pt"), (CLIENTS, "is missing")),
-    Damage("no optimizer states", without("clients-0.pt", "0/optimizer/"), (CLIENTS, SHA)),
     Damage("no weights of the clients, sealed", without("clients-0.pt", "0/w"), (CLIENTS, "lacks the tensor 'w'"),
         sealed=True),
-    Damage("a client too few, sealed", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1])),
-           (CLIENTS, "expected 2 rows of 'batches', found shape (3,)"), sealed=True),
-    Damage("a client twice, sealed", with_tensor("clients-0.pt", "0/clients", torch.tensor([0, 1, 1])),
-           (CLIENTS, "a client number 1 twice"), sealed=True),
-    Damage("a torn file of clients, sealed", flipped("clients-0.pt", 0.0), (CLIENTS, "cannot be read"), sealed=True),
-    Damage("no control variates of the clients, sealed", without("clients-0.pt", "0/0/"), (CLIENTS, "client 'site-0'",
-           "of Scaffold"), sealed=True, before=False),
-    Damage("flipped bytes of the manifest", flipped("manifest.json"), (MANIFEST,)),
     Damage("a client's file in the place of another's", exchanged, ("client-00000.pt", SHA), apart=True),
-    Damage("a client's file of another round", of_the_other_round("client-00001.pt"), (CLIENT, SHA), apart=True),
-    Damage("the server's file of another round", of_the_other_round("server.pt"), (SERVER, SHA)),
     Damage("the manifest of another round", of_the_other_round("manifest.json"), (MANIFEST, "of round 2")),
     Damage("a client's file that is gone", removed("client-00001.pt"), (CLIENT, "is missing"), apart=True),
-    Damage("a server's file that is gone", removed("server.pt"), (SERVER, "is missing")),
-    Damage("an empty file", written("server.pt", b""), (SERVER, SHA)),
     Damage("a manifest that is edited", said(round=5), (MANIFEST, "does not match its hash")),
-    Damage("clients in another order", said(clients=NAMES), (MANIFEST, "does not match its hash")),
-    Damage("no optimizer state", without("client-00001.pt", "optimizer/"), (CLIENT, SHA), apart=True),
-    Damage("another best model", said(best={"value": 0.99, "round": 1, "near": 0}), (MANIFEST,
-        "does not match its hash")),
-    Damage("a manifest that is torn", written("manifest.json", b'{"round": 4, "cli'), (MANIFEST, "cannot be read")),
-    Damage("a manifest that is empty", written("manifest.json", b""), (MANIFEST, "cannot be read")),
-    Damage("a manifest of other letters", written("manifest.json", b"\xff\xfe\x00"), (MANIFEST, "cannot be read")),
     Damage("a manifest that nests", written("manifest.json", b"[" * 100_000), (MANIFEST, "cannot be read")),
-    Damage("a manifest that is a list", written("manifest.json", b"[]"), (MANIFEST, "cannot be read")),
     Damage("a manifest of nothing", written("manifest.json", b"{}"), (MANIFEST, "does not match its hash")),
-    Damage("files that are nothing", said(files=None), (MANIFEST, "does not match its hash")),
     Damage("a round that is not the folder's, sealed", said(round=3), ("of round 3", "found round-000004"),
         sealed=True),
     Damage("a torn file, sealed", flipped("server.pt", 0.0), (SERVER, "cannot be read"), sealed=True),
     Damage("no statistics, sealed", without("server.pt", "stats"), (SERVER, "lacks the tensor 'stats'"), sealed=True),
-    Damage("no weights of a client, sealed", without("client-00001.pt", "w"), (CLIENT, "lacks the tensor 'w'"),
-        sealed=True, apart=True),
     Damage("weights of another size, sealed", with_tensor("server.pt", "w", torch.zeros(3)),
            (SERVER, "expected 68 numbers in 'w', found [3]"), sealed=True),
     Damage("a text as weights, sealed", with_tensor("server.pt", "w", "zero"), (SERVER, "expected tensors by name"),
@@ -203,20 +176,17 @@ def resume(run: Path) -> None:
 
 
 @pytest.mark.parametrize("given", DAMAGED, ids=[given.what.replace(" ", "-") for given in DAMAGED])
-def test_it_is_refused_in_words(given: Damage, trained: Path, trained_apart: Path, tmp_path: Path):
+def test_it_is_refused_by_name(given: Damage, trained: Path, trained_apart: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(trained_apart if given.apart else trained, folder)
     given.do(folder / "round-000004")
     if given.sealed:
         seal(folder / "round-000004")
-    with pytest.raises(CheckpointError) as caught:
+    with refused(CheckpointError, *given.names, *((f"{BEFORE}{folder}/round-000002",) if given.before else ())):
         resume(tmp_path)
-    message = str(caught.value)
-    words = (*given.words, *((f"{BEFORE}{folder}/round-000002",) if given.before else ()))
-    assert [word for word in words if word not in message] == [], message
 
 
-def test_without_a_whole_one_before_it_that_is_said(trained: Path, tmp_path: Path):
+def test_without_a_whole_one_before_it_the_error_says_so(trained: Path, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(trained, folder)
     for name in ("round-000002", "round-000004"):
@@ -239,10 +209,3 @@ def test_a_checkpoint_may_be_copied_elsewhere(trained: Path, tmp_path: Path):
     shutil.copytree(trained / "round-000004", tmp_path / "good one")
     assert checkpoint.rounds(tmp_path / "good one") == 4
     assert checkpoint.tensors(tmp_path / "good one").keys() == {"net.weight", "net.bias"}
-
-
-def test_every_file_has_its_hash(trained: Path, trained_apart: Path):
-    apart = [f"client-0000{k}.pt" for k in range(3)]
-    for folder, clients in ((trained, ["clients-0.pt"]), (trained_apart, apart)):
-        manifest = Manifest.read(folder / "round-000004")
-        assert sorted(manifest.sha256) == manifest.files == [*clients, "server.pt"]

@@ -90,17 +90,16 @@ SAME = {
 }
 
 
-@pytest.mark.parametrize("form", SAME)
-def test_the_same_examples_in_another_form_train_to_the_same(form):
+def test_the_same_examples_in_another_form_train_to_the_same():
     expected = weights(Linear(AUCSaddle()), clients(lambda x, y, i: (x, y)))
-    assert torch.equal(weights(Linear(AUCSaddle()), clients(SAME[form])), expected)
+    for form, change in SAME.items():
+        assert torch.equal(weights(Linear(AUCSaddle()), clients(change)), expected), form
 
 
 def test_a_module_of_ones_own_gets_dicts_as_they_are():
     torch.manual_seed(0)
     trained = fit(OfDicts(), clients(SAME["a dict"]))
     assert torch.equal(trained.model.head.weight, weights(net(), clients(lambda x, y, i: (x, y))))
-    assert trained.metrics["val/auroc_macro"].iloc[-1] > 0
 
 
 def test_dicts_with_an_algorithm_that_reads_images():
@@ -119,28 +118,22 @@ def test_images_alone_can_be_predicted():
     assert torch.equal(fitted.predict(images), fitted.predict(data))
 
 
-@pytest.mark.parametrize(
-    "label", [lambda y: int(y[0]), lambda y: y[:1].long(), lambda y: y[0].bool()], ids=["a number", "[1]", "bool"]
-)
-def test_the_index_of_a_class_in_any_form_becomes_columns(label):
-    columns = clients(lambda x, y, i: (x, torch.stack([1 - y[0], y[0]])))
-    assert torch.equal(weights(Linear(), clients(lambda x, y, i: (x, label(y)))), weights(Linear(), columns))
+def test_the_index_of_a_class_in_any_form_becomes_columns():
+    columns = weights(Linear(), clients(lambda x, y, i: (x, torch.stack([1 - y[0], y[0]]))))
+    for label in (lambda y: int(y[0]), lambda y: y[:1].long(), lambda y: y[0].bool()):
+        assert torch.equal(weights(Linear(), clients(lambda x, y, i, label=label: (x, label(y)))), columns)
 
 
 REFUSED = {
     "pictures": (lambda x, y, i: (picture(x), y), ConfigError, ("PIL.Image.Image", "part 0")),
-    "pictures in a dict": (lambda x, y, i: {"image": picture(x), "label": y}, ConfigError, ("'image'",)),
     "no example": (lambda x, y, i: None if i == 0 else (x, y), ConfigError, ("example 0", "None")),
-    "no label": (lambda x, y, i: (x, None), ConfigError, ("example 0", "None", "part 1")),
     "no example later": (lambda x, y, i: None if i == 5 else (x, y), DataError, ("example 5", "None")),
     "another size": (lambda x, y, i: (x[:, i == 5 :], y), DataError, ("[1, 7, 8]", "[1, 8, 8]")),
     "another key": (
         lambda x, y, i: {"image": x, "label": y} | ({} if i == 5 else {"note": 1}), DataError, ("'note'",)
     ),
     "other keys": (lambda x, y, i: {"img": x, "labels": y}, DataError, ("'img', 'labels'",)),
-    "images alone": (lambda x, y, i: x, DataError, ("[4, 1, 8, 8]",)),
     "bytes": (lambda x, y, i: ((x * 255).byte(), y), DataError, ("torch.uint8", "v2.ToDtype")),
-    "double": (lambda x, y, i: (x.double(), y), DataError, ("torch.float64", "float()")),
     "a class as a float": (lambda x, y, i: (x, y[0]), DataError, ("[4] of torch.float32",)),
     "nan": (lambda x, y, i: (x * NAN if i == 5 else x, y), DataError, ("example 5", "nan", "part 0", "step")),
     "inf": (lambda x, y, i: {"image": x / (i != 5), "label": y}, DataError, ("example 5", "inf", "'image'")),
@@ -165,13 +158,6 @@ def test_errors_of_examples_come_from_worker_processes_too():
 def test_an_input_that_is_not_finite_is_named_where_it_is_met(objective, split):
     with refused(DataError, ("training client 'north'", "'val' of client 'north'")[split], "example 5"):
         fit(Linear(objective), clients(REFUSED["nan"][0], of="north", splits=(split,)))
-
-
-def test_training_that_diverges_on_sound_images_keeps_its_advice():
-    with refused(TrainingError, "client 'north', round 1", "lower the learning rate"):
-        diverging = Linear()
-        diverging.optimizer = functools.partial(torch.optim.SGD, lr=1e38)
-        fit(diverging, clients(lambda x, y, i: (1e3 * x, y)), rounds=3)
 
 
 def test_pictures_for_the_final_test_are_found_before_training():
@@ -229,14 +215,14 @@ def partly_known(share: int = 4) -> dict:
     return data
 
 
-@pytest.mark.parametrize("model", [lambda: Linear(Mean()), lambda: Linear(Share()), Own], ids=["own", "module", "Own"])
-def test_a_batch_without_known_labels_adds_nothing_under_any_objective(model):
+def test_a_batch_without_known_labels_adds_nothing_under_any_objective():
     options = {"batch_size": 2, "eval_batch_size": 2}
     expected = fit(Linear(BCE()), partly_known(), **options)
-    trained = fit(model(), partly_known(), **options)
-    torch.testing.assert_close(trained.model.head.weight, expected.model.head.weight)
-    for key in ("train/loss", "val/loss")[: 1 + isinstance(trained.model, Classifier)]:
-        assert trained.metrics[key].tolist() == pytest.approx(expected.metrics[key].tolist())
+    for model in (Linear(Mean()), Linear(Share()), Own()):
+        trained = fit(model, partly_known(), **options)
+        torch.testing.assert_close(trained.model.head.weight, expected.model.head.weight)
+        for key in ("train/loss", "val/loss")[: 1 + isinstance(model, Classifier)]:
+            assert trained.metrics[key].tolist() == pytest.approx(expected.metrics[key].tolist())
 
 
 def test_an_objective_that_learns_from_images_without_labels_keeps_its_value():
@@ -265,8 +251,11 @@ class Consistent(Net):
         return BCE()(logits, batch[1]) + logits.square().mean()
 
 
-@pytest.mark.parametrize("model", [Linear, lambda: Linear(AUCSaddle()), Own], ids=["BCE", "saddle", "Own"])
-@pytest.mark.parametrize("wrap", [True, False], ids=["fetched", "tensors"])
+@pytest.mark.parametrize(
+    ("model", "wrap"),
+    [(Linear, True), (lambda: Linear(AUCSaddle()), False), (Own, True)],
+    ids=["BCE, fetched", "saddle, tensors", "Own, fetched"],
+)
 def test_a_client_that_would_teach_nothing_is_refused(model, wrap):
     data = clients(nobody_knows, of="south", splits=(0,))
     if not wrap:
@@ -276,14 +265,8 @@ def test_a_client_that_would_teach_nothing_is_refused(model, wrap):
         fit(model(), data)
 
 
-@pytest.mark.parametrize(
-    "model", [lambda: Linear(BCE("negative")), Consistent], ids=["unknown is negative", "consistency"]
-)
-def test_a_client_without_labels_that_teaches_stays(model):
-    torch.manual_seed(0)
-    assert fit(model(), clients(nobody_knows, of="south", splits=(0,))).model.head.weight.isfinite().all()
-
-
-def test_a_single_known_label_is_enough():
+def test_a_client_without_labels_that_teaches_stays_and_so_does_one_with_a_single_label():
     one = clients(lambda x, y, i: (x, torch.where(torch.arange(2) == i - 10, y, NAN)), of="south", splits=(0,))
-    assert fit(Linear(), one).model.head.weight.isfinite().all()
+    nobody = clients(nobody_knows, of="south", splits=(0,))
+    for model, data in ((Linear(BCE("negative")), nobody), (Consistent(), nobody), (Linear(), one)):
+        assert fit(model, data).model.head.weight.isfinite().all()

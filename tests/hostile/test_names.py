@@ -23,62 +23,47 @@ SWEEP = "experiment: {}\nconfig: [tiny.yaml]\n"
 
 INPUTS = [
     named("a name that leaves the folder", "--name ../../out", "name", LETTERS, "'../../out'"),
-    named("a name with NUL", "", "name", LETTERS, n='name: "a\\0b"\n'),
-    named("a name of a trial run", "--name ../x --fast_dev_run true", "name", LETTERS),
-    named("a name of several seeds", "--name ../x --seed 0,1", "name", LETTERS),
-    named("an experiment that is absolute", "--experiment /tmp/out", "experiment", LETTERS),
     named("an experiment that is null", "", "experiment", LETTERS, "found None", n="experiment: null\n"),
-    named("an experiment of several seeds", "--experiment a/b --seed 0,1", "experiment", LETTERS),
     named("a phase that leaves the folder", "", "phases", LETTERS, p="phases: [{name: ../x, rounds: 1}]\n"),
-    named("a phase of 300 letters", "", "phases", "at most 200", p=f"phases: [{{name: {'x' * 300}, rounds: 1}}]\n"),
-    named("a phase that is last", "", "phases", "--ckpt_path last", p="phases: [{name: last, rounds: 1}]\n"),
     Refused("a sweep whose experiment leaves the folder", "sweep --config s.yaml", ("s.yaml", "experiment", LETTERS),
             {"s.yaml": SWEEP.format("../out")}, code=2),
-    Refused("a sweep whose experiment is absolute", "sweep --config s.yaml", ("experiment", LETTERS),
-            {"s.yaml": SWEEP.format("/tmp/out")}, code=2),
-    Refused("a sweep whose experiment is empty", "sweep --config s.yaml", ("experiment", LETTERS),
-        {"s.yaml": SWEEP.format("''")}, code=2),
     Refused("a case that leaves the folder", "sweep --config s.yaml", ("cases", LETTERS),
             {"s.yaml": SWEEP.format("x") + "cases: {../out: {}}\n"}, code=2),
-    Refused("a case of 300 letters", "sweep --config s.yaml", ("cases", "at most 200"),
-            {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 300}: {{}}}}\n"}, code=2),
     Refused("a grid whose names grow too long", "sweep --config s.yaml", ("run", "at most 200 bytes"),
             {"s.yaml": SWEEP.format("x") + f"cases: {{{'x' * 190}: {{}}}}\ngrid: {{federation.rounds: [1, 2]}}\n"},
             code=2),
     Refused("a run folder that is a file", f"{FIT} --run_dir taken", ("--run_dir taken", "expected a folder"),
         {"taken": ""}),
     Refused("a run folder below a file", f"{FIT} --run_dir taken/x", ("--run_dir taken/x", "found"), {"taken": ""}),
-    Refused("an experiment that is a file", f"{FIT} --run_dir . --experiment taken", ("taken", "expected a folder"),
-            {"taken": ""}),
     Refused("a run folder that nobody can make", f"{FIT} --run_dir /proc/runs", ("--run_dir /proc/runs",
         "cannot create")),
 ]  # fmt: skip
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given, fedlit_cli, folder):
+def test_it_is_refused_by_name(given, fedlit_cli, folder):
     check_refused(given, fedlit_cli)
     assert {path.name for path in folder.iterdir()} == {"tiny.yaml", *given.files}
 
 
-@pytest.mark.parametrize(
-    ("name", "mistake"),
-    [
-        *((name, (ConfigError, repr(name))) for name in
-          ("../out", "a/b", "/tmp/out", ".", "..", "", " ", "a ", "-a", ".hidden", r"a\b", "a\0b", "a\nb")),
-        ("x" * 300, (ConfigError, "at most 200 bytes", "found 300")),
-        ("ü" * 150, (ConfigError, "at most 200 bytes", "found 300")),
-        ("last", (ConfigError, "--ckpt_path last means")),
-        ("best", (ConfigError, "--ckpt_path best means")),
-    ],
-)  # fmt: skip
+MISTAKES = {
+    **{name: (repr(name),) for name in
+       ("../out", "a/b", "/tmp/out", ".", "..", "", " ", "a ", "-a", ".hidden", r"a\b", "a\0b", "a\nb")},
+    "x" * 300: ("at most 200 bytes", "found 300"),
+    "ü" * 150: ("at most 200 bytes", "found 300"),
+    "last": ("--ckpt_path last",),
+    "best": ("--ckpt_path best",),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["experiment", "name"])
-def test_a_name_that_no_folder_may_have_is_refused(kind, name, mistake):
-    with refused(*mistake, f"{kind}: "):
-        check_names(Namespace(**{"experiment": "one", "name": "one", kind: name}))
+def test_names_that_no_folder_may_have_are_refused(kind):
+    for name, words in MISTAKES.items():
+        with refused(ConfigError, f"{kind}: ", *words):
+            check_names(Namespace(**{"experiment": "one", "name": "one", kind: name}))
 
 
-@pytest.mark.parametrize("name", ["20260101-120000", "FedAvg+Scaffold-1f2e,lr=0.1~1,seed=3", "Größe (2)", "_a.b-c@d"])
-def test_a_name_that_a_folder_may_have_is_taken(name, tmp_path):
-    (tmp_path / f"{name}-999").mkdir()
-    check_names(Namespace(experiment=name, name=name))
+def test_names_that_a_folder_may_have_are_taken(tmp_path):
+    for name in ("20260101-120000", "FedAvg+Scaffold-1f2e,lr=0.1~1,seed=3", "Größe (2)", "_a.b-c@d"):
+        (tmp_path / f"{name}-999").mkdir()
+        check_names(Namespace(experiment=name, name=name))

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from corpus import RATE, of_timm
 from foreigners import One
-from own_optimizers import RATE, of_timm
 from refusals import refused
-from strangers import by_hand, fit, having, seeded
+from strangers import by_hand, fit, having, seeded, vector
 from torch import nn
 
 from fedlit.core.errors import ConfigError
@@ -75,8 +75,8 @@ KEPT = {
 def test_a_state_that_is_kept_is_that_of_one_optimizer(tmp_path: Path, what: str):
     make = having(configure_optimizers=KEPT[what])
     w, _ = fit(seeded(make), tmp_path / "run", data=One(), optimizer_state="keep")
-    torch.testing.assert_close(w, by_hand(seeded(make), One(), keep=True), rtol=0, atol=1e-6)
-    assert not torch.allclose(w, by_hand(seeded(make), One()), atol=1e-6)
+    torch.testing.assert_close(w, vector(by_hand(make, One(), keep=True)), rtol=0, atol=1e-6)
+    assert not torch.allclose(w, vector(by_hand(make, One())), atol=1e-6)
 
 
 def test_a_state_that_no_checkpoint_could_hold_is_refused(tmp_path: Path):
@@ -94,8 +94,8 @@ def scaled(m: nn.Module, scale: float = 1.0) -> torch.optim.Optimizer:
 def test_attributes_of_parameters_are_those_of_the_copy_too(tmp_path: Path):
     module = seeded(having(lambda m: setattr(m.net.weight, "lr_scale", 0.1), configure_optimizers=scaled))
     w, _ = fit(module, tmp_path / "run", data=One())
-    plain = seeded(having(configure_optimizers=lambda m: scaled(m, 0.1)))
-    torch.testing.assert_close(w, by_hand(plain, One()), rtol=0, atol=1e-6)
+    plain = having(configure_optimizers=lambda m: scaled(m, 0.1))
+    torch.testing.assert_close(w, vector(by_hand(plain, One())), rtol=0, atol=1e-6)
 
 
 LOST = {

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 BASE = """
 data:
   class_path: PhantomCXR
-  init_args: {hospitals: 3, images: 90, image_size: 28, batch_size: 8, cache_dir: cache}
+  init_args: {hospitals: 3, images: 90, image_size: 16, batch_size: 8, cache_dir: cache}
 model:
   class_path: ImageClassifier
   init_args: {backbone: small_cnn, optimizer: {class_path: SGD, init_args: {lr: 0.05}}}
@@ -31,11 +31,10 @@ AXES: dict[str, dict[str, str]] = {
     "algorithm": {
         name: f"--federation.aggregators='[{name}]'"
         for name in (
-            "FedProx", "CODA", "CODASCA", "LocalSGDAM", "FedBN", "PersonalHeads", "TrimmedMean",
-            "Scaffold,SurgicalHeads,FedBNPlus",
+            "CODA", "LocalSGDAM", "PersonalHeads", "TrimmedMean", "Scaffold,SurgicalHeads,FedBNPlus",
         )
     },
-    "objective": {name: f"--model.objective {name}" for name in ("BCE", "AUCSaddle", "RatioLoss")},
+    "objective": {name: f"--model.objective {name}" for name in ("BCE", "AUCSaddle")},
     "labels": {"all": "", "hidden": "--data.scheme HideClasses --data.scheme.shared 4"},
     "phases": {"one": "", "warm-up": "--config warm_up.yaml"},
     "participation": {"all": "", "two of three": "--federation.participation 0.67"},
@@ -73,11 +72,6 @@ def pairs(axes: dict[str, dict[str, str]]) -> list[dict[str, str]]:
 
 
 ROWS = pairs(AXES)
-
-
-def test_every_two_choices_meet():
-    for one, other in itertools.combinations(AXES, 2):
-        assert {(row[one], row[other]) for row in ROWS} == set(itertools.product(AXES[one], AXES[other]))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[",".join(row.values()).replace(" ", "-") for row in ROWS])

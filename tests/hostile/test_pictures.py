@@ -1,28 +1,29 @@
-"""Files that are not images, or cannot be decoded: the check of a folder, training and prediction refuse them."""
+"""Files that are not images, or cannot be decoded, and their tables: training, prediction and checks refuse them."""
 
 import io
 import os
 import signal
-import socket
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
 import refusals
 from PIL import Image
-from support.hostile import check_printed, spread
+from support.hostile import check_printed
 
-from fedlit.core.errors import DataError
+from fedlit.core.errors import DataError, FedlitError
+from fedlit.data import NIHChestXray14
 from fedlit.data.pictures.images import decode_images, read_image
 from fedlit.predictions.scoring import score_files
 
 GREY = np.arange(64, dtype=np.uint8).reshape(8, 8)
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)
 HEADER = "Image Index,Finding Labels,Follow-up #,Patient ID,Patient Age,Patient Gender,View Position\n"
+TABLE = HEADER + "".join(f"{n}.png,{'Mass' if n % 2 else 'No Finding'},0,{n},50,M,PA\n" for n in range(10))
+FILE = "Data_Entry_2017_v2020.csv"
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n%%EOF\n"
 NO_IMAGE = "not an image, or its header is damaged"
 
@@ -44,69 +45,37 @@ def header_of(width: int, height: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", size) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
 
 
-def a_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as made:
-        here = Path.cwd()
-        os.chdir(path.parent)  # the name of a socket has few letters
-        made.bind(path.name)
-        os.chdir(here)
-
-
-@dataclass(frozen=True)
-class Bad:
-    """A file that is not an image.
-
-    Attributes:
-        what: Short description.
-        make: Makes it.
-        words: Parts of the reason.
-        name: Its name.
-    """
-
-    what: str
-    make: Callable[[Path], object]
-    words: str
-    name: str = "9.png"
+PNG = saved(Image.fromarray(NOISE))
 
 
 def content(of: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(of)
 
 
-BAD = [
-    Bad("a named pipe", os.mkfifo, "expected an image file, found a named pipe"),
-    Bad("a socket", a_socket, "expected an image file, found a socket"),
-    Bad("a folder", Path.mkdir, "expected an image file, found a folder"),
-    Bad("a device that never ends", lambda p: p.symlink_to("/dev/zero"), "expected an image file, found a device"),
-    Bad("a device that is empty", lambda p: p.symlink_to("/dev/null"), "expected an image file, found a device"),
-    Bad("a link to itself", lambda p: p.symlink_to(p.name),
+BAD = {
+    "a named pipe": (os.mkfifo, "a named pipe"),
+    "a folder": (Path.mkdir, "a folder"),
+    "a device that never ends": (lambda p: p.symlink_to("/dev/zero"), "a device"),
+    "a link to itself": (lambda p: p.symlink_to(p.name),
         "a name that leads nowhere (Too many levels of symbolic links)"),
-    Bad("a link to a pipe", lambda p: (os.mkfifo(p.with_name("pipe")), p.symlink_to("pipe")), "found a named pipe"),
-    Bad("an empty file", content(b""), "expected an image file, found an empty file"),
-    Bad("one byte", content(b"\x89"), NO_IMAGE),
-    Bad("a text", content(b"hello"), NO_IMAGE),
-    Bad("a web page", content(b"<!DOCTYPE html><html>404</html>"), NO_IMAGE),
-    Bad("the pointer of a large file", content(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"),
-        NO_IMAGE),
-    Bad("a program that draws", content(POSTSCRIPT), NO_IMAGE),
-    Bad("a header alone", content(saved(Image.fromarray(GREY))[:20]), ""),
-    Bad("a PNG cut off", content(saved(Image.fromarray(NOISE))[:1500]), "truncated"),
-    Bad("a JPEG cut off", content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "Premature end"),
-    Bad("flipped pixels",
-        content(saved(Image.fromarray(NOISE))[:200] + b"\xff" * 64 + saved(Image.fromarray(NOISE))[264:]), ""),
-    Bad("a bomb", content(header_of(60_000, 60_000)), "exceeds limit"),
-    Bad("one pixel", content(saved(Image.fromarray(GREY[:1, :1]))), "expected an image, found 1 x 1 pixels"),
-    Bad("one row", content(saved(Image.fromarray(GREY[:1]))), "expected an image, found 8 x 1 pixels"),
-    Bad("floating point", content(saved(Image.fromarray(GREY.astype(np.float32)), "TIFF")), "floating point"),
-]  # fmt: skip
+    "an empty file": (content(b""), "an empty file"),
+    "a text": (content(b"hello"), NO_IMAGE),
+    "a program that draws": (content(POSTSCRIPT), NO_IMAGE),
+    "a PNG cut off": (content(PNG[:1500]), "truncated"),
+    "a JPEG cut off": (content(saved(Image.fromarray(NOISE), "JPEG")[:1500]), "Premature end"),
+    "flipped pixels": (content(PNG[:200] + b"\xff" * 64 + PNG[264:]), ""),
+    "a bomb": (content(header_of(60_000, 60_000)), "exceeds limit"),
+    "one pixel": (content(saved(Image.fromarray(GREY[:1, :1]))), "1 x 1 pixels"),
+    "floating point": (content(saved(Image.fromarray(GREY.astype(np.float32)), "TIFF")), "floating point"),
+}  # fmt: skip
+"""Files that are not images, and parts of the reason."""
 
 
 @pytest.fixture
 def nih(folder: Path) -> Path:
     """A copy of NIH with ten images, the last of which is still missing."""
     (folder / "images").mkdir()
-    rows = [f"{n}.png,{'Mass' if n % 2 else 'No Finding'},0,{n},50,M,PA\n" for n in range(10)]
-    (folder / "Data_Entry_2017_v2020.csv").write_text(HEADER + "".join(rows))
+    (folder / FILE).write_text(TABLE)
     for n in range(9):
         (folder / f"images/{n}.png").write_bytes(saved(Image.fromarray(np.roll(GREY, n))))
     signal.alarm(10)  # a pipe would be waited for until the end of days
@@ -114,35 +83,29 @@ def nih(folder: Path) -> Path:
     signal.alarm(0)
 
 
-BY_NAME = {bad.what: bad for bad in BAD}
+@pytest.mark.parametrize("what", BAD)
+def test_training_refuses_what_is_no_image_and_prediction_leaves_its_row_empty(what: str, nih: Path):
+    make, words = BAD[what]
+    make(nih / "9.png")
+    files = [nih / f"{n}.png" for n in range(10)]
+    with refusals.refused(FedlitError, "1 of 10 image files ", nih / "9.png", words):
+        decode_images(files, 8, cache_dir=nih / "cache")
+    assert not [path for path in (nih / "cache").glob("images-*") if path.suffix != ".partial"]
+    scores, unreadable = score_files(Mean(), files, lambda done: None)
+    assert list(unreadable) == [files[9]]
+    assert words in unreadable[files[9]]
+    assert np.isnan(scores[:, 0]).tolist() == [False] * 9 + [True]
 
 
-class TestWhatIsNoPicture:
-    @pytest.mark.parametrize("bad", spread(BY_NAME))
-    def test_the_check_of_a_folder_names_it(self, bad: Bad, nih: Path, fedlit_cli):
-        bad.make(nih / bad.name)
-        words = "1 of 10 images cannot be used", f"{bad.name} (Data_Entry_2017_v2020.csv, line 11): ", bad.words
-        check_printed(fedlit_cli("data check . --decode"), words, 1)
-
-    @pytest.mark.parametrize("bad", spread(BY_NAME, 1))
-    def test_training_refuses_it(self, bad: Bad, nih: Path):
-        bad.make(nih / bad.name)
-        with pytest.raises((ValueError, FileNotFoundError)) as refused:
-            decode_images([nih / f"{n}.png" for n in range(10)], 8, cache_dir=nih / "cache")
-        said = str(refused.value)
-        assert said.startswith("1 of 10 image files ")
-        assert f"{nih}/{bad.name}" in said
-        assert bad.words.removeprefix("expected an image file, found ") in said
-        assert not [path for path in (nih / "cache").glob("images-*") if path.suffix != ".partial"]
-
-    @pytest.mark.parametrize("bad", spread(BY_NAME, 1))
-    def test_prediction_leaves_its_row_empty(self, bad: Bad, nih: Path):
-        bad.make(nih / bad.name)
-        files = [nih / f"{n}.png" for n in range(10)]
-        scores, unreadable = score_files(Mean(), files, lambda done: None)
-        assert list(unreadable) == [files[9]]
-        assert bad.words in unreadable[files[9]]
-        assert np.isnan(scores[:, 0]).tolist() == [False] * 9 + [True]
+@pytest.mark.parametrize("what", ["a named pipe", "a PNG cut off", "a bomb"])
+def test_the_check_of_a_folder_names_it(what: str, nih: Path, fedlit_cli):
+    make, words = BAD[what]
+    make(nih / "9.png")
+    check_printed(
+        fedlit_cli("data check . --decode"),
+        ("1 of 10 images cannot be used", "9.png (Data_Entry_2017_v2020.csv, line 11): ", words),
+        1,
+    )
 
 
 class Mean:
@@ -176,3 +139,16 @@ def test_a_dicom_file_that_is_no_file_is_refused(made, words: str, nih: Path):
     made(nih / "9.dcm")
     with refusals.refused(DataError, words):
         read_image(nih / "9.dcm", 8)
+
+
+@refusals.table([
+    ("a web page", lambda: "<html><body>Sign in</body></html>", DataError, "a web page"),
+    ("a column twice", lambda: TABLE.replace("Follow-up #", "Finding Labels"), DataError, "'Finding Labels'"),
+    ("the header twice", lambda: TABLE + HEADER, DataError, "line 12", "'Finding Labels'"),
+    ("an image above the folder", lambda: TABLE.replace("3.png", "../../3.png"), DataError, "'../../3.png'"),
+    ("an image by its whole path", lambda: TABLE.replace("3.png", "/etc/hostname"), DataError, "/etc/hostname"),
+])  # fmt: skip
+def test_a_table_that_is_none_or_leads_elsewhere_is_refused(provoke, kind, names, nih: Path):
+    (nih.parent / FILE).write_text(provoke())
+    with refusals.refused(kind, FILE, *names):
+        NIHChestXray14(".", image_size=8, cache_dir=str(nih / "cache")).records()

@@ -52,56 +52,30 @@ def evil(what: str, *words: str, class_path: str = MODEL, **options: object) -> 
 
 
 WHOLE = exported()
-NO_FILE = "expected a model written by `fedlit export`, found none"
+NO_FILE = "expected a model written by `fedlit export`"
 
 INPUTS = [
     row("an empty file", b"", NO_FILE),
-    row("a text", "not a model at all", NO_FILE),
     row("a header cut off", WHOLE[:100], NO_FILE),
-    row("tensors cut off", WHOLE[:-2], NO_FILE),
     row("a header of 2 to the 63 bytes", b"\xff" * 7 + b"\x7f" + WHOLE[8:], NO_FILE),
     row("no notes", save({"w": torch.zeros(1)}), "without its notes"),
-    row("notes of another program", save({"w": torch.zeros(1)}, {"format": "pt"}), "without its notes"),
-    row("classes that are no JSON", exported(classes="[Edema"), "note 'classes': expected JSON", AGAIN),
     row("classes that are a number", exported(classes=3), "'classes'", "expected a list", "found 3", AGAIN),
-    row("classes that are numbers", exported(classes=[1, 2]), "'classes'.0", "expected a text"),
     row("a class twice", exported(classes=["Edema", "Edema"]), "'classes'", "expected different names"),
-    row("learned of another length", exported(learned=[True]), "'learned'", "expected 2 values, found 1", AGAIN),
-    row("learned as numbers", exported(learned=[1, 0]), "'learned'.0", "expected true or false", "found 1"),
-    row("learned left out", exported(learned=None), "'learned'", "found nothing"),
     row("no size of the images", exported(image_size=None), "expected 'image_size' with", AGAIN),
-    row("a size below zero", exported(image_size=-4), "'image_size'", "found -4"),
-    row("a size of a terabyte", exported(image_size=10**6), "'image_size'", "found 1000000"),
-    row("two channels", exported(channels=2), "'channels'", "1 or 3", "found 2"),
     row("a mean that is no number", exported(mean="[NaN]"), "note 'mean'", "NaN"),
-    row("a note of lists without end", exported(classes="[" * 3000 + "]" * 3000), "note 'classes'", "nested"),
-    row("a mean of another length", exported(mean=[0.1, 0.2]), "'mean': expected 1 values, found 2"),
-    row("true for one channel", exported(channels=True), "'channels': expected a whole number, found True", AGAIN),
-    row("two channels", exported(channels=2), "'channels': expected 1 or 3, found 2", AGAIN),
     row("a deviation of zero", exported(std=[0]), "'std'", "expected a number in (0, 1e6)"),
-    row("a configuration that is no YAML", exported(config="a: [b"), "note 'config': line 1",
-        "expected valid YAML"),
     row("a configuration that explodes", exported(config=LAUGHS), "note 'config': line", "anchors"),
-    row("a configuration of lists without end", exported(config="[" * 3000 + "]" * 3000), "note 'config': line 1",
-        "nested"),
-    row("a configuration with a key twice", exported(config=config()[:-1] + ', "model": {}}'), "'model' occurs twice"),
-    row("a configuration that is a list", exported(config="[1, 2]"), "expected model.class_path and fabric"),
     row("a configuration without a model", exported(config="seed: 1"), "expected model.class_path and fabric"),
-    row("a class path that is a number", exported(config(class_path=3)), "expected model.class_path and fabric"),
     row("a class that fedlit has not", exported(config("fedlit.models.Absent")), "fedlit.models.Absent", "--trust"),
-    row("a room that fedlit has not", exported(config("fedlit.nowhere.Net")), "fedlit.nowhere.Net", "--trust"),
     row("tensors of another model", WHOLE, "expected the tensors of a ImageClassifier", "Missing key"),
     Refused("a precision that there is not", PREDICT, ("fabric.precision", "12-bits"),
         {"m.safetensors": exported(config().replace("32-true", "12-bits"))}),
     evil("a module of somebody", "evil.Evil", class_path="evil.Evil"),
     evil("an objective of somebody", "evil.Evil", objective={"class_path": "evil.Evil"}),
     evil("an objective by its path alone", "evil.Evil", objective="evil.Evil"),
-    evil("an objective as JSON in a text", "evil.Evil", objective='{"class_path": "evil.Evil"}'),
     evil("an objective as YAML in a text", "evil.Evil", objective="class_path: evil.Evil"),
     evil("an objective in a file", "bad.yaml", objective="bad.yaml"),
-    evil("an objective in a file elsewhere", "/tmp/bad.yaml", objective="/tmp/bad.yaml"),
     evil("an objective on a server", "http://127.0.0.1:9/bad.yaml", objective="http://127.0.0.1:9/bad.yaml"),
-    evil("an optimizer of somebody", "evil.Evil", optimizer={"class_path": "evil.Evil", "init_args": {"lr": 1}}),
     evil("somebody in a list", "model.objective", objective={"class_path": "fedlit.objectives.BCE",
         "init_args": {"x": ["evil.Evil"]}}),
     evil("somebody in other arguments", "evil.Evil", objective={"class_path": "torch.nn.BCELoss",
@@ -111,7 +85,6 @@ INPUTS = [
         optimizer={"class_path": "torch.optim.lr_scheduler.os.system", "init_args": {"command": "touch ran"}}),
     evil("a shell that fedlit imports", "fedlit.tracking.run.os.system",
         objective={"class_path": "fedlit.tracking.run.os.system", "init_args": {"command": "touch ran"}}),
-    evil("what torch fetches from a hub", "torch.hub.load", objective={"class_path": "torch.hub.load"}),
 ]  # fmt: skip
 
 
@@ -125,7 +98,7 @@ def place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @each(INPUTS)
-def test_it_is_refused_in_words(given: Refused, place: Path, fedlit_cli):
+def test_it_is_refused_by_name(given: Refused, place: Path, fedlit_cli):
     check_refused(given, fedlit_cli)
     assert not Path("ran").exists()
     assert not Path("scores.csv").exists()
@@ -150,14 +123,11 @@ def test_mlflow_asks_the_environment(trust: str, ran: bool, place: Path, monkeyp
     assert Path("ran").exists() == ran
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_what_is_shipped_needs_no_trust():
+    for options in (
         {"backbone": "resnet50.a1_in1k", "weights": "gone.pt", "norm": "group", "pretrained": True},
         {"objective": {"class_path": "fedlit.objectives.AUCSaddle", "init_args": {"margin": 1.0}}},
         {"optimizer": {"class_path": "torch.optim.Adam", "init_args": {"lr": 1e-3, "betas": [0.9, 0.999]}}},
         {"objective": {"class_path": "torch.nn.BCEWithLogitsLoss", "init_args": {"reduction": "mean"}}},
-    ],
-)
-def test_what_is_shipped_needs_no_trust(options: dict, place: Path):
-    assert foreign_code({"class_path": MODEL, "init_args": options}) == []
+    ):
+        assert foreign_code({"class_path": MODEL, "init_args": options}) == []

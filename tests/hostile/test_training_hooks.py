@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from foreigners import Digits, Unvalidated
-from hostile import spread
 from lightning.pytorch import LightningModule, Trainer
 from refusals import refused
 from strangers import fit_in_each_way, having, seeded
@@ -122,18 +121,14 @@ HONOURED = {
     "gradients of the optimizer, by norms": hooked(on_before_optimizer_step=normed),
     "a parameter of the optimizer": hooked(on_before_optimizer_step=of_the_bias),
     "an average of the weights": hooked(on_train_batch_end=averaged),
-    "the loss of a step": hooked(on_train_batch_end=summed(lambda m, outputs, batch, i: outputs["loss"])),
     "what a step returns": hooked(
         training_step=told, on_train_batch_end=summed(lambda m, outputs, batch, i: outputs["rows"])
     ),
-    "the batch of a step": hooked(on_train_batch_end=summed(lambda m, outputs, batch, i: batch[0].mean())),
     "a batch before its step": hooked(on_train_batch_start=noted, training_step=reads_what_it_notes),
-    "gradients that are zeroed": hooked(on_before_optimizer_step=lambda m, optimizer: m.net.bias.grad.zero_()),
     "gradients that are clamped": hooked(on_after_backward=lambda m: m.net.weight.grad.clamp_(-0.01, 0.01)),
     "gradients that are replaced": hooked(on_after_backward=halved),
     "a gradient that is none": hooked(on_before_optimizer_step=lambda m, optimizer: forgotten(m)),
     "norms of gradients": hooked(on_before_optimizer_step=summed(lambda m, optimizer: m.net.weight.grad.norm())),
-    "rates": hooked(on_before_optimizer_step=summed(lambda m, optimizer: optimizer.param_groups[0]["lr"])),
     "rates that are asked for": hooked(
         on_train_batch_end=summed(lambda m, *given: m.optimizers().param_groups[0]["lr"])
     ),
@@ -142,11 +137,16 @@ HONOURED = {
 }
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
+    """What a module without hooks ends with."""
+    return by_lightning(hooked(), tmp_path_factory.mktemp("plain"))
+
+
 @pytest.mark.parametrize("what", HONOURED)
-def test_it_is_what_lightning_makes_of_it(what: str, tmp_path: Path):
+def test_it_is_what_lightning_makes_of_it(what: str, plain: dict[str, Tensor], tmp_path: Path):
     ours, theirs = here(HONOURED[what], tmp_path / "runs"), by_lightning(HONOURED[what], tmp_path)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    plain = by_lightning(hooked(), tmp_path)
     assert any(not torch.equal(theirs[name], value) for name, value in plain.items())
 
 
@@ -163,9 +163,15 @@ def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("make", spread(HONOURED))
-def test_one_process_two_and_a_resumed_run_are_equal(make: Callable[[], LightningModule], tmp_path: Path):
-    fit_in_each_way(make, tmp_path, data=Flat(), rounds=3)
+def test_a_gradient_that_is_none_stays_none_beside_an_algorithm(tmp_path: Path):
+    make = HONOURED["a gradient that is none"]
+    alone, beside = (here(make, tmp_path, rounds=1, aggregators=given) for given in ([], [Scaffold()]))
+    torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("what", ["an average of the weights", "a rate that it sets", "epochs"])
+def test_one_process_two_and_a_resumed_run_are_equal(what: str, tmp_path: Path):
+    fit_in_each_way(HONOURED[what], tmp_path, data=Flat(), rounds=3)
 
 
 class Flat(Digits):
@@ -223,15 +229,6 @@ def test_what_would_mean_something_else_is_refused(what: str, tmp_path: Path):
     make, given, said = REFUSED[what]
     with refused(*said):
         here(make, tmp_path, **given)
-
-
-def test_what_a_hook_leaves_behind_is_no_state(tmp_path: Path):
-    import time
-
-    def timed(module, batch, batch_idx) -> None:
-        module.began = time.perf_counter()
-
-    here(hooked(on_train_batch_start=timed), tmp_path)
 
 
 def two_groups(module):

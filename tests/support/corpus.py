@@ -1,11 +1,14 @@
-"""Strange modules: what a step reads of the steps before, copies, and memory in two places."""
+"""Strange modules and optimizers in one table, with its truth: whether a federation trains them as plain PyTorch does.
+
+A federation trains a copy of the module, which clients share. What a step reads of the steps before, and what a copy
+does not have, make a difference.
+"""
 
 import copy
-import random
-from array import array
 from collections.abc import Callable
 
 import numpy as np
+import timm.optim
 import torch
 from foreigners import Unvalidated
 from strangers import having, stepping
@@ -13,9 +16,15 @@ from torch import nn
 from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
+RATE = 0.05
+
 
 def attribute(name: str, value: Callable) -> Callable:
     return lambda module: setattr(module, name, value(module))
+
+
+def optimized(configure: Callable, start: Callable = lambda module: None) -> type:
+    return having(start, configure_optimizers=configure)
 
 
 class Slotted:
@@ -29,12 +38,6 @@ class Slotted:
     def __call__(self) -> int:
         self.n += 1
         return self.n
-
-
-class Called:
-    """A function with a memory."""
-
-    __init__, __call__ = Slotted.__init__, Slotted.__call__
 
 
 REGISTER = {"n": 0}
@@ -90,11 +93,6 @@ def queued(module, loss, batch):
     return loss if len(module.seen) < 2 else loss * module.seen[-2]
 
 
-def collected(module, loss, batch):
-    module.seen.append(float(loss))
-    return loss
-
-
 def later(module, loss, batch):
     if module.global_step >= 2:
         module.steps += 1
@@ -119,11 +117,6 @@ def taught_by_a_list(module, loss, batch):
     return loss + F.mse_loss(module.net(images), module.others[0](images))
 
 
-def normed(module, loss, batch):
-    module.others[0](batch[0].flatten(1))
-    return loss * (1 + module.others[0].running_mean.abs().mean())
-
-
 def registering(module, loss, batch):
     if not hasattr(module, "late"):
         module.register_buffer("late", torch.zeros((), dtype=torch.long))
@@ -131,17 +124,17 @@ def registering(module, loss, batch):
     return loss / module.late
 
 
+def dropped(module, loss, batch):
+    return F.cross_entropy(module.net(batch[0].flatten(1)), batch[1])
+
+
 def dropped_more(module, loss, batch):
     module.net[1].p += 0.05
-    return F.cross_entropy(module.net(batch[0].flatten(1)), batch[1])
+    return dropped(module, loss, batch)
 
 
 def with_dropout(module) -> None:
     module.net = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.1), nn.Linear(16, 4))
-
-
-def noisy(module, loss, batch):
-    return F.cross_entropy(module.net(batch[0].flatten(1)), batch[1])
 
 
 def grid(module, loss, batch):
@@ -155,65 +148,8 @@ def left_behind(module, loss, batch):
     return loss
 
 
-STATE = {
-    "a counter in an attribute": stepping(counted, attribute("steps", lambda m: 0)),
-    "a counter in a submodule": stepping(
-        lambda m, loss, b: counted(m.net, loss, b),
-        attribute("net", lambda m: type("Layer", (nn.Linear,), {"steps": 0})(16, 4)),
-    ),
-    "a counter that divides the loss": stepping(
-        lambda m, loss, b: counted(m, loss, b) / m.steps, attribute("steps", lambda m: 0)
-    ),
-    "a counter that begins in the second round": stepping(later, attribute("steps", lambda m: 0)),
-    "a counter of calls in slots": stepping(
-        lambda m, loss, b: loss / m.count(), attribute("count", lambda m: Slotted())
-    ),
-    "a counter of calls in an object": stepping(
-        lambda m, loss, b: loss / m.count(), attribute("count", lambda m: Called())
-    ),
-    "a counter in a class": OfClass,
-    "a counter in a global": OfFile,
-    "a counter in a closure": stepping(closing_over()),
-    "a mean in a tensor": stepping(averaged, attribute("mean", lambda m: torch.zeros(()))),
-    "a mean of the first batch": stepping(first_mean, attribute("mean", lambda m: None)),
-    "a mean in a buffer": stepping(averaged, lambda m: m.register_buffer("mean", torch.zeros(()))),
-    "a list that the loss reads": stepping(queued, attribute("seen", lambda m: [])),
-    "a list that grows": stepping(collected, attribute("seen", lambda m: [])),
-    "an array": stepping(
-        lambda m, loss, b: m.seen.append(1) or loss / len(m.seen), attribute("seen", lambda m: array("i"))
-    ),
-    "bytes": stepping(
-        lambda m, loss, b: m.seen.append(1) or loss / len(m.seen), attribute("seen", lambda m: bytearray())
-    ),
-    "a generator of numpy": stepping(
-        lambda m, loss, b: loss * m.rng.random(), attribute("rng", lambda m: np.random.default_rng(0))
-    ),
-    "a generator of python": stepping(
-        lambda m, loss, b: loss * m.rng.random(), attribute("rng", lambda m: random.Random(0))
-    ),
-    "a metric in the loss": stepping(smoothed, attribute("accuracy", lambda m: MulticlassAccuracy(4))),
-    "a frozen teacher that follows": stepping(
-        taught, attribute("teacher", lambda m: nn.Linear(16, 4).requires_grad_(False))
-    ),
-    "a teacher in a list": stepping(taught_by_a_list, attribute("others", lambda m: [copy.deepcopy(m.net)])),
-    "a norm in a list": stepping(normed, attribute("others", lambda m: [nn.BatchNorm1d(16)])),
-    "a rate of dropout that rises": stepping(dropped_more, with_dropout),
-    "dropout": stepping(noisy, with_dropout),
-    "a late buffer": stepping(registering),
-    "what a step leaves behind": stepping(left_behind),
-    "a grid made once": stepping(grid, attribute("grid", lambda m: None)),
-    "gradients set to none": stepping(lambda m, loss, b: m.zero_grad() or loss),
-    "gradients set to zero": stepping(lambda m, loss, b: m.zero_grad(set_to_none=False) or loss),
-    "a loss with one element": stepping(lambda m, loss, b: loss[None]),
-}
-
-
-def scaled(module) -> None:
-    module.scale = nn.Parameter(torch.full((4,), 0.5))
-
-
 def with_hook(module) -> None:
-    scaled(module)
+    module.scale = nn.Parameter(torch.full((4,), 0.5))
     module.net.register_forward_hook(lambda layer, images, out: out * module.scale)
 
 
@@ -228,36 +164,10 @@ def patched(module) -> None:
     module.net.forward = lambda images: 0.5 * forward(images)
 
 
-def halving(layer, images, out):
-    return 0.5 * out
-
-
 def normalised(module) -> None:
     module.net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 4))
     module.net[1].running_mean.fill_(0.3)
     module.net[1].eval()
-
-
-COPIES = {
-    "a function of the module": stepping(
-        lambda m, loss, b: F.cross_entropy(m.f(b[0].flatten(1)), b[1]), attribute("f", lambda m: lambda x: m.net(x))
-    ),
-    "a list of functions": having(attribute("f", lambda m: [lambda x: m.net(x)])),
-    "a default of a function": stepping(
-        lambda m, loss, b: F.cross_entropy(m.f(b[0].flatten(1)), b[1]),
-        attribute("f", lambda m: lambda x, net=m.net: net(x)),
-    ),
-    "a hook of a layer": having(with_hook),
-    "a hook that collects": stepping(lambda m, loss, b: loss + m.features["out"].square().mean(), collecting),
-    "a hook that is a function": having(lambda m: m.net.register_forward_hook(halving)),
-    "a replaced forward": having(patched),
-    "a bound method": having(attribute("f", lambda m: m.net.forward)),
-    "a list of parameters": having(attribute("trained", lambda m: [m.net.weight, m.net.weight.data])),
-    "a layer in two places": having(attribute("again", lambda m: m.net)),
-    "old weight normalisation": having(lambda m: nn.utils.weight_norm(m.net)),
-    "a normalisation in evaluation mode": having(normalised),
-    "a causal mask": having(lambda m: m.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1))),
-}
 
 
 def tied_by_data(module) -> None:
@@ -275,28 +185,8 @@ def overlapping(module) -> None:
     module.one, module.two = nn.Parameter(values[:6]), nn.Parameter(values[4:])
 
 
-def two_views(module) -> None:
-    values = torch.randn(10)
-    module.register_buffer("one", values)
-    module.register_buffer("two", values[:5])
-
-
 def of_both(module, loss, batch):
     return loss + F.cross_entropy(module.other(batch[0].flatten(1)), batch[1])
-
-
-MEMORY = {
-    "two layers of the same memory": stepping(of_both, tied_by_data),
-    "a frozen layer of the same memory": having(with_frozen_twin),
-    "a buffer of a parameter's memory": having(lambda m: m.register_buffer("alias", m.net.weight.data)),
-    "an attribute of a parameter's memory": having(attribute("row", lambda m: m.net.weight[0].detach())),
-    "an attribute of a parameter's memory in the loss": stepping(
-        lambda m, loss, b: loss * (1 + m.row.norm()), attribute("row", lambda m: m.net.weight[0].detach())
-    ),
-    "parameters that overlap": stepping(lambda m, loss, b: loss + m.one.sum() + m.two.square().sum(), overlapping),
-    "buffers that overlap": having(two_views),
-    "an expanded buffer": having(lambda m: m.register_buffer("ones", torch.ones(1).expand(5))),
-}
 
 
 def extra(module) -> None:
@@ -307,45 +197,200 @@ def also_extra(module, loss, batch):
     return loss + F.cross_entropy(module.extra(batch[0].flatten(1)), batch[1])
 
 
-def now_and_then(module, loss, batch):
-    return also_extra(module, loss, batch) if module.global_step % 2 else loss
-
-
 def of_some_clients(module, loss, batch):
     return also_extra(module, loss, batch) if batch[0].mean() > 1.5 else loss
 
 
-def until_the_second_round(module, loss, batch):
-    return also_extra(module, loss, batch) if module.global_step < 2 else loss
-
-
-def with_zero(module, loss, batch):
-    return loss + 0 * sum(p.sum() for p in module.extra.parameters())
-
-
-def flattened(layer: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in layer.parameters()])
-
-
-def of_torch(name: str, **options):
-    return lambda m: getattr(torch.optim, name)(m.parameters(), **options)
-
-
-OPTIMIZERS = {
-    "SGD": of_torch("SGD", lr=0.1),
-    "weight decay": of_torch("SGD", lr=0.1, weight_decay=0.1),
-    "momentum": of_torch("SGD", lr=0.1, momentum=0.9, weight_decay=0.01),
-    "AdamW": of_torch("AdamW", lr=0.01, weight_decay=0.1),
-}
 USED = {
     "never": lambda module, loss, batch: loss,
-    "now and then": now_and_then,
+    "now and then": lambda m, loss, batch: also_extra(m, loss, batch) if m.global_step % 2 else loss,
     "by some clients": of_some_clients,
-    "until the second round": until_the_second_round,
-    "with a factor of 0": with_zero,
+    "until the second round": lambda m, loss, batch: also_extra(m, loss, batch) if m.global_step < 2 else loss,
+    "with a factor of 0": lambda m, loss, batch: loss + 0 * sum(p.sum() for p in m.extra.parameters()),
 }
-UNUSED = {
-    f"used {used}, {name}": stepping(step, extra, configure_optimizers=configure)
-    for used, step in USED.items()
-    for name, configure in OPTIMIZERS.items()
-}
+
+
+def adamw(m: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1)
+
+
+class ClipSGD(torch.optim.SGD):
+    """Keeps its bound as an attribute."""
+
+    def __init__(self, params, clip: float) -> None:
+        super().__init__(params, lr=RATE)
+        self.clip = clip
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.clamp_(-self.clip, self.clip)
+        return super().step(closure)
+
+
+class NormSGD(torch.optim.SGD):
+    """Divides by the norm of each tensor."""
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.div_(p.grad.norm() + 1)
+        return super().step(closure)
+
+
+class Anchored(torch.optim.SGD):
+    """Pulls towards the weights that it was made with."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, lr=RATE)
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["anchor"] = p.detach().clone()
+
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.grad.add_(p.detach() - self.state[p]["anchor"], alpha=0.5)
+        return super().step(closure)
+
+
+class Listed(torch.optim.SGD):
+    """Keeps a list of tensors of the parameters' shapes."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, lr=RATE)
+        self.anchors = [p.detach().clone() for p in self.param_groups[0]["params"]]
+
+    def step(self, closure=None):
+        for p, anchor in zip(self.param_groups[0]["params"], self.anchors, strict=True):
+            p.grad.add_(p.detach() - anchor)
+        return super().step(closure)
+
+
+def of_timm(name: str):
+    return lambda m: timm.optim.create_optimizer_v2(list(m.parameters()), opt=name, lr=RATE)
+
+
+def sgd(m: nn.Module, **options: float) -> torch.optim.Optimizer:
+    return torch.optim.SGD(m.parameters(), lr=RATE, **options)
+
+
+def hooked(m: nn.Module) -> torch.optim.Optimizer:
+    def clamp(optimizer: torch.optim.Optimizer, *_) -> None:
+        for p in optimizer.param_groups[0]["params"]:
+            p.grad.clamp_(-0.01, 0.01)
+
+    optimizer = sgd(m)
+    optimizer.register_step_pre_hook(clamp)
+    return optimizer
+
+
+def halved(m: nn.Module) -> torch.optim.Optimizer:
+    optimizer = sgd(m)
+
+    def step(closure=None):
+        for p in m.parameters():
+            p.grad.mul_(0.5)
+        return torch.optim.SGD.step(optimizer, closure)
+
+    optimizer.step = step
+    return optimizer
+
+
+def loaded(m: nn.Module) -> torch.optim.Optimizer:
+    optimizer = sgd(m, momentum=0.9)
+    for p in m.parameters():
+        optimizer.state[p]["momentum_buffer"] = torch.ones_like(p)
+    return optimizer
+
+
+def own_optimizer(m: nn.Module) -> torch.optim.Optimizer:
+    m.opt = sgd(m)
+    return m.opt
+
+
+def own_scheduler(m: nn.Module) -> torch.optim.Optimizer:
+    optimizer = sgd(m, momentum=0.9)
+    m.decay = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    return optimizer
+
+
+def sets_its_rate(m: nn.Module, loss: torch.Tensor, batch: tuple) -> torch.Tensor:
+    m.opt.param_groups[0]["lr"] = 0.1 * float(loss.detach())
+    return loss
+
+
+def steps_its_scheduler(m: nn.Module, loss: torch.Tensor, batch: tuple) -> torch.Tensor:
+    if m.decay.optimizer.state:
+        m.decay.step()
+    return loss
+
+
+SAME, OTHER = True, False
+CORPUS: dict[str, tuple[bool, Callable]] = {
+    # what a step reads of the steps before
+    "a counter in an attribute": (SAME, stepping(counted, attribute("steps", lambda m: 0))),
+    "a counter that divides the loss": (
+        OTHER, stepping(lambda m, loss, b: counted(m, loss, b) / m.steps, attribute("steps", lambda m: 0))),
+    "a counter that begins in the second round": (OTHER, stepping(later, attribute("steps", lambda m: 0))),
+    "a counter of calls in slots": (
+        OTHER, stepping(lambda m, loss, b: loss / m.count(), attribute("count", lambda m: Slotted()))),
+    "a counter in a class": (OTHER, OfClass),
+    "a counter in a global": (OTHER, OfFile),
+    "a counter in a closure": (OTHER, stepping(closing_over())),
+    "a mean in a tensor": (OTHER, stepping(averaged, attribute("mean", lambda m: torch.zeros(())))),
+    "a mean of the first batch": (OTHER, stepping(first_mean, attribute("mean", lambda m: None))),
+    "a mean in a buffer": (SAME, stepping(averaged, lambda m: m.register_buffer("mean", torch.zeros(())))),
+    "a list that the loss reads": (OTHER, stepping(queued, attribute("seen", lambda m: []))),
+    "a list that grows": (
+        SAME, stepping(lambda m, loss, b: m.seen.append(float(loss)) or loss, attribute("seen", lambda m: []))),
+    "a generator of numpy": (
+        OTHER, stepping(lambda m, loss, b: loss * m.rng.random(), attribute("rng", lambda m: np.random.default_rng(0)))
+    ),
+    "a metric in the loss": (OTHER, stepping(smoothed, attribute("accuracy", lambda m: MulticlassAccuracy(4)))),
+    "a frozen teacher that follows": (
+        OTHER, stepping(taught, attribute("teacher", lambda m: nn.Linear(16, 4).requires_grad_(False)))),
+    "a teacher in a list": (OTHER, stepping(taught_by_a_list, attribute("others", lambda m: [copy.deepcopy(m.net)]))),
+    "a rate of dropout that rises": (OTHER, stepping(dropped_more, with_dropout)),
+    "dropout": (SAME, stepping(dropped, with_dropout)),
+    "a late buffer": (OTHER, stepping(registering)),
+    "what a step leaves behind": (SAME, stepping(left_behind)),
+    "a grid made once": (SAME, stepping(grid, attribute("grid", lambda m: None))),
+    "gradients set to none": (SAME, stepping(lambda m, loss, b: m.zero_grad() or loss)),
+    "a loss with one element": (SAME, stepping(lambda m, loss, b: loss[None])),
+    # what a copy has to lead to the copy
+    "a function of the module": (SAME, stepping(
+        lambda m, loss, b: F.cross_entropy(m.f(b[0].flatten(1)), b[1]), attribute("f", lambda m: lambda x: m.net(x)))),
+    "a default of a function": (SAME, stepping(
+        lambda m, loss, b: F.cross_entropy(m.f(b[0].flatten(1)), b[1]),
+        attribute("f", lambda m: lambda x, net=m.net: net(x)))),
+    "a hook of a layer": (SAME, having(with_hook)),
+    "a hook that collects": (
+        SAME, stepping(lambda m, loss, b: loss + m.features["out"].square().mean(), collecting)),
+    "a replaced forward": (SAME, having(patched)),
+    "a list of parameters": (SAME, having(attribute("trained", lambda m: [m.net.weight, m.net.weight.data]))),
+    "a layer in two places": (SAME, having(attribute("again", lambda m: m.net))),
+    "old weight normalisation": (SAME, having(lambda m: nn.utils.weight_norm(m.net))),
+    "a normalisation in evaluation mode": (SAME, having(normalised)),
+    "a causal mask": (SAME, having(lambda m: m.register_buffer("mask", torch.full((4, 4), -torch.inf).triu(1)))),
+    # memory in two places
+    "two layers of the same memory": (OTHER, stepping(of_both, tied_by_data)),
+    "a frozen layer of the same memory": (OTHER, having(with_frozen_twin)),
+    "a buffer of a parameter's memory": (OTHER, having(lambda m: m.register_buffer("alias", m.net.weight.data))),
+    "an attribute of a parameter's memory in the loss": (OTHER, stepping(
+        lambda m, loss, b: loss * (1 + m.row.norm()), attribute("row", lambda m: m.net.weight[0].detach()))),
+    "parameters that overlap": (
+        OTHER, stepping(lambda m, loss, b: loss + m.one.sum() + m.two.square().sum(), overlapping)),
+    "an expanded buffer": (SAME, having(lambda m: m.register_buffer("ones", torch.ones(1).expand(5)))),
+    # layers that the loss does not use, and optimizers
+    **{f"used {used}": (SAME, stepping(step, extra, configure_optimizers=adamw)) for used, step in USED.items()},
+    **{name: (SAME, optimized(of_timm(name))) for name in ("adan", "lion", "adamp")},
+    "own attribute": (SAME, optimized(lambda m: ClipSGD(m.parameters(), clip=0.01))),
+    "hook of the step": (SAME, optimized(hooked)),
+    "norms of tensors": (SAME, optimized(lambda m: NormSGD(m.parameters(), lr=RATE))),
+    "a state that is loaded": (SAME, optimized(loaded)),
+    "the weights that it was made with": (SAME, optimized(lambda m: Anchored(m.parameters()))),
+    "a list of tensors": (SAME, optimized(lambda m: Listed(m.parameters()))),
+    "factors of matrices": (SAME, optimized(lambda m: torch.optim.Adafactor(m.parameters(), lr=RATE))),
+    "a replaced step": (SAME, optimized(halved)),
+    "a rate that the step sets": (SAME, stepping(sets_its_rate, configure_optimizers=own_optimizer)),
+    "a scheduler that the step steps": (SAME, stepping(steps_its_scheduler, configure_optimizers=own_scheduler)),
+}  # fmt: skip
+if hasattr(torch.optim, "Muon"):  # since PyTorch 2.9
+    CORPUS["only matrices"] = SAME, optimized(lambda m: torch.optim.Muon([m.net.weight]))

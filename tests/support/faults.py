@@ -55,7 +55,7 @@ MUTANTS = (
     Mutant("the probe runs no plain loop", "federation/examinations/probe.py", "if objective_of(module) is None and",
            "if False and", "hostile/test_plain_loop.py"),
     Mutant("memory that tensors share is separate in a copy", "core/system/pickling.py",
-           "if memory._cdata not in self.held:", "if True:", "hostile/test_plain_loop.py"),
+           "wrap_storage=held,", "wrap_storage=held.clone(),", "hostile/test_plain_loop.py"),
     Mutant("a copy keeps functions of the original", "core/system/pickling.py",
            "not (obj.__closure__ or obj.__defaults__ or obj.__kwdefaults__)", "True", "hostile/test_plain_loop.py"),
     Mutant("an attribute with labels is believed", "core/labels.py", "or agrees(dataset, stored)", "or True",

@@ -134,13 +134,6 @@ class Scheduled(Unvalidated):
         return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
 
 
-class SecondOrder(Unvalidated):
-    """With an optimizer that needs a closure."""
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.LBFGS(self.parameters())
-
-
 class WarmUp(Unvalidated):
     """Raises the learning rate in ``optimizer_step``."""
 

@@ -1,6 +1,5 @@
 """Modules of one line each, runs of one in this process, which take milliseconds, and the same by hand."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,30 +88,32 @@ def fit_in_each_way(make: Callable[[], LightningModule], folder: Path, **given: 
 
 
 def by_hand(
-    module: nn.Module, data: FederatedDataModule | None = None, clip: float | None = None, keep: bool = False
-) -> Tensor:
-    """Two rounds of two steps without fedlit's: an instance and a torch optimizer for each client and round.
+    make: Callable[[], LightningModule],
+    data: FederatedDataModule | None = None,
+    clip: float | None = None,
+    keep: bool = False,
+) -> dict[str, Tensor]:
+    """Two rounds of two steps in plain PyTorch: each client has a module and an optimizer of its own in every round.
 
-    With ``keep`` each client has one of both for all rounds.
+    The clients train in reverse order, which makes no difference unless something outside of modules does. With
+    ``keep`` each client has the same module and optimizer in all rounds.
     """
-    data = data or Digits()
+    data, fabric, server, held = data or Digits(), make_fabric("cpu"), None, {}
     data.setup()
-    server = {name: value.detach().clone() for name, value in module.state_dict().items()}
-    streams = {name: BatchStream(client.train, data.batch_size, 0, name) for name, client in data.clients.items()}
-    held, counting = {}, make_fabric("cpu")
     for number in range(2):
         replies = []
-        for name, stream in streams.items():
+        for name, client in reversed(data.clients.items()):
+            stream = BatchStream(client.train, data.batch_size, 0, name)
+            local = held[name][0] if keep and held.get(name) else seeded(make)
+            collect_logs(local, fabric)
+            for key, value in local.state_dict().items() if server else ():
+                if not torch.equal(value, server[key].to(value)):
+                    value.copy_(server[key])
             seed_process(0, "round", number, name)
-            if not keep or name not in held:
-                local = copy.deepcopy(module)
-                local.load_state_dict(server)
-                collect_logs(local, counting)
-                held[name] = local, local.configure_optimizers()
-            local, optimizer = held[name]
-            local.load_state_dict(server)
+            optimizer = held[name][1] if keep and held.get(name) else local.configure_optimizers()
+            held[name] = local, optimizer
             for step in range(2):
-                counting.count(2 * number + step, (2 * number + step) // stream.steps_per_epoch)
+                fabric.count(2 * number + step, (2 * number + step) // stream.steps_per_epoch)
                 optimizer.zero_grad()
                 output = step_of(local, "training_step")(stream[2 * number + step], step)
                 (output["loss"] if isinstance(output, dict) else output).sum().backward()
@@ -120,34 +121,9 @@ def by_hand(
                     nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], clip)
                 optimizer.step()
             replies.append(local.state_dict())
-        server = {key: torch.stack([reply[key].double() for reply in replies]).mean(0) for key in server}
-    module.load_state_dict(server)
-    return torch.cat([value.detach().flatten() for value in module.parameters()])
-
-
-def plain_federation(make: Callable[[], LightningModule]) -> dict[str, Tensor]:
-    """Two rounds of two steps on `Digits` in plain PyTorch: each client has a module of its own in every round.
-
-    The clients train in reverse order, which makes no difference unless something outside of modules does.
-    """
-    data, fabric, server = Digits(), make_fabric("cpu"), None
-    data.setup()
-    for number in range(2):
-        replies = []
-        for name, client in reversed(data.clients.items()):
-            local, stream = seeded(make), BatchStream(client.train, data.batch_size, 0, name)
-            collect_logs(local, fabric)
-            for key, value in local.state_dict().items() if server else ():
-                if not torch.equal(value, server[key].to(value)):
-                    value.copy_(server[key])
-            seed_process(0, "round", number, name)
-            optimizer = local.configure_optimizers()
-            for step in range(2):
-                fabric.count(2 * number + step, (2 * number + step) // stream.steps_per_epoch)
-                optimizer.zero_grad()
-                output = step_of(local, "training_step")(stream[2 * number + step], step)
-                (output["loss"] if isinstance(output, dict) else output).sum().backward()
-                optimizer.step()
-            replies.append(local.state_dict())
         server = {key: torch.stack([reply[key].double() for reply in replies]).mean(0) for key in replies[0]}
     return {key: value.float() for key, value in server.items()}
+
+
+def vector(named: dict[str, Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in named.values()])

@@ -3,6 +3,7 @@
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from fedlit.aggregators.composition import Composition
 from fedlit.core.aggregator import Aggregator
@@ -10,10 +11,14 @@ from fedlit.core.local_model import LocalTraining
 from fedlit.core.messages import Client
 from fedlit.core.objective import Objective
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.in_memory import GivenClients
 from fedlit.federation.engines.base import Program
 from fedlit.testing import CLASSES, ToyData, ToyNet
 
-__all__ = ["CLASSES", "TOYS", "Quadratic", "ToyData", "ToyNet", "TwoRates", "composed", "program", "with_objective"]
+__all__ = [
+    "CLASSES", "TOYS", "Problems", "Quadratic", "Saddle", "SaddleModule", "ToyData", "ToyNet", "TwoRates", "composed",
+    "program", "with_objective",
+]  # fmt: skip
 
 TOYS = "--data toys.ToyData --model toys.ToyNet --logger false --federation.workers 1 --federation.rounds 2"
 """Options of a command that trains a toy."""
@@ -33,6 +38,41 @@ class Quadratic(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Problems(GivenClients):
+    """One quadratic per client: (curvature, optimum)."""
+
+    def __init__(self, **problems: tuple[float, float]) -> None:
+        sets = {name: TensorDataset(torch.full((4,), a), torch.full((4,), b)) for name, (a, b) in problems.items()}
+        super().__init__(sets, batch_size=8)
+        self.problems = problems
+
+
+class Saddle(nn.Module):
+    """``a/2 x^2 + x y - b/2 y^2`` with a and b of a client: minimised over x, maximised over y."""
+
+    dual_parameters = ("y",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.tensor([1.0]))
+        self.y = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, a, b):
+        return (a / 2 * self.x**2 + self.x * self.y - b / 2 * self.y**2).mean()
+
+
+class SaddleModule(Quadratic):
+    """Trains a saddle from x = y = 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.x
+        self.objective = Saddle()
+
+    def training_step(self, batch, batch_idx):
+        return self.objective(*batch)
 
 
 class TwoRates(ToyNet):
