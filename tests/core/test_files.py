@@ -56,6 +56,16 @@ def test_a_full_disk_at_the_last_moment_leaves_the_old_file_alone(tmp_path, monk
     assert path.read_text() == "new"
 
 
+def test_what_is_durable_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    calls = []  # no kill of a process shows this, only a loss of power
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, n=name, o=original: (calls.append(n), o(*a)))
+    with whole(tmp_path / "a", durable=True) as draft:
+        draft.write_text("new")
+    assert calls == ["fsync", "replace"]
+
+
 def test_a_block_that_writes_nothing_is_a_mistake(tmp_path):
     (tmp_path / "a").write_text("old")
     with pytest.raises(FileNotFoundError), whole(tmp_path / "a"):
