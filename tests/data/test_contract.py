@@ -148,10 +148,11 @@ class Deaf(Reader):
         super().__init__(root, **kwargs)
 
 
-def write_images(root: Path) -> Path:
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> Path:
     """Twenty images of noise and their labels."""
     columns = {"image": [f"{n}.png" for n in range(20)], "Mass": ["0", "1"] * 10}
-    return write_table(root, columns, name="labels.csv", file="image").parent
+    return write_table(tmp_path_factory.mktemp("labelled") / "ours", columns, name="labels.csv", file="image").parent
 
 
 @pytest.mark.parametrize("kind", [Source, Made])
@@ -176,19 +177,14 @@ def test_a_synthetic_module_passes(tmp_path, options):
 
 def test_images_of_ones_own_pass(tmp_path):
     columns = people(site=["north", "south"] * 20)
-    options = {
-        "image": "file",
-        "patient": "patient",
-        "labels": ["Edema"],
-        "image_size": 16,
-        "cache_dir": tmp_path / "c",
-    }
-    check_data_module(ImageTable, table=write_table(tmp_path / "ours", columns), root=tmp_path / "ours", **options)
+    table, options = write_table(tmp_path / "ours", columns), {"image_size": 16, "cache_dir": tmp_path / "c"}
+    described = {"image": "file", "patient": "patient", "labels": ["Edema"]}
+    check_data_module(ImageTable, table=table, root=tmp_path / "ours", **described, **options)
     for name in columns["file"]:
         folder = tmp_path / "classes" / ("even" if int(name[:-4]) % 2 == 0 else "odd")
         folder.mkdir(parents=True, exist_ok=True)
         picture(int(name[:-4])).save(folder / name)
-    check_data_module(ClassFolders, root=tmp_path / "classes", image_size=16, cache_dir=tmp_path / "c")
+    check_data_module(ClassFolders, root=tmp_path / "classes", **options)
 
 
 @pytest.mark.parametrize(
@@ -220,39 +216,34 @@ def test_a_mistake_is_named(kind, mistake, message, tmp_path):
         check_data_module(kind, mistake=mistake, cache_dir=str(tmp_path))
 
 
+SILENT = tuple(
+    f"{what}: expected an error that names {name}, found it failed"
+    for what, name in (
+        ("the nowhere folder", "it"), ("the empty folder", "it"),
+        ("a truncated image", "0.png"), ("a missing image", "0.png"),
+    )
+)  # fmt: skip
+FORGOTTEN = tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE)
+
+
 @pytest.mark.parametrize(
     ("kind", "mistake", "messages"),
     [
         (Reader, "", ()),
-        (
-            Reader,
-            "silent",
-            (
-                "the nowhere folder: expected an error that names it, found it failed",
-                "the empty folder: expected an error that names it, found it failed",
-                "a truncated image: expected an error that names 0.png, found it failed",
-                "a missing image: expected an error that names 0.png, found it failed",
-            ),
-        ),
-        (
-            Reader,
-            "forgets",
-            tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE),
-        ),
+        (Reader, "silent", SILENT),
+        (Reader, "forgets", FORGOTTEN),
         (Eager, "", ("recognises(): expected True for the data set, False for an empty folder",)),
         (Blind, "", ("recognises(): expected True for the data set, False for an empty folder",)),
         (Deaf, "", ("an unknown class: expected an error that names it, found no error",)),
     ],
 )
-def test_a_mistake_of_a_reader_is_named(tmp_path, kind, mistake, messages):
-    options = {"root": write_images(tmp_path / "ours"), "image_size": 16, "cache_dir": tmp_path / "cache"}
+def test_a_mistake_of_a_reader_is_named(labelled, tmp_path, kind, mistake, messages):
+    options = {"root": labelled, "image_size": 16, "cache_dir": tmp_path / "cache"}
     if not messages:
         check_data_module(kind, mistake=mistake, **options)
         assert len(list((tmp_path / "cache").glob("images-*"))) == 1  # none of the damaged copy
         return
     with pytest.raises(AssertionError) as caught:
         check_data_module(kind, mistake=mistake, **options)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 1 + len(messages)
-    for line, message in zip(lines[1:], messages, strict=True):
+    for line, message in zip(str(caught.value).splitlines()[1:], messages, strict=True):
         assert line.startswith(f"- {message}")
