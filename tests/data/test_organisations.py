@@ -6,6 +6,8 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+import small_chexpert
+import small_nih
 import torch
 from hospital_source import Source, make_records, ready
 from hypothesis import given, settings
@@ -27,6 +29,17 @@ from fedlit.models import ImageClassifier
 SHARED = set(harmonised_names("NIH")) & set(harmonised_names("CheXpert"))
 UNION = tuple(sorted(set(harmonised_names("NIH")) | set(harmonised_names("CheXpert"))))
 SPLITS = ("train", "val", "test")
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory) -> dict:
+    """Small downloads of both data sets, with official lists and tests."""
+    folder = tmp_path_factory.mktemp("downloads")
+    return {
+        "NIH": small_nih.write_folder(folder / "nih", lists=True),
+        "CheXpert": small_chexpert.write_folder(folder / "chexpert", test=True),
+        "cache": folder / "cache",
+    }
 
 
 def parts(data: Organisations) -> dict:
