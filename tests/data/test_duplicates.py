@@ -133,7 +133,7 @@ def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path, m
     (file,) = (tmp_path / "cache").glob("pairs-*.png")
     assert str(file) in str(refused.value)
     monkeypatch.setattr(duplicates, "SAME", 1.1)
-    (tmp_path / "cache").rename(tmp_path / "before")
+    (tmp_path / "cache").rename(tmp_path / "before")  # it keeps the pairs
     with pytest.warns(UserWarning, match="1 images of 'A' and 'B' are near-duplicates, perhaps cropped copies: see"):
         Organisations(sources, **options).setup()
 

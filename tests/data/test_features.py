@@ -43,7 +43,7 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path):
     for kind in (OnImages, ImageClassifier):
         assert not cached(tmp_path)
         data = Shades(cache_dir=str(tmp_path))
-        federation = Federation(rounds=3, schedule=ConstantSchedule(4, "steps"))
+        federation = Federation(rounds=2, schedule=ConstantSchedule(4, "steps"))
         metrics: list[dict[str, float]] = []
 
         def evaluate(s, metrics=metrics):

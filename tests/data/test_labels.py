@@ -26,7 +26,7 @@ def by_hand(rule: str, values: list[float]) -> float:
 # Several labels that make one class
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["any", "all"]),
     st.integers(1, 4).flatmap(
@@ -49,7 +49,7 @@ def test_a_label_map_is_read():
 # Policies
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.lists(st.sampled_from(sorted(MEANS)), min_size=3, max_size=3),
     st.lists(st.lists(st.sampled_from([0.0, 1.0, UNCERTAIN, math.nan]), min_size=3, max_size=3), min_size=1),

@@ -282,7 +282,7 @@ def test_the_classes_of_one_source_are_saved_too(roots, tmp_path):
 # Stores
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.data())
 def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
     folder = tmp_path_factory.mktemp("stores")
