@@ -37,12 +37,9 @@ HURT = {
     "one flipped byte": lambda file: flip(file, 200, 1),
     "a flipped sum": lambda file: flip(file.with_name("rows.npy"), file.with_name("rows.npy").stat().st_size - 36, 1),
     "cut off": lambda file: os.truncate(file, 1000),
-    "cut in its last image": lambda file: os.truncate(file, file.stat().st_size - 3),
     "cut in its sums": lambda file: os.truncate(file.with_name("rows.npy"), 700),
-    "its head alone": lambda file: os.truncate(file, 128),
     "empty": lambda file: os.truncate(file, 0),
     "longer": lambda file: file.write_bytes(file.read_bytes() + b"\0" * 10),
-    "a text": lambda file: file.write_text("not an array"),
     "other numbers": lambda file: np.save(file, PIXELS.astype(np.float32)),
     "no sums": lambda file: file.with_name("rows.npy").unlink(),
     "another shape": lambda file: np.save(file, PIXELS[1:]),
@@ -58,25 +55,21 @@ def test_damaged_pictures_are_made_again_with_a_warning(how: str, tmp_path: Path
         again = stored(tmp_path)
     assert file.read_bytes() == whole
     assert (again[list(range(40))].numpy() == PIXELS).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        stored(tmp_path)  # what is sound is opened in silence
 
 
-@pytest.mark.parametrize("how", ["64 flipped bytes", "cut off", "empty", "other numbers"])
-def test_damaged_features_are_made_again_with_a_warning(how: str, tmp_path: Path):
+def test_damaged_features_are_made_again_with_a_warning(tmp_path: Path):
     data = ready(Shades(cache_dir=str(tmp_path)))
     with_fixed_features(model(), data, fabric())
     file = cached(tmp_path)[0] / "array.npy"
     whole = file.read_bytes()
-    HURT[how](file)
-    with pytest.warns(UserWarning, match=r"features-\w+: this cache entry is damaged"):
-        with_fixed_features(model(), data, fabric())
-    assert file.read_bytes() == whole
-
-
-def test_what_is_sound_is_opened_in_silence(tmp_path: Path):
-    stored(tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        stored(tmp_path)
+    for how in ("64 flipped bytes", "cut off", "other numbers"):
+        HURT[how](file)
+        with pytest.warns(UserWarning, match=r"features-\w+: this cache entry is damaged"):
+            with_fixed_features(model(), data, fabric())
+        assert file.read_bytes() == whole
 
 
 def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatch):

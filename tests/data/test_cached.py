@@ -20,7 +20,7 @@ from fedlit.data.pictures.store import ImageStore
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A store of twenty pictures, an unfinished one, and one that was used long ago."""
-    files = write_pictures(tmp_path / "png", 20, 64)
+    files = write_pictures(tmp_path / "png", 20)
     decode_images(files, 64, cache_dir=tmp_path / "cache")
     files[3].write_bytes(b"no image")
     with refused(DataError, "1 of 5"):
@@ -61,18 +61,14 @@ def test_runs_that_used_it(folder: Path, tmp_path: Path):
     assert next(entry for entry in entries(folder) if entry.name == store.name).runs == entry.runs
 
 
-def test_data_name_their_stores(tmp_path: Path):
+def test_entries_are_described_by_the_first_word_of_their_names(tmp_path: Path):
     data = PhantomCXR(hospitals=2, images=40, image_size=16, cache_dir=str(tmp_path))
     data.setup()
-    assert len(data.cached()) == 1
-    assert data.cached()[0].parent == tmp_path
-    assert [entry.what for entry in entries(tmp_path)] == ["synthetic images"]
-
-
-@pytest.mark.parametrize(("name", "what"), [("medmnist", "decoded data sets"), ("ours", "images of a custom source")])
-def test_an_entry_is_described_by_the_first_word_of_its_name(tmp_path: Path, name: str, what: str):
-    ImageStore.cached(f"{name}-28-1", (1, 1, 4, 4), lambda out: None, tmp_path)
-    assert [entry.what for entry in entries(tmp_path)] == [what]
+    assert [path.parent for path in data.cached()] == [tmp_path]
+    for name in ("medmnist", "ours"):
+        ImageStore.cached(f"{name}-28-1", (1, 1, 4, 4), lambda out: None, tmp_path)
+    described = {"decoded data sets", "images of a custom source", "synthetic images"}
+    assert {entry.what for entry in entries(tmp_path)} == described
 
 
 def test_what_names_stand_for(folder: Path):
@@ -123,9 +119,7 @@ def test_the_command(folder: Path, fedlit_cli):
 def test_a_run_is_written_down(tmp_path: Path, monkeypatch, fedlit_cli):
     monkeypatch.chdir(tmp_path)
     words = "--data.hospitals 2 --data.images 60 --data.image_size 16 --data.cache_dir cache --model.backbone small_cnn"
-    assert (
-        fedlit_cli(f"fit --data PhantomCXR {words} --federation.rounds 1 --federation.workers 1 --logger false")[0] == 0
-    )
+    fedlit_cli(f"fit --data PhantomCXR {words} --federation.rounds 1 --federation.workers 1 --logger false").succeeded()
     (entry,) = entries(tmp_path / "cache")
     (run,) = entry.runs
     assert (Path(run) / "metrics.csv").is_file()

@@ -18,7 +18,6 @@ from fedlit.data.xrays.reading import Reading
 from fedlit.testing import check_data_module
 
 BREAKS = iter(range(10**6))
-DAMAGE = (("truncated", "damaged"), ("missing", "missing"))
 
 
 CHANGES = {
@@ -98,17 +97,9 @@ class Local(TensorDataset):
 
 
 class Reader(ChestXrays):
-    """A reader of a table with a mistake of choice."""
+    """A reader of a table without a mistake."""
 
     source, labels, layout, needs = "Reader", ("Mass",), "expected labels.csv", ("labels.csv",)
-
-    def __init__(self, root: Path | None = None, mistake: str = "", **kwargs):
-        super().__init__(root, **kwargs)
-        self.mistake = mistake
-
-    @classmethod
-    def recognises(cls, root):
-        return cls.needs == ("*",) or super().recognises(root)
 
     def read(self):
         table = read_table(self.root / "labels.csv", ("image", "Mass"), ("image",))
@@ -117,23 +108,6 @@ class Reader(ChestXrays):
         labels = numbers(table, self.labels, (0, 1))
         return Reading(files, names, names, labels, self.root / "labels.csv", None, table.rows)
 
-    def records(self):
-        try:
-            return super().records()
-        except (ValueError, OSError):
-            if self.mistake == "silent":
-                raise ValueError("it failed") from None
-            raise
-        finally:
-            if self.mistake == "forgets":
-                self.left_out = []
-
-
-class Eager(Reader):
-    """A reader that recognises any folder."""
-
-    needs = ("*",)
-
 
 class Blind(Reader):
     """A reader that does not recognise its own folder."""
@@ -141,17 +115,30 @@ class Blind(Reader):
     needs = ("data.csv",)
 
 
-class Deaf(Reader):
-    """A reader that ignores the wanted classes."""
+class Careless(Reader):
+    """A reader that recognises any folder, ignores the wanted classes, and names nothing that fails or is dropped."""
 
     def __init__(self, root: Path | None = None, classes: list[str] | None = None, **kwargs):
         super().__init__(root, **kwargs)
 
+    @classmethod
+    def recognises(cls, root):
+        return True
 
-def write_images(root: Path) -> Path:
+    def records(self):
+        try:
+            return super().records()
+        except (ValueError, OSError):
+            raise ValueError("it failed") from None
+        finally:
+            self.left_out = []
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory) -> Path:
     """Twenty images of noise and their labels."""
     columns = {"image": [f"{n}.png" for n in range(20)], "Mass": ["0", "1"] * 10}
-    return write_table(root, columns, name="labels.csv", file="image").parent
+    return write_table(tmp_path_factory.mktemp("labelled") / "ours", columns, name="labels.csv", file="image").parent
 
 
 @pytest.mark.parametrize("kind", [Source, Made])
@@ -176,19 +163,14 @@ def test_a_synthetic_module_passes(tmp_path, options):
 
 def test_images_of_ones_own_pass(tmp_path):
     columns = people(site=["north", "south"] * 20)
-    options = {
-        "image": "file",
-        "patient": "patient",
-        "labels": ["Edema"],
-        "image_size": 16,
-        "cache_dir": tmp_path / "c",
-    }
-    check_data_module(ImageTable, table=write_table(tmp_path / "ours", columns), root=tmp_path / "ours", **options)
+    table, options = write_table(tmp_path / "ours", columns), {"image_size": 16, "cache_dir": tmp_path / "c"}
+    described = {"image": "file", "patient": "patient", "labels": ["Edema"]}
+    check_data_module(ImageTable, table=table, root=tmp_path / "ours", **described, **options)
     for name in columns["file"]:
         folder = tmp_path / "classes" / ("even" if int(name[:-4]) % 2 == 0 else "odd")
         folder.mkdir(parents=True, exist_ok=True)
         picture(int(name[:-4])).save(folder / name)
-    check_data_module(ClassFolders, root=tmp_path / "classes", image_size=16, cache_dir=tmp_path / "c")
+    check_data_module(ClassFolders, root=tmp_path / "classes", **options)
 
 
 @pytest.mark.parametrize(
@@ -220,39 +202,27 @@ def test_a_mistake_is_named(kind, mistake, message, tmp_path):
         check_data_module(kind, mistake=mistake, cache_dir=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("kind", "mistake", "messages"),
-    [
-        (Reader, "", ()),
-        (
-            Reader,
-            "silent",
-            (
-                "the nowhere folder: expected an error that names it, found it failed",
-                "the empty folder: expected an error that names it, found it failed",
-                "a truncated image: expected an error that names 0.png, found it failed",
-                "a missing image: expected an error that names 0.png, found it failed",
-            ),
-        ),
-        (
-            Reader,
-            "forgets",
-            tuple(f"a {what} image with {option}: drop: expected it in left_out" for what, option in DAMAGE),
-        ),
-        (Eager, "", ("recognises(): expected True for the data set, False for an empty folder",)),
-        (Blind, "", ("recognises(): expected True for the data set, False for an empty folder",)),
-        (Deaf, "", ("an unknown class: expected an error that names it, found no error",)),
-    ],
+RECOGNISES = "recognises(): expected True for the data set, False for an empty folder"
+CARELESS = (
+    "the nowhere folder: expected an error that names it, found it failed",
+    "the empty folder: expected an error that names it, found it failed",
+    RECOGNISES,
+    "an unknown class: expected an error that names it, found no error",
+    "a truncated image: expected an error that names 0.png, found it failed",
+    "a truncated image with damaged: drop: expected it in left_out",
+    "a missing image: expected an error that names 0.png, found it failed",
+    "a missing image with missing: drop: expected it in left_out",
 )
-def test_a_mistake_of_a_reader_is_named(tmp_path, kind, mistake, messages):
-    options = {"root": write_images(tmp_path / "ours"), "image_size": 16, "cache_dir": tmp_path / "cache"}
+
+
+@pytest.mark.parametrize(("kind", "messages"), [(Reader, ()), (Blind, (RECOGNISES,)), (Careless, CARELESS)])
+def test_mistakes_of_a_reader_are_named(labelled, tmp_path, kind, messages):
+    options = {"root": labelled, "image_size": 16, "cache_dir": tmp_path / "cache"}
     if not messages:
-        check_data_module(kind, mistake=mistake, **options)
+        check_data_module(kind, **options)
         assert len(list((tmp_path / "cache").glob("images-*"))) == 1  # none of the damaged copy
         return
     with pytest.raises(AssertionError) as caught:
-        check_data_module(kind, mistake=mistake, **options)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 1 + len(messages)
-    for line, message in zip(lines[1:], messages, strict=True):
+        check_data_module(kind, **options)
+    for line, message in zip(str(caught.value).splitlines()[1:], messages, strict=True):
         assert line.startswith(f"- {message}")

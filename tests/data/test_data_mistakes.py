@@ -21,6 +21,8 @@ from fedlit.data.partition import (
     Partition,
     WithinOrganisations,
 )
+from fedlit.data.pictures.images import LabelledImages
+from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.records import check_records
 from fedlit.data.sampler import Sampler
 from fedlit.data.schemes import DeclaredClasses, HideClasses
@@ -58,6 +60,15 @@ def scheme(**declared):
 
 def arguments(**options):
     return lambda _: FederatedDataModule(IID(2), **options)
+
+
+def pixels(folder, size=4, channels=1):
+    return ImageStore.from_array(np.zeros((2, channels, size, 4), np.uint8), folder)
+
+
+def images(**looks):
+    rows, labels, names = np.arange(2), np.zeros((2, 1)), np.array(["a", "b"])
+    return lambda folder: LabelledImages(pixels(folder, channels=3), rows, labels, names, **looks)
 
 
 def names(**rules):
@@ -126,6 +137,9 @@ CLIENTS = [
     *((f"no clients of {kind.__name__}", lambda _, kind=kind: kind(0), DataError,
         "clients: expected at least 1, found 0") for kind in (ByPatient, IID, ByCategory, WithinOrganisations)),
     ("no clients of Dirichlet", lambda _: Dirichlet(0, alpha=1.0), DataError, "clients: expected at least 1, found 0"),
+    ("too few sizes", lambda _: IID(3, sizes=[1, 2]), DataError, "expected 3 numbers"),
+    *((f"a size of {size}", lambda _, size=size: IID(3, sizes=[1, 2, size]), DataError, "IID.sizes[2]: expected")
+        for size in (0, np.nan, "a")),
     ("an alpha of 0", lambda _: Dirichlet(3, alpha=0), DataError, "found 0"),
     ("no bins", lambda _: ByColumn("Age", bins=0), DataError, "found 0"),
     ("a client without training", clients(lambda r: np.where(r.splits == "test", "B", "A")), DataError, "'B'",
@@ -156,6 +170,13 @@ ARGUMENTS = [
     ("a split above 1", arguments(split=(0.7, 0.2, 0.2)), DataError, "[0.7, 0.2, 0.2]", "sum 1.1"),
     ("a split without training", arguments(split=(0.0, 0.5, 0.5)), DataError, "data.split"),
     ("a negative split", arguments(split=(1.2, 0.0, -0.2)), DataError, "data.split"),
+    ("two channels", images(in_chans=2), DataError, "1 or 3", "found 2"),
+    ("a mean of three channels", images(mean=[0.1, 0.2, 0.3]), DataError, "mean", "or 1", "found 3"),
+    ("a std of 0", images(std=0.0), DataError, "std"),
+    ("pixels that are no bytes", lambda folder: ImageStore.from_array(np.zeros((2, 1, 4, 4)), folder), DataError,
+        "float64 [2, 1, 4, 4]"),
+    ("stores of two sizes", lambda folder: StoreView([pixels(folder, size) for size in (4, 5)]), DataError,
+        "1, 4, 4), (1, 5, 4"),
     ("a batch_size of 0", arguments(batch_size=0), DataError, "batch_size", "found 0"),
     ("an eval_batch_size of -1", arguments(eval_batch_size=-1), DataError, "eval_batch_size", "found -1"),
     ("in_chans of 0", arguments(in_chans=0), DataError, "in_chans", "found 0"),

@@ -208,20 +208,11 @@ def test_what_was_dropped_is_counted_listed_and_left_out(tmp_path):
     assert listed[["image", "reason"]].values.tolist()[0] == ["006.png", "missing"]
     assert listed["image"].tolist() == ["006.png", "005.png"]
     assert listed["file"][1] == str(tmp_path / "png" / "005.png")
-
-
-def test_organisations_list_what_their_sources_dropped(tmp_path):
     sources = {"Ours": table(tmp_path, missing="drop", damaged="drop")}
-    data = Organisations(sources, image_size=16, cache_dir=str(tmp_path / "cache"))
+    both = Organisations(sources, image_size=16, cache_dir=str(tmp_path / "cache"))
     with pytest.warns(UserWarning, match="left out"):
-        data.setup()
-    assert [each.image for each in data.left_out] == ["Ours/006.png", "Ours/005.png"]
-
-
-@pytest.mark.parametrize("depth", [8, 17])
-def test_other_depths_are_refused(tmp_path, depth):
-    with refusals.refused(DataError, "depth", depth):
-        table(tmp_path, depth=depth)
+        both.setup()
+    assert [each.image for each in both.left_out] == ["Ours/006.png", "Ours/005.png"]
 
 
 # The first look
@@ -242,25 +233,10 @@ def test_a_first_look_stops_before_the_others_are_decoded(tmp_path, read, small_
     assert sorted(read) == ["000.png", "013.png", "026.png", "039.png"]
     damaged = decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop").damaged
     assert list(damaged) == [13]
-
-
-def test_damage_everywhere_is_no_damage(tmp_path, small_look):
-    files = write_pictures(tmp_path / "png", 40)
     for file in files[10:]:
         damage(file)
-    with refusals.refused(DataError, "3 of 4"):
+    with refusals.refused(DataError, "3 of 4"):  # damage everywhere is none
         decode_images(files, 16, cache_dir=tmp_path / "cache", damaged="drop")
-
-
-def test_place_size_and_time_are_said_before(tmp_path, small_look, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "300")
-    files = write_pictures(tmp_path / "png", 40)
-    store = decode_images(files, 16, cache_dir=tmp_path / "cache")
-    said = capsys.readouterr().err
-    assert f"decoding 40 images; they take 10.2 kB in {store.path}\n" in said
-    assert "decoded a sample of 4 files; the others take less than 0:00:0" in said
-    decode_images(files, 16, cache_dir=tmp_path / "cache")
-    assert capsys.readouterr().err == ""
 
 
 def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
@@ -278,8 +254,7 @@ def test_a_missing_package_is_no_damage(tmp_path, monkeypatch):
 
 def test_pictures_that_show_nothing_are_noted(tmp_path):
     black = {n: Image.fromarray(np.full((32, 32), 90 * (n % 2), np.uint8)) for n in (4, 5, 9)}
-    table = write_table(tmp_path, people(), black)
-    data = opened(table)
+    data = opened(write_table(tmp_path, people(), black))
     data.setup()
     assert "3 of 40 images of ours show nothing, the first are '4.png', '5.png', '9.png'" in data.notes
 

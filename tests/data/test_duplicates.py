@@ -1,13 +1,13 @@
 """Recompressed, resized and cropped copies are found; different images are not taken for copies."""
 
 import io
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 import refusals
-import torch
-from own_tables import opened, people, write_table
+from own_tables import opened, people, picture, write_table
 from PIL import Image, ImageOps
 
 from fedlit.core.errors import DataError
@@ -15,9 +15,8 @@ from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.phantom.hospitals import Hospital
 from fedlit.data.pictures import duplicates
 from fedlit.data.pictures.duplicates import cached_pairs, draw_pairs, near_pairs
-from fedlit.data.pictures.hashes import perceptual_hashes, turned
 from fedlit.data.pictures.pixels import THUMB
-from fedlit.data.pictures.store import ImageStore, StoreView, Thumbs
+from fedlit.data.pictures.store import ImageStore
 from fedlit.data.xrays.check import check_folder, compare_folders
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
@@ -91,44 +90,9 @@ def test_a_border_that_resizing_has_mixed_with_the_picture_is_cut_off(tmp_path):
     assert sorted((pair.one, pair.other, pair.same) for pair in pairs) == [(n, n, True) for n in range(8)]
 
 
-def test_the_hash_of_a_picture_follows_its_shape_not_its_brightness():
-    picture = np.asarray(drawn(1))[None, None]
-    (one,) = perceptual_hashes(picture)
-    assert max(bits(perceptual_hashes(picture // 2 + 60)[0] ^ one)) <= 4
-    assert min(bits(perceptual_hashes(picture[..., ::-1].copy())[0] ^ one)) > 12
-    colour = np.repeat(picture, 3, axis=1)
-    assert (perceptual_hashes(colour)[0] == one).all()
-
-
-def bits(hashes: np.ndarray) -> list[int]:
-    return [bin(int(each)).count("1") for each in hashes]
-
-
-@pytest.mark.parametrize("mirrored", [False, True])
-@pytest.mark.parametrize("quarters", range(4))
-def test_the_hash_of_a_turned_picture_follows_from_that_of_the_picture(quarters, mirrored):
-    picture = np.asarray(drawn(1))
-    other = np.rot90(picture[:, ::-1] if mirrored else picture, quarters).copy()
-    expected = perceptual_hashes(other[None, None])[0]
-    assert max(bits(turned(perceptual_hashes(picture[None, None])[0], quarters, mirrored) ^ expected)) <= 1
-    inverse = perceptual_hashes(255 - picture[None, None])[0]
-    assert max(bits(~inverse ^ perceptual_hashes(picture[None, None])[0])) <= 4
-
-
-def test_flat_pictures_are_like_nothing(tmp_path):
+def test_what_pictures_must_differ_in(tmp_path):
     flat = ImageStore.from_array(np.full((3, 1, 64, 64), 9, np.uint8), tmp_path)
     assert near_pairs(flat, flat) == []
-
-
-def test_of_many_candidates_the_nearest_are_looked_at(tmp_path, monkeypatch):
-    ours = store(tmp_path, [drawn(n) for n in range(6)] * 4)
-    monkeypatch.setattr(duplicates, "CANDIDATES", 40)
-    monkeypatch.setattr(duplicates, "COLUMNS", 5)
-    hashes = ours.hashes()[:, 0]
-    assert len(duplicates._candidates(hashes, hashes, True, None)) <= 40
-
-
-def test_what_pictures_must_differ_in(tmp_path):
     ours = store(tmp_path, [drawn(n) for n in (0, 1, 0, 1)])
     assert len(near_pairs(ours, ours)) == 2
     names = np.array(["a", "b", "a", "c"])
@@ -147,14 +111,6 @@ def test_pairs_are_kept_in_the_cache_and_drawn(tmp_path, monkeypatch):
     assert cached_pairs(tmp_path, ours, theirs, ("one", "two")) == pairs
 
 
-def test_small_pictures_in_a_file():
-    thumbs = Thumbs(3)
-    thumbs.put(1, np.asarray(drawn(4, 128))[None])
-    assert torch.equal(thumbs[np.array([1])][0, 0], torch.from_numpy(np.array(drawn(4, 128))))
-    assert len(StoreView([thumbs], np.array([1, 1]))) == 2
-    assert StoreView([thumbs], np.array([1, 1])).hashes().tolist() == [thumbs.hashes()[1].tolist()] * 2
-
-
 # What uses it
 
 
@@ -168,25 +124,18 @@ def twenty(start: int, **others: Image.Image) -> dict[str, Image.Image]:
     return {f"{n}.png": drawn(n) for n in range(start, start + 20)} | others
 
 
-def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path):
+def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path, monkeypatch):
     copy = jpeg(drawn(5)).resize((70, 70))
     sources = {"A": table(tmp_path / "a", twenty(0)), "B": table(tmp_path / "b", twenty(50, **{"copy.png": copy}))}
-    data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
+    options = {"image_size": 96, "cache_dir": str(tmp_path / "cache")}
     with refusals.refused(DataError, "'A'", "'B'", "'5.png and copy.png'") as refused:
-        data.setup()
+        Organisations(sources, **options).setup()
     (file,) = (tmp_path / "cache").glob("pairs-*.png")
     assert str(file) in str(refused.value)
-
-
-def test_pictures_that_may_be_one_are_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(duplicates, "SAME", 1.1)
-    sources = {
-        "A": table(tmp_path / "a", twenty(0)),
-        "B": table(tmp_path / "b", twenty(50, **{"copy.png": jpeg(drawn(5))})),
-    }
-    data = Organisations(sources, image_size=96, cache_dir=str(tmp_path / "cache"))
+    (tmp_path / "cache").rename(tmp_path / "before")  # it keeps the pairs
     with pytest.warns(UserWarning, match="1 images of 'A' and 'B' are near-duplicates, perhaps cropped copies: see"):
-        data.setup()
+        Organisations(sources, **options).setup()
 
 
 def hospital(**look) -> PhantomCXR:
@@ -225,3 +174,41 @@ def test_the_check_of_two_folders_finds_copies_between_them(tmp_path):
     assert f"1 images of {first} are near-duplicates of images of {other}, 1 of them surely copies" in problem.text
     assert compare_folders(checks[:1]) == []
     assert compare_folders([check_folder(table(tmp_path / "c", twenty(0))), checks[1]]) == []
+
+
+# Copies within a table
+
+SITES = ["north"] * 20 + ["south"] * 20
+
+
+def of_sites(root: Path, copies: dict[int, Image.Image], **options) -> ImageTable:
+    file = write_table(root, people(site=SITES), copies)
+    return opened(file, site="site", image_size=32, cache_dir=str(root.parent / "cache"), **options)
+
+
+def test_copies_at_two_sites_of_one_table_are_refused_unless_they_are_allowed(tmp_path):
+    copies = {20 + n: picture(n) for n in range(6)}
+    data = of_sites(tmp_path / "ours", copies)
+    with refusals.refused(DataError, "'ours'", "png and") as refused:
+        data.setup()
+    (file,) = (tmp_path / "cache").glob("pairs-*.png")
+    assert str(file) in str(refused.value)
+    with refusals.refused(DataError, "6 images of 'ours'"):
+        Organisations({"ours": of_sites(tmp_path / "ours", copies)}, image_size=32, cache_dir=str(tmp_path)).setup()
+    allowed = of_sites(tmp_path / "ours", copies, duplicates="allow")
+    with pytest.warns(UserWarning, match="6 images of 'ours' belong to more than one patient"):
+        allowed.setup()
+    shutil.copy(tmp_path / "ours" / "12.png", tmp_path / "ours" / "13.png")  # of one patient
+    found = check_folder(allowed, True, tmp_path / "pairs.png")
+    assert any(remark.startswith("6 images belong to more than one patient") for remark in found.remarks)
+    (problem,) = check_folder(data, True, tmp_path / "pairs.png").problems
+    assert problem.text.startswith("6 images belong to more than one patient")
+    assert problem.places[0] == f"{tmp_path}/ours/0.png (patient p0) is {tmp_path}/ours/20.png (patient p10)"
+
+
+def test_two_pictures_of_one_patient_may_be_equal(tmp_path):
+    data = of_sites(tmp_path / "ours", {1: picture(0)})
+    data.setup()
+    assert len(data.assignment) == 40
+    with refusals.refused(DataError, "'ours'"):  # without patients every copy is one too many
+        of_sites(tmp_path / "ours", {1: picture(0)}, patient=None).setup()

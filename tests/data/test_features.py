@@ -43,7 +43,7 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path):
     for kind in (OnImages, ImageClassifier):
         assert not cached(tmp_path)
         data = Shades(cache_dir=str(tmp_path))
-        federation = Federation(rounds=3, schedule=ConstantSchedule(4, "steps"))
+        federation = Federation(rounds=2, schedule=ConstantSchedule(4, "steps"))
         metrics: list[dict[str, float]] = []
 
         def evaluate(s, metrics=metrics):
@@ -107,6 +107,7 @@ class TestCache:
         (folder,) = cached(tmp_path)
         file = folder / "array.npy"
         assert np.load(file).shape == (IMAGES, 1280)
+        assert {path.name for path in folder.iterdir()} == {"array.npy", "rows.npy"}
         os.utime(file, (1, 1))
         again = ready(Shades(cache_dir=str(tmp_path)))
         with_fixed_features(model(), again, fabric())
@@ -126,18 +127,10 @@ class TestCache:
         brighter.setup()
         with_fixed_features(model(), brighter, fabric())
         assert len(cached(tmp_path)) == 4
-
-    def test_the_head_has_no_part_in_it(self, data, tmp_path):
-        with_fixed_features(model(), data, fabric())
-        other = model(hidden=8)
-        other.body.load_state_dict(model().body.state_dict())
-        with_fixed_features(other, data, fabric())
-        assert len(cached(tmp_path)) == 1
-
-    def test_nothing_is_left_but_the_array_and_its_rows(self, data, tmp_path):
-        with_fixed_features(model(), data, fabric())
-        (folder,) = tmp_path.glob("features-*")
-        assert {path.name for path in folder.iterdir()} == {"array.npy", "rows.npy"}
+        headed = model(hidden=8)  # the head has no part in it
+        headed.body.load_state_dict(model().body.state_dict())
+        with_fixed_features(headed, data, fabric())
+        assert len(cached(tmp_path)) == 4
 
     def test_two_processes_compute_it_once(self, tmp_path):
         """Both start without it; only one runs the body."""
@@ -163,12 +156,9 @@ def _count_passes(folder: str, barrier, counts) -> None:
     counts.put((len(passes), clients["client-01"].train[0][0].numel()))
 
 
-def test_augmented_images_stay_images(tmp_path):
-    data = ready(Shades(augment=True, cache_dir=str(tmp_path)))
-    assert with_fixed_features(model(), data, fabric()) == (data.clients, data.test_sets)
-
-
-def test_a_trained_body_and_other_data_sets_are_left_alone(data):
+def test_augmented_images_a_trained_body_and_other_data_sets_are_left_alone(data, tmp_path):
+    augmented = ready(Shades(augment=True, cache_dir=str(tmp_path)))
+    assert with_fixed_features(model(), augmented, fabric()) == (augmented.clients, augmented.test_sets)
     whole = ImageClassifier(CLASSES, backbone="mobilenetv2_035")
     assert with_fixed_features(whole, data, fabric()) == (data.clients, data.test_sets)
     toys = ready(ToyData())

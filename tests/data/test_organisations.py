@@ -1,12 +1,15 @@
-"""NIH and CheXpert as one federation: names, splits, duplicates, test sets, and a run."""
+"""NIH and CheXpert as one federation: names, splits, duplicates, test sets, and files of a run."""
 
 import pickle
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
+import small_chexpert
+import small_nih
 import torch
-from hospital_source import ready
+from hospital_source import Source, make_records, ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refused
@@ -14,10 +17,10 @@ from two_organisations import both, chexpert, nih, small_phantom
 
 from fedlit.core.errors import DataError
 from fedlit.core.fabric import make_fabric
-from fedlit.data import ByPatient, WithinOrganisations
+from fedlit.data import ByOrganisation, ByPatient, WithinOrganisations
 from fedlit.data.clients import parts_of
 from fedlit.data.labels import harmonised_names
-from fedlit.data.organisations import Organisations
+from fedlit.data.organisations import Organisations, save_classes
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.schemes import HideClasses, by_sharing
@@ -26,6 +29,17 @@ from fedlit.models import ImageClassifier
 SHARED = set(harmonised_names("NIH")) & set(harmonised_names("CheXpert"))
 UNION = tuple(sorted(set(harmonised_names("NIH")) | set(harmonised_names("CheXpert"))))
 SPLITS = ("train", "val", "test")
+
+
+@pytest.fixture(scope="module")
+def roots(tmp_path_factory) -> dict:
+    """Small downloads of both data sets, with official lists and tests."""
+    folder = tmp_path_factory.mktemp("downloads")
+    return {
+        "NIH": small_nih.write_folder(folder / "nih", lists=True),
+        "CheXpert": small_chexpert.write_folder(folder / "chexpert", test=True),
+        "cache": folder / "cache",
+    }
 
 
 def parts(data: Organisations) -> dict:
@@ -75,20 +89,14 @@ def test_classes_may_be_the_shared_ones_or_a_list(roots):
     assert some.schemes == {"CheXpert": ("Support Devices", "Edema"), "NIH": ("Edema", "Hernia")}
 
 
-@pytest.mark.parametrize(
-    ("classes", "mistake"),
-    [
-        (["Masses"], (DataError, "data.classes", "'Masses'")),
-        (["Mass", "Mass"], (DataError, "data.classes")),
-        (["Hernia", "Mass"], (DataError, "'CheXpert'", "'Hernia', 'Mass'")),
-    ],
-)
-def test_chosen_classes_are_checked(roots, classes, mistake):
-    with refused(*mistake):
-        both(roots, classes=classes)
-
-
-def test_no_shared_class_is_refused(roots):
+def test_chosen_classes_are_checked(roots):
+    for classes, names in (
+        (["Masses"], ("data.classes", "'Masses'")),
+        (["Mass", "Mass"], ("data.classes",)),
+        (["Hernia", "Mass"], ("'CheXpert'", "'Hernia', 'Mass'")),
+    ):
+        with refused(DataError, *names):
+            both(roots, classes=classes)
     sources = {"NIH": nih(roots, classes=["Hernia"]), "CheXpert": chexpert(roots, classes=["Fracture"])}
     with refused(DataError, "data.classes"):
         both(roots, sources, classes="shared")
@@ -208,37 +216,73 @@ def test_external_test_sets_keep_all_their_images(roots):
 
 
 def test_pictures_of_two_organisations_are_refused_or_allowed_with_a_warning(roots):
-    message = r"40 images of 'A' are in 'B' too, the first are 'hospital-01-000000 and hospital-01-000000', .*RSNA"
     twice = {"A": small_phantom(), "B": small_phantom()}
     with refused(DataError, "40 images of 'A' are in 'B' too"):
         ready(both(roots, twice))
-    with pytest.warns(UserWarning, match=message):
+    said = r"40 images of 'A' are in 'B' too, the first are 'hospital-01-000000 and .*RSNA"
+    with pytest.warns(UserWarning, match=said):
         data = ready(both(roots, twice, duplicates="allow"))
     assert len(data.assignment) == 80
     ready(both(roots, {"A": small_phantom(), "B": small_phantom(seed=1)}))
 
 
-def test_an_external_test_set_that_shares_pictures_with_an_organisation_is_refused(roots):
-    with refused(DataError, "'A'", "'outside'", "NIH ChestX-ray14"):
-        ready(both(roots, {"A": small_phantom()}, external={"outside": small_phantom()}))
-    sets = {"one": small_phantom(), "two": small_phantom()}  # nobody trains on either
-    assert list(ready(both(roots, external=sets)).test_sets) == ["one", "two"]
-
-
-def test_an_external_test_set_may_be_several_data_sets(roots):
+def test_an_external_test_set_may_be_several_data_sets_and_shares_no_picture_with_an_organisation(roots):
     def outside() -> Organisations:
         return both(roots, {"one": small_phantom(), "two": small_phantom(seed=1)})
 
     data = ready(both(roots, external={"outside": outside()}, image_size=24))
     assert data.test_sets["outside"].batch(range(80))[0].shape == (80, 1, 24, 24)
-    with refused(DataError, "'A'", "'outside'"):
-        ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": outside()}))
+    for external in (outside(), small_phantom(seed=1)):
+        with refused(DataError, "'A'", "'outside'", "NIH ChestX-ray14"):
+            ready(both(roots, {"A": small_phantom(seed=1)}, external={"outside": external}))
+    sets = {"one": small_phantom(), "two": small_phantom()}  # nobody trains on either
+    assert list(ready(both(roots, external=sets)).test_sets) == ["one", "two"]
+
+
+# What a run saves
+
+
+def saved_classes(data: Organisations, folder) -> pd.DataFrame:
+    save_classes(ready(data), folder / "classes.csv")
+    return pd.read_csv(folder / "classes.csv")
+
+
+def test_the_label_that_a_class_comes_from_is_saved(roots, tmp_path):
+    water = {"Water": {"any": ["Edema", "Effusion"]}, "Mass": "Mass"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = both(roots, {"NIH": nih(roots, names=water), "CheXpert": chexpert(roots, classes=["Fracture"])})
+    assert saved_classes(data, tmp_path).values.tolist() == [
+        ["CheXpert", "Fracture", "Fracture"],
+        ["NIH", "Mass", "Mass"],
+        ["NIH", "Water", "Edema any Effusion"],
+    ]
+    table = saved_classes(both(roots), tmp_path).set_index(["client", "class"])["label"]
+    assert len(table) == 14 + 13
+    assert table["NIH", "Pleural Effusion"] == "Effusion"
+    assert table["CheXpert", "Pleural Effusion"] == "Pleural Effusion"
+
+
+def test_clients_that_are_no_organisation_say_what_each_organisation_calls_a_class(roots, tmp_path):
+    table = saved_classes(both(roots, partition=ByPatient(2)), tmp_path).set_index(["client", "class"])["label"]
+    assert len(table) == 2 * 20
+    assert table["client-01", "Pleural Effusion"] == "CheXpert: Pleural Effusion; NIH: Effusion"
+    assert table["client-02", "Pleural Thickening"] == "Pleural_Thickening"
+    assert table["client-02", "Edema"] == "Edema"
+
+
+def test_the_classes_of_one_source_are_saved_too(roots, tmp_path):
+    data = nih(roots, partition=ByOrganisation(), image_size=16, cache_dir=str(roots["cache"]))
+    assert saved_classes(data, tmp_path).set_index("class")["label"]["Pleural Thickening"] == "Pleural_Thickening"
+    own = saved_classes(Source(str(tmp_path), ByOrganisation()), tmp_path)
+    assert own["label"].tolist() == own["class"].tolist()
+    assert own["class"].tolist() == ["Effusion", "Mass", "Mass", "Edema", *make_records(str(tmp_path)).classes]
 
 
 # Stores
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.data())
 def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
     folder = tmp_path_factory.mktemp("stores")
@@ -259,12 +303,6 @@ def test_joined_stores_gather_as_one_store(tmp_path_factory, sizes, drawn):
     some = StoreView([joined], rows)
     assert torch.equal(some[np.arange(len(rows))], joined[rows])
     np.testing.assert_array_equal(some.hashes(), one.hashes()[np.array(rows, dtype=int)])
-
-
-def test_pictures_of_different_shapes_do_not_join(tmp_path):
-    stores = [ImageStore.from_array(np.zeros((2, 1, size, 4), np.uint8), tmp_path) for size in (4, 5)]
-    with refused(DataError, "1, 4, 4), (1, 5, 4"):
-        StoreView(stores)
 
 
 def test_features_of_a_frozen_body_follow_the_joined_pictures(roots):

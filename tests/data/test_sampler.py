@@ -45,23 +45,6 @@ def test_every_batch_has_its_share_and_a_pass_as_many_batches_as_without(share, 
     assert not torch.equal(batches[0], batches[11])
 
 
-def test_a_batch_depends_on_seed_client_and_position_alone_so_that_a_resumed_run_has_the_same():
-    stream = BatchStream(Rows(LABELS, Sampler(0.2)), 10, 3, "a")
-    straight = [stream[i] for i in range(30)]
-    assert torch.equal(BatchStream(Rows(LABELS, Sampler(0.2)), 10, 3, "a")[17], straight[17])
-    assert not torch.equal(BatchStream(Rows(LABELS, Sampler(0.2)), 10, 3, "b")[17], straight[17])
-
-
-@pytest.mark.parametrize("value", [0.0, 1.0])
-def test_a_client_of_one_kind_and_a_measuring_round_draw_as_without(value):
-    labels = torch.full((12, 1), value)
-    assert torch.equal(
-        Sampler(0.2).order(labels, 4, generator(0, "x")), torch.randperm(12, generator=generator(0, "x"))
-    )
-    measured = (BatchStream(Rows(LABELS, s), 10, 0, "a", "measure")[3] for s in (Sampler(0.2), None))
-    assert torch.equal(*measured)
-
-
 def several(seed: int = 0, n: int = 211) -> torch.Tensor:
     """Labels of four classes: a common one, two rare ones of which some images have both, and one without labels."""
     draw = torch.Generator().manual_seed(seed)
@@ -97,22 +80,24 @@ def test_every_batch_has_images_of_each_labelled_class_in_equal_shares(batch_siz
     assert max(repeats) - min(repeats) <= 1  # permutations, one after the other
 
 
-def test_balanced_batches_are_those_of_a_resumed_run_and_other_at_another_client():
-    labels, balanced = several(), Sampler(balance="classes")
-    straight = BatchStream(Rows(labels, balanced), 8, 3, "a")
+@pytest.mark.parametrize("sampler", [Sampler(0.2), Sampler(balance="classes")])
+def test_a_batch_depends_only_on_seed_client_and_position_so_that_a_resumed_run_has_the_same(sampler):
+    labels = LABELS if sampler.positives else several()
+    straight = BatchStream(Rows(labels, sampler), 8, 3, "a")
     batches = [straight[i] for i in range(60)]
     for position in (0, 25, 26, 59):
-        assert torch.equal(BatchStream(Rows(labels, balanced), 8, 3, "a")[position], batches[position])
-        assert not torch.equal(BatchStream(Rows(labels, balanced), 8, 3, "b")[position], batches[position])
-    assert not torch.equal(batches[0], batches[26])
-    measured = (BatchStream(Rows(labels, s), 10, 0, "a", "measure")[3] for s in (balanced, None))
+        assert torch.equal(BatchStream(Rows(labels, sampler), 8, 3, "a")[position], batches[position])
+        assert not torch.equal(BatchStream(Rows(labels, sampler), 8, 3, "b")[position], batches[position])
+    assert not torch.equal(batches[0], batches[straight.steps_per_epoch])
+    measured = (BatchStream(Rows(labels, s), 10, 0, "a", "measure")[3] for s in (sampler, None))
     assert torch.equal(*measured)
 
 
-@pytest.mark.parametrize("labels", [torch.zeros(12, 3), torch.full((12, 3), float("nan"))])
-def test_a_client_without_positives_draws_as_without(labels):
-    order = Sampler(balance="classes").order(labels, 4, generator(0, "x"))
-    assert torch.equal(order, torch.randperm(12, generator=generator(0, "x")))
+@pytest.mark.parametrize("sampler", [Sampler(0.2), Sampler(balance="classes")])
+def test_a_client_of_one_kind_draws_as_without(sampler):
+    for value in (0.0, float("nan")) if sampler.balance else (0.0, 1.0):
+        order = sampler.order(torch.full((12, 1), value), 4, generator(0, "x"))
+        assert torch.equal(order, torch.randperm(12, generator=generator(0, "x")))
 
 
 def test_a_client_balances_the_classes_that_it_labels(tmp_path, monkeypatch):

@@ -46,7 +46,7 @@ def clients_and_classes(clients: int, classes: int) -> tuple[list[str], list[str
     return [f"site {i}" for i in range(clients)], [f"class {i}" for i in range(classes)]
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=50, deadline=None, derandomize=True)
 @given(federations, st.data())
 def test_every_class_is_labelled_by_all_or_by_one(federation, drawn):
     clients, classes = clients_and_classes(*federation[:2])
@@ -68,7 +68,7 @@ def test_every_class_is_labelled_by_all_or_by_one(federation, drawn):
     assert all(list(own) == [name for name in classes if name in own] for own in found.values())
 
 
-@settings(max_examples=50, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(federations)
 def test_sharing_one_more_class_gives_it_to_everybody_and_leaves_the_others_as_they_were(federation):
     clients, classes = clients_and_classes(*federation[:2])
@@ -82,26 +82,21 @@ def test_sharing_one_more_class_gives_it_to_everybody_and_leaves_the_others_as_t
         before = after
 
 
-def test_which_classes_are_shared_is_drawn_from_the_seed():
-    found = {HideClasses(1).classes_of(["a", "b"], NAMES, seed)["a"] for seed in range(20)}
-    assert len(found) > 2
-
-
 PARTLY = {2: (4, 10), 3: (6, 6), 4: (4, 5), 5: (2, 3), 6: (0, 4), 8: (0, 3), 10: (0, 2)}
 """Number of clients: numbers of shared and of unique classes, in the code of Figures 5a and 6."""
 
 
 @pytest.mark.parametrize("number", PARTLY)
-@pytest.mark.parametrize("seed", [0, 1])
-def test_classes_are_shared_by_all_by_some_or_by_one(number, seed):
+def test_classes_are_shared_by_all_by_some_or_by_one(number):
     clients, classes = clients_and_classes(number, 14)
     shared, unique = PARTLY[number]
-    found = HideClasses(shared, unique).classes_of(clients, classes, seed)
+    found, other = (HideClasses(shared, unique).classes_of(clients, classes, seed) for seed in (0, 1))
+    assert found != other
     counts = [sum(name in own for own in found.values()) for name in classes]
     assert (counts.count(number), counts.count(1)) == (shared, unique)
     assert all(2 <= n <= number // 2 + 1 for n in counts if n not in (1, number))
     assert min(map(len, found.values())) >= 1
-    assert found == HideClasses(shared, unique).classes_of(clients, classes, seed)
+    assert found == HideClasses(shared, unique).classes_of(clients, classes, 0)
     kinds = by_sharing(found)
     assert [len(kinds[kind]) for kind in ("shared", "partly", "unique")] == [shared, 14 - shared - unique, unique]
 
@@ -116,19 +111,13 @@ def test_all_other_classes_are_unique_by_default_or_when_so_many_are_asked_for()
 def test_classes_are_too_few_for_the_clients(tmp_path):
     with refused(DataError, "3 classes", "for 4", "client-0"):
         ready(data_with(tmp_path, HideClasses(0), partition=IID(4)))
-    assert set(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == {
-        "shared",
-        "partly",
-        "unique",
-    }
+    assert len(by_sharing(ready(data_with(tmp_path, HideClasses(1), partition=IID(4))).schemes)) == 3
 
 
 # What is hidden
 
 
-@pytest.mark.parametrize(
-    ("missing", "in_train"), [("ignore", float("nan")), ("negative", 0.0)], ids=["ignore", "negative"]
-)
+@pytest.mark.parametrize(("missing", "in_train"), [("ignore", float("nan")), ("negative", 0.0)])
 @pytest.mark.parametrize("scheme", [DeclaredClasses(OWN), HideClasses(1)], ids=["declared", "hidden"])
 def test_what_a_client_does_not_label_is_hidden_in_train_and_val_and_true_in_test(tmp_path, scheme, missing, in_train):
     data = ready(data_with(tmp_path, scheme, missing_classes=missing))

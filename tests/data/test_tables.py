@@ -52,9 +52,6 @@ def test_compressed_tables_and_other_names_of_columns(tmp_path):
     path.write_bytes(gzip.compress(GOOD.encode()))
     read = read_table(path, ("image",), ("image",), {"name": "image"})
     assert read.rows["image"].tolist() == ["a.png", "b.png", "c.png"]
-
-
-def test_numbers_in_text_columns_stay_as_written(tmp_path):
     assert table(tmp_path, "name,Mass,Edema\n007,1,1\n1e3,0,0\n").rows["name"].tolist() == ["007", "1e3"]
 
 
@@ -65,7 +62,6 @@ def test_numbers_in_text_columns_stay_as_written(tmp_path):
         ("name,Mass,Edema\n\n", (DataError, "labels.csv")),
         ("name,Mas,Edema\na,1,1\n", (DataError, "'Mass'", "'name', 'Mas', 'Edema'")),
         (GOOD.replace("c.png", ""), (DataError, "labels.csv, line 5", "column 'name'", "1 such lines")),
-        (GOOD.replace("c.png", " "), (DataError, "labels.csv, line 5", "column 'name'")),
         (GOOD.replace("c.png", "c,png"), (DataError, "labels.csv, line 5", "expected 3", "found 4")),
         (GOOD.replace("c.png", '"c.png'), (DataError, "labels.csv, line 5", "quote")),
     ],
@@ -75,8 +71,7 @@ def test_a_damaged_table_is_refused(tmp_path, text, mistake):
         table(tmp_path, text)
 
 
-@pytest.mark.parametrize("end", ["", ","])
-@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(("end", "packed"), [("", False), (",", False), (",", True)])
 def test_a_row_cut_short_is_refused_with_its_line(tmp_path, packed, end):
     path = tmp_path / ("labels.csv.gz" if packed else "labels.csv")
     text = GOOD.replace("\n", f"{end}\n")
@@ -88,18 +83,17 @@ def test_a_row_cut_short_is_refused_with_its_line(tmp_path, packed, end):
         read_table(path, ["name"])
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "cp1252"])
-@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize(("encoding", "delimiter"), [("utf-16", "\t"), ("cp1252", ";")])
 def test_public_tables_that_a_spreadsheet_has_saved_are_read(tmp_path, encoding, delimiter):
     path = tmp_path / "labels.csv"
     path.write_bytes(GOOD.replace("a.png", "François.png").replace(",", delimiter).encode(encoding))
     assert read_table(path, ("name", "Mass")).rows["name"].tolist() == ["François.png", "b.png", "c.png"]
 
 
-@pytest.mark.parametrize("word", ["", " ", "NA", "nan", "NULL"])
-def test_words_for_missing_values_are_blank(tmp_path, word):
-    read = table(tmp_path, GOOD.replace("c.png,0.0", f"c.png,{word}"))
-    np.testing.assert_array_equal(numbers(read, ("Mass",), (0, 1))[:, 0], [1, np.nan, np.nan])
+def test_words_for_missing_values_are_blank(tmp_path):
+    for word in ("", " ", "NA", "nan", "NULL"):
+        read = table(tmp_path, GOOD.replace("c.png,0.0", f"c.png,{word}"))
+        np.testing.assert_array_equal(numbers(read, ("Mass",), (0, 1))[:, 0], [1, np.nan, np.nan])
 
 
 def test_a_unicode_separator_in_a_cell_ends_no_line(tmp_path):
@@ -107,16 +101,11 @@ def test_a_unicode_separator_in_a_cell_ends_no_line(tmp_path):
     assert (read.rows["name"][0], read.lines.tolist()) == ("a\u2028\x0cb.png", [2, 3, 5])
 
 
-def test_a_file_that_is_not_there(tmp_path):
-    with refused(MissingFileError, "labels.csv"):
-        read_table(tmp_path / "labels.csv", ("name",))
-
-
-@pytest.mark.parametrize("cell", ["2", "0.5", "yes"])
-def test_other_values_are_refused_with_their_line(tmp_path, cell):
-    read = table(tmp_path, GOOD.replace("c.png,0.0", f"c.png,{cell}"))
-    with refused(DataError, "labels.csv, line 5: column 'Mass'", f"found '{cell}"):
-        numbers(read, ("Edema", "Mass"), (1, 0, -1))
+def test_other_values_are_refused_with_their_line(tmp_path):
+    for cell in ("2", "0.5", "yes"):
+        read = table(tmp_path, GOOD.replace("c.png,0.0", f"c.png,{cell}"))
+        with refused(DataError, "labels.csv, line 5: column 'Mass'", f"found '{cell}"):
+            numbers(read, ("Edema", "Mass"), (1, 0, -1))
 
 
 def test_repeated_values_are_refused_with_both_lines(tmp_path):
@@ -124,3 +113,5 @@ def test_repeated_values_are_refused_with_both_lines(tmp_path):
     with refused(DataError, "labels.csv", "image 'a.png'", "line", "2, 5"):
         refuse_repeats(read, "name")
     refuse_repeats(table(tmp_path, GOOD), "name")
+    with refused(MissingFileError, "absent.csv"):
+        read_table(tmp_path / "absent.csv", ("name",))

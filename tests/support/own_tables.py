@@ -1,12 +1,15 @@
 """Custom tables with different images, as users write them; their data module, and their check."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from fedlit.data import ImageTable
+from fedlit.data.own.proposal import Proposal, propose
+from fedlit.data.xrays.check import check_folder
+from fedlit.data.xrays.checked import Check
 
 
 def picture(seed: int, size: int = 32) -> Image.Image:
@@ -61,7 +64,7 @@ def opened(table: Path, **options: object) -> ImageTable:
     return ImageTable(table, **given | {"cache_dir": str(table.parent / "cache")} | options)
 
 
-def data_check(fedlit_cli: Callable, line: str) -> tuple[int, str]:
-    """Run ``fedlit data check`` and return its exit code, and all that it prints with single blanks."""
-    code, out, err = fedlit_cli(f"data check {line}")
-    return code, " ".join((out + err).split())
+def examined(table: Path, **known: object) -> tuple[Proposal, Check]:
+    """Return the proposal for a table, given some of its arguments, and the check of the images as proposed."""
+    proposal = propose(table, known=known)
+    return proposal, check_folder(ImageTable(**proposal.arguments))

@@ -1,8 +1,9 @@
 """A small copy of CheXpert in its official layout."""
 
+from itertools import count
 from pathlib import Path
 
-from xray_pictures import pictures
+from own_tables import picture
 
 HEADER = (
     "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
@@ -27,7 +28,7 @@ def write_folder(
     root: Path, prefix: str = "CheXpert-v1.0-small/", inside: bool = False, test: bool = False, patients: int = 20
 ) -> Path:
     """A small download: a frontal and a lateral image for each patient in train, a frontal one in valid and test."""
-    drawn = iter(pictures(60))
+    drawn = (picture(number, 32) for number in count())
     base = root / prefix if inside else root
     rows = {"train": [HEADER], "valid": [HEADER], "test": [",".join([COLUMNS[0], *COLUMNS[5:]])]}
     numbers = {"train": range(1, patients + 1), "valid": range(64541, 64546), "test": range(64741, 64746)}

@@ -23,16 +23,10 @@ IMAGES = [(row // 3, int(row % 10 == 0)) for row in range(60)]
 
 
 def write_folder(
-    root: Path,
-    file: str = "train.csv",
-    folder: str = "jpeg/train",
-    header: str = KAGGLE,
-    rows: list[str] | None = None,
-    images: int = len(IMAGES),
+    root: Path, file: str = "train.csv", folder: str = "jpeg/train", header: str = KAGGLE, images: int = len(IMAGES)
 ) -> Path:
-    rows = rows_of(IMAGES, header) if rows is None else rows
     (root / folder).mkdir(parents=True, exist_ok=True)
-    (root / file).write_text("\n".join([header, *rows]) + "\n")
+    (root / file).write_text("\n".join([header, *rows_of(IMAGES, header)]) + "\n")
     for row in range(images):
         Image.new("RGB", (12, 9), (row, 100, 200)).save(root / folder / f"ISIC_{row:07d}.jpg", quality=100)
     return root

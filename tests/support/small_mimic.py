@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
-from xray_pictures import pictures
+from own_tables import picture
 
 from fedlit.data.xrays.mimic import MIMICCXRLT
 
@@ -42,11 +42,11 @@ def write_folder(root: Path, packed: bool = True) -> Path:
     root.mkdir(exist_ok=True)
     images: list[dict[str, str]] = []
     studies: dict[str, dict[str, str]] = {}
-    for image, picture in enumerate(pictures(3 * PATIENTS)):
+    for image in range(3 * PATIENTS):
         dicom, subject, study = ids(image)
         folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study}"
         folder.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / f"{dicom}.jpg", quality=95)
+        picture(100 + image, 32).save(folder / f"{dicom}.jpg", quality=95)
         split = "test" if image >= 51 else "validate" if image >= 45 else "train"
         named = {"dicom_id": dicom, "subject_id": subject, "study_id": study, "split": split}
         images.append(named | {"ViewPosition": VIEWS[image % 4], "Rows": "3056"})

@@ -4,10 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from refusals import refused
+from refusals import refused, table
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data.binary.categories import CategorisedImages, CategoryImages
@@ -45,9 +44,8 @@ class Photographs(CategoryImages):
         return CategorisedImages(store, names[rows], CATEGORIES, category[rows], splits[rows])
 
 
-def ready(root, **kwargs) -> Photographs:
-    kwargs.setdefault("partition", IID(2))
-    data = Photographs(str(root), **kwargs)
+def ready(root, kind: type[CategoryImages] = Photographs, **kwargs) -> Photographs:
+    data = kind(str(root), **{"partition": IID(2)} | kwargs)
     data.prepare_data()
     data.setup()
     return data
@@ -62,25 +60,16 @@ def category_of(data: Photographs) -> dict[str, str]:
     return dict(zip(table["image"], table["category"], strict=True))
 
 
-def test_categories_become_one_class(tmp_path):
-    data = Photographs(tmp_path)
-    assert data.classes == ("positive",)
-    records = data.records()
-    assert records.labels.shape == (400, 1)
-    assert records.classes == ("positive",)
-    assert set(records.sites) == {"Photographs"}
-    positive = set(records.table["category"][records.labels[:, 0] == 1])
-    negative = set(records.table["category"][records.labels[:, 0] == 0])
-    assert len(positive) == len(negative) == 4
-    assert positive | negative == set(CATEGORIES)
-
-
 def positives_of(root, **kwargs) -> set[str]:
     records = Photographs(root, **kwargs).records()
     return set(records.table["category"][records.labels[:, 0] == 1])
 
 
-def test_a_random_half_is_positive_unless_named(tmp_path):
+def test_categories_become_one_class_of_which_a_random_half_is_positive_unless_named(tmp_path):
+    records = Photographs(tmp_path).records()
+    assert (records.classes, records.labels.shape, set(records.sites)) == (("positive",), (400, 1), {"Photographs"})
+    assert (records.table.groupby("category")["image"].count() == 50).all()
+    assert len(positives_of(tmp_path)) == 4
     assert positives_of(tmp_path, seed=3) == positives_of(tmp_path, seed=3, order=1)
     assert len({frozenset(positives_of(tmp_path, seed=seed)) for seed in range(5)}) > 1
     assert positives_of(tmp_path, positives=["fox", "bear", "apple"]) == {"fox", "bear", "apple"}
@@ -159,12 +148,8 @@ def test_a_larger_imratio_keeps_what_a_smaller_one_keeps(tmp_path):
 
 def test_what_is_dropped_is_nowhere(tmp_path):
     data, whole = ready(tmp_path, partition=ByCategory(2), imratio=0.1), ready(tmp_path, partition=ByCategory(2))
-    seen = {
-        name
-        for client in data.clients.values()
-        for part in (client.train, client.val, client.test)
-        for name in part.names
-    }
+    parts = (part for client in data.clients.values() for part in (client.train, client.val, client.test))
+    seen = {name for part in parts for name in part.names}
     assert seen == set(data.assignment["image"])
     assert len(seen) == len(data.assignment) < len(whole.assignment) == 400
     assert data.partition_hash != whole.partition_hash
@@ -173,16 +158,8 @@ def test_what_is_dropped_is_nowhere(tmp_path):
 
 
 def test_pictures_and_labels_stay_together_when_others_are_dropped(tmp_path):
-    data = ready(
-        tmp_path,
-        partition=ByCategory(2),
-        imratio=0.1,
-        order=2,
-        positives=list(CATEGORIES[:4]),
-        augment=False,
-        mean=0.0,
-        std=1.0,
-    )
+    options = {"order": 2, "positives": list(CATEGORIES[:4]), "augment": False, "mean": 0.0, "std": 1.0}
+    data = ready(tmp_path, partition=ByCategory(2), imratio=0.1, **options)
     for client in data.clients.values():
         for images in (client.train, client.val, client.test):
             pixels, labels = images.batch(range(len(images)))
@@ -190,25 +167,6 @@ def test_pictures_and_labels_stay_together_when_others_are_dropped(tmp_path):
             np.testing.assert_array_equal((pixels[:, 0, 0, 0] * 255).round().numpy(), rows % 256)
             category = np.where(rows < 320, rows // 40, (rows - 320) // 10)
             np.testing.assert_array_equal(labels[:, 0].numpy(), category < 4)
-
-
-def test_clients_by_the_column_category(tmp_path):
-    assert sorted(ready(tmp_path, partition=ByColumn("category")).clients) == list(CATEGORIES)
-    with refused(DataError, "data.imratio"):
-        ready(tmp_path, partition=ByColumn("category"), imratio=0.1)
-
-
-class Dropping(Photographs):
-    """Drops the whole training part of a client."""
-
-    def keep(self, records, owners):
-        return (owners != "client-02") | (records.splits != "train")
-
-
-def test_clients_are_checked_after_dropping(tmp_path):
-    data = Dropping(str(tmp_path), partition=IID(2))
-    with refused(DataError, "'client-02'", "found 0"):
-        data.setup()
 
 
 # Augmentation
@@ -221,59 +179,7 @@ def test_true_means_flip_and_padded_crop_for_photographs(tmp_path):
     assert ready(tmp_path).clients["client-01"].val.augment is None
 
 
-def test_each_image_is_flipped_or_not_and_cut_out_of_its_padded_self():
-    torch.manual_seed(0)
-    images = torch.rand(300, 2, 16, 8) + 0.01
-    augmented = FlipCropAugmentation()(images)
-    assert augmented.shape == images.shape
-    padded = torch.nn.functional.pad(images, (1, 1, 2, 2))
-    cuts = {}
-    for index, image in enumerate(augmented):
-        for flip in (False, True):
-            for down in range(5):
-                for right in range(3):
-                    window = padded[index, :, down : down + 16, right : right + 8]
-                    if torch.equal(image, window.flip(-1) if flip else window):
-                        cuts[index] = (flip, down, right)
-    assert len(cuts) == 300
-    assert len(set(cuts.values())) == 2 * 5 * 3
-    assert 110 < sum(flip for flip, _, _ in cuts.values()) < 190
-
-
-def test_without_padding_images_are_flipped_alone():
-    torch.manual_seed(0)
-    images = torch.rand(20, 1, 4, 4)
-    augmented = FlipCropAugmentation(0)(images)
-    same = (augmented == images).flatten(1).all(1)
-    assert 0 < same.sum() < 20
-    torch.testing.assert_close(augmented[~same], images[~same].flip(-1))
-
-
 # What is refused
-
-
-@pytest.mark.parametrize(
-    ("arguments", "mistake"),
-    [
-        ({"imratio": 0.0}, (DataError, "found 0.0")),
-        ({"imratio": 1.0}, (DataError, "found 1.0")),
-        ({"imratio": 10}, (DataError, "found 10")),
-        ({"positives": []}, (DataError,)),
-        ({"positives": ["fox", "fox"]}, (DataError, "['fox', 'fox']")),
-    ],
-)
-def test_arguments_are_checked(tmp_path, arguments, mistake):
-    with refused(*mistake):
-        Photographs(tmp_path, **arguments)
-
-
-def test_positives_that_make_no_sense_are_refused(tmp_path):
-    with refused(DataError, "'dolfin'", "'dolphin'"):
-        Photographs(tmp_path, positives=["fox", "dolfin"]).records()
-    with refused(DataError, "'zzz'", "categories are 'apple', 'bear'", "'house'"):
-        Photographs(tmp_path, positives=["zzz"]).records()
-    with refused(DataError, "found 8", "of 8"):
-        Photographs(tmp_path, positives=list(CATEGORIES)).records()
 
 
 class One(Photographs):
@@ -283,15 +189,32 @@ class One(Photographs):
         return images
 
 
-def test_a_single_category_is_refused_and_one_without_images_is_none(tmp_path):
-    with refused(DataError, "found 0", "1: 'apple'"):
-        One(tmp_path).records()
-    with refused(DataError, "'fox'", "categories are 'apple'"):
-        One(tmp_path, positives=["fox"]).records()
+class Dropping(Photographs):
+    """Drops the whole training part of a client."""
+
+    def keep(self, records, owners):
+        return (owners != "client-02") | (records.splits != "train")
 
 
-def test_the_folder_must_be_named_and_be_there(tmp_path):
-    with refused(DataError, "data.root is missing"):
-        Photographs(None)
-    with refused(MissingFileError, "gone", "no such folder", "expected nothing"):
-        CategoryImages.records(Photographs(tmp_path / "gone"))
+def photographs(kind: type[CategoryImages] = Photographs, **options):
+    return lambda folder: ready(folder, kind, **options)
+
+
+@table([
+    *((f"an imratio of {share}", photographs(imratio=share), DataError, f"found {share}") for share in (0.0, 1.0, 10)),
+    ("no positives", photographs(positives=[]), DataError),
+    ("a positive twice", photographs(positives=["fox", "fox"]), DataError, "['fox', 'fox']"),
+    ("a misspelled positive", photographs(positives=["fox", "dolfin"]), DataError, "'dolfin'", "'dolphin'"),
+    ("an unknown positive", photographs(positives=["zzz"]), DataError, "'zzz'", "'apple', 'bear'", "'house'"),
+    ("no negative", photographs(positives=list(CATEGORIES)), DataError, "found 8", "of 8"),
+    ("a single category", photographs(One), DataError, "found 0", "1: 'apple'"),
+    ("a category without images", photographs(One, positives=["fox"]), DataError, "'fox'", "categories are 'apple'"),
+    ("a client whose images are all dropped", photographs(Dropping), DataError, "'client-02'", "found 0"),
+    ("clients of one kind", photographs(partition=ByColumn("category"), imratio=0.1), DataError, "data.imratio"),
+    ("no root", lambda _: Photographs(None), DataError, "data.root is missing"),
+    ("no such folder", lambda folder: CategoryImages.records(Photographs(folder / "gone")), MissingFileError, "gone",
+        "no such folder", "expected nothing"),
+])  # fmt: skip
+def test_it_is_refused(provoke, kind, names, tmp_path):
+    with refused(kind, *names):
+        provoke(tmp_path)

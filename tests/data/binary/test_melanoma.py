@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refused
-from small_melanoma import IMAGES, KAGGLE, SECOND, rows_of, write_folder
+from small_melanoma import IMAGES, KAGGLE, SECOND, write_folder
 
 from fedlit.core.errors import DataError, MissingFileError
-from fedlit.data import ByColumn, Melanoma
+from fedlit.data import Melanoma
 
 
 def opened(root: Path, **kwargs) -> Melanoma:
@@ -19,10 +19,8 @@ def opened(root: Path, **kwargs) -> Melanoma:
     ("file", "folder", "header"),
     [
         ("train.csv", "jpeg/train", KAGGLE),
-        ("train.csv", "train", KAGGLE),
         ("ISIC_2020_Training_GroundTruth.csv", "train", KAGGLE),
         ("ISIC_2020_Training_GroundTruth_v2.csv", "ISIC_2020_Training_JPEG/train", SECOND),
-        ("ISIC_2020_Training_GroundTruth_v2.csv", "ISIC_2020_Training_JPEG", SECOND),
         ("ISIC_2020_Training_GroundTruth_v2.csv", ".", SECOND),
     ],
 )
@@ -49,18 +47,8 @@ def test_kaggles_dicom_folder_is_not_taken_for_that_of_its_jpegs(tmp_path):
 def test_nothing_is_dropped_and_images_are_rgb_for_the_model(tmp_path):
     data = opened(write_folder(tmp_path))
     data.setup()
-    assert len(data.assignment) == 60
-    assert len(data.clients) == 4
-    assert data.counts()["positives"].sum() == 6
+    assert (len(data.assignment), len(data.clients), data.counts()["positives"].sum()) == (60, 4, 6)
     assert data.clients["client-01"].train[0][0].shape == (3, 8, 8)
-
-
-def test_columns_make_clients(tmp_path):
-    rows = rows_of(IMAGES)
-    rows[::2] = [row.replace("torso", "head/neck") for row in rows[::2]]
-    data = opened(write_folder(tmp_path, rows=rows), partition=ByColumn("anatom_site_general_challenge"))
-    data.setup()
-    assert sorted(data.clients) == ["head/neck", "torso"]
 
 
 # What is refused

@@ -14,11 +14,12 @@ from PIL import Image
 from small_vision import TEST, TRAIN, pictures, write_fashion_mnist, write_stl
 from torchvision import datasets
 
-from fedlit.core.errors import DataError, FedlitError, MissingFileError
+from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import CIFAR10, CIFAR100, STL10, ByCategory, CategoryImages, FashionMNIST, ImageNet, ParquetImages
 from fedlit.data.binary import vision
 from fedlit.data.binary.vision import CIFAR10_CATEGORIES
 
+FINE = [f"fine {index}" for index in range(20)]
 REAL = Path(__file__).parents[4] / "shared" / "data" / "cifar10"
 
 
@@ -68,20 +69,20 @@ def write_cifar(root: Path, kind: type, labels: str, names: list[str], key: str)
     return pixels, numbers
 
 
-def test_cifar10_in_torchvisions_layout(tmp_path, any_checksum):
-    names = list(CIFAR10_CATEGORIES)
-    pixels, numbers = write_cifar(tmp_path, datasets.CIFAR10, "labels", names, "label_names")
-    data = opened(CIFAR10, tmp_path)
+CIFAR = [
+    (datasets.CIFAR10, CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names"),
+    (datasets.CIFAR100, CIFAR100, "fine_labels", FINE, "fine_label_names"),
+]
+
+
+@pytest.mark.parametrize(("kind", "source", "labels", "names", "key"), CIFAR)
+def test_cifar_in_torchvisions_layout(tmp_path, any_checksum, kind, source, labels, names, key):
+    pixels, numbers = write_cifar(tmp_path, kind, labels, names, key)
+    data = opened(source, tmp_path)
     check(data, list(pixels), names, numbers)
     data.setup()
     assert len(data.clients) == 5
     assert data.clients["client-01"].train[0][0].shape == (3, 32, 32)
-
-
-def test_cifar100_in_torchvisions_layout(tmp_path, any_checksum):
-    names = [f"fine {index}" for index in range(20)]
-    pixels, numbers = write_cifar(tmp_path, datasets.CIFAR100, "fine_labels", names, "fine_label_names")
-    check(opened(CIFAR100, tmp_path), list(pixels), names, numbers)
 
 
 def test_stl10(tmp_path, any_checksum):
@@ -91,13 +92,6 @@ def test_stl10(tmp_path, any_checksum):
     assert small.store.shape == (60, 3, 32, 32)
     expected = np.asarray(Image.fromarray(pixels[7]).resize((32, 32), Image.Resampling.BILINEAR))
     np.testing.assert_array_equal(small.store[7].numpy(), np.moveaxis(expected, -1, 0))
-
-
-def test_stl10_needs_its_list_of_names(tmp_path, any_checksum):
-    write_stl(tmp_path)
-    (tmp_path / "stl10_binary" / "class_names.txt").unlink()
-    with refusals.refused(MissingFileError, "no stl10_binary/class_names.txt"):
-        opened(STL10, tmp_path).records()
 
 
 def test_fashion_mnist(tmp_path):
@@ -138,17 +132,6 @@ def test_imagenet(tmp_path):
     assert data.records().names[0] == "train/n00000000/train_0000.JPEG"
 
 
-def test_imagenet_errors(tmp_path):
-    write_imagenet(tmp_path)
-    data = opened(ImageNet, tmp_path, image_size=9)
-    (tmp_path / "train" / "n00000003").rename(tmp_path / "elsewhere")
-    with refusals.refused(DataError, "has 1", "'n00000003'"):
-        data.records()
-    (tmp_path / "val").rename(tmp_path / "validation")
-    with refusals.refused(MissingFileError, "fedlit does not download it"):
-        data.records()
-
-
 # Parquet
 
 
@@ -186,18 +169,11 @@ def write_parquet_set(root: Path, categories: int = 10, first: int = 0, **kwargs
     return pixels, labels
 
 
-def test_cifar10_in_parquet_has_the_official_names(tmp_path):
-    pixels, labels = write_parquet_set(tmp_path)
-    check(opened(CIFAR10, tmp_path), list(pixels), CIFAR10_CATEGORIES, labels)
-
-
-def test_cifar100_in_parquet_has_the_names_of_its_fine_labels(tmp_path):
-    names = [f"fine {index}" for index in range(20)]
-    pixels, labels = write_parquet_set(tmp_path, 20, label="fine_label", names=names)
-    check(opened(CIFAR100, tmp_path), list(pixels), names, labels)
-
-
-def test_other_parquet_files_have_numbers_for_names_unless_they_tell(tmp_path):
+def test_parquet_files_have_the_official_names_or_those_that_they_tell_or_numbers(tmp_path):
+    pixels, labels = write_parquet_set(tmp_path / "ten")
+    check(opened(CIFAR10, tmp_path / "ten"), list(pixels), CIFAR10_CATEGORIES, labels)
+    pixels, labels = write_parquet_set(tmp_path / "fine", 20, label="fine_label", names=FINE)
+    check(opened(CIFAR100, tmp_path / "fine"), list(pixels), FINE, labels)
     pixels, labels = write_parquet_set(tmp_path / "numbers", 4, first=7, image="image")
     numbers = {7: "7", 8: "8", 9: "9", 10: "10"}
     check(opened(ParquetImages, tmp_path / "numbers"), list(pixels), numbers, labels)
@@ -219,61 +195,67 @@ def test_images_are_decoded_once(tmp_path, monkeypatch):
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        (CIFAR10, "the folder cifar-10-batches-py (torchvision's layout), or train-*.parquet"),
-        (CIFAR100, "the folder cifar-100-python (torchvision's layout), or train-*.parquet"),
-        (STL10, "the folder stl10_binary with all its files"),
-        (FashionMNIST, "the folder FashionMNIST/raw with the four idx files"),
-        (ParquetImages, "train-*.parquet and test-*.parquet"),
-    ],
-)
-def test_a_folder_without_the_data_says_what_was_looked_for_and_found(tmp_path, source, expected):
-    (tmp_path / "other").mkdir()
-    with refusals.refused(MissingFileError, "found 'other'", expected):
-        source(tmp_path).records()
+def imagenet(change):
+    """Read ImageNet's layout after a change of its folder."""
+
+    def read(folder: Path) -> None:
+        write_imagenet(folder)
+        change(folder)
+        opened(ImageNet, folder, image_size=9).records()
+
+    return read
 
 
-def test_damaged_files_of_torchvisions_layout_are_refused(tmp_path):
-    # Without `any_checksum`: these are not the official pictures.
-    write_cifar(tmp_path, datasets.CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names")
-    with refusals.refused(DataError, "cifar-10-batches-py"):
-        CIFAR10(tmp_path).records()
-    (tmp_path / "FashionMNIST" / "raw").mkdir(parents=True)
-    with refusals.refused(DataError, "torchvision reports missing or bad files ("):
-        FashionMNIST(tmp_path).records()
+def parquet(*labels, **given):
+    """Read CIFAR-10 with another second training file."""
+
+    def read(folder: Path) -> None:
+        write_parquet_set(folder)
+        write_parquet(folder / "train-00001-of-00002.parquet", pictures(3, 0), list(labels), **given)
+        opened(CIFAR10, folder).records()
+
+    return read
 
 
-def test_parquet_errors_name_file_row_and_column(tmp_path):
-    write_parquet_set(tmp_path)
-    file = tmp_path / "train-00001-of-00002.parquet"
-
-    def refused(kind: type[FedlitError], *names: str) -> None:
-        with refusals.refused(kind, file.name, *names):
-            opened(CIFAR10, tmp_path).records()
-
-    pixels = pictures(3, 0)
-    write_parquet(file, pixels, [0, 10, 12])
-    refused(DataError, "row 1", "0 to 9", "'label', found 10", "2 such rows")
-    write_parquet(file, pixels, [0, 1, None])
-    refused(DataError, "row 2", "found -1", "1 such")
-    write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), b"no image", None])
-    refused(DataError, "row 1: 'img'")
-    write_parquet(file, pixels, [0, 1, 2], contents=[as_png(pixels[0]), None, None])
-    refused(DataError, "row 1: 'img'")
-    write_parquet(file, pixels, [0, 1, 2], label="coarse")
-    refused(DataError, "'img', 'coarse'")
-    pq.write_table(pa.table({"img": ["a"], "label": [1]}), file)
-    refused(DataError, "'img'", "found string")
-    pq.write_table(pa.table({"img": [{"bytes": b"a"}], "label": ["cat"]}), file)
-    refused(DataError, "'label', found string")
+def stl_without_names(folder: Path) -> None:
+    write_stl(folder)
+    (folder / "stl10_binary" / "class_names.txt").unlink()
+    opened(STL10, folder).records()
 
 
-def test_an_unknown_number_is_refused_without_names(tmp_path):
-    write_parquet_set(tmp_path, first=-1)
-    with refusals.refused(DataError, "row 0", "'label'", "found -1"):
-        ParquetImages(tmp_path).records()
+def unofficial(folder: Path) -> None:
+    write_cifar(folder, datasets.CIFAR10, "labels", list(CIFAR10_CATEGORIES), "label_names")
+    CIFAR10(folder).records()
+
+
+PNG, FILE = as_png(pictures(1, 0)[0]), "train-00001-of-00002.parquet"
+ELSEWHERE = (
+    (CIFAR10, "cifar-10-batches-py"), (CIFAR100, "cifar-100-python"), (STL10, "stl10_binary"),
+    (FashionMNIST, "FashionMNIST/raw"), (ParquetImages, "test-*.parquet"),
+)  # fmt: skip
+
+
+@refusals.table([
+    *((f"{kind.__name__} elsewhere", lambda folder, kind=kind: [(folder / "other").mkdir(), kind(folder).records()],
+        MissingFileError, "found 'other'", needs) for kind, needs in ELSEWHERE),
+    ("STL-10 without names", stl_without_names, MissingFileError, "no stl10_binary/class_names.txt"),
+    ("pictures that are not official", unofficial, DataError, "cifar-10-batches-py"),
+    ("a category without training images", imagenet(lambda root: (root / "train/n00000003").rename(root / "x")),
+        DataError, "has 1", "'n00000003'"),
+    ("no validation images", imagenet(lambda root: (root / "val").rename(root / "x")), MissingFileError),
+    ("unknown numbers", parquet(0, 10, 12), DataError, FILE, "row 1", "0 to 9", "'label', found 10", "2 such rows"),
+    ("no number", parquet(0, 1, None), DataError, FILE, "row 2", "found -1", "1 such"),
+    ("a damaged image", parquet(0, 1, 2, contents=[PNG, b"no image", None]), DataError, FILE, "row 1: 'img'"),
+    ("another column", parquet(0, 1, 2, label="coarse"), DataError, FILE, "'img', 'coarse'"),
+    ("labels of text", parquet("cat", "dog", "cat", kind="string"), DataError, FILE, "'label', found string"),
+    ("a negative number without names", lambda folder: [write_parquet_set(folder, first=-1),
+        ParquetImages(folder).records()], DataError, "row 0", "'label'", "found -1"),
+])  # fmt: skip
+def test_it_is_refused(provoke, kind, names, tmp_path, request):
+    if provoke is stl_without_names:
+        request.getfixturevalue("any_checksum")
+    with refusals.refused(kind, *names):
+        provoke(tmp_path)
 
 
 # The real images

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from hospital_source import ready
-from refusals import refused
+from refusals import refused, table
 from sklearn.model_selection import train_test_split
 from small_heart import SIZES, lines_of, write_folder
 
@@ -81,45 +81,38 @@ def test_pooled_data_are_one_client_and_the_hospitals_tests_stay_as_they_are(dat
     torch.testing.assert_close(client.train.features.mean(0), torch.zeros(13), atol=1e-5, rtol=0)
 
 
-def test_a_row_is_called_by_its_line(data):
+def test_a_row_is_called_by_its_line_and_a_batch_has_rows_and_labels(data):
     names = [*data.clients["va"].train.names, *data.clients["va"].test.names]
     assert sorted(names) == [f"va-{line:04d}" for line in range(1, 18) if line != 4]
-
-
-def test_a_batch_has_rows_and_labels(data):
     features, labels = data.clients["va"].train.batch(torch.tensor([1, 0]))
     assert (features.shape, labels.shape) == ((2, 13), (2, 1))
     assert torch.equal(data.clients["va"].train[0][0], features[1])
 
 
-@pytest.mark.parametrize(
-    ("line", "mistake"),
-    [
-        ("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", (DataError, "va.data, line 18", "column 4", "'x'")),
-        ("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", (DataError, "line 18", "column 3", "found 5")),
-        ("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", (DataError, "line 18", "column 7", "found 9")),
-        ("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", (DataError, "va.data", "expected 14")),
-    ],
-)  # fmt: skip
-def test_a_wrong_cell_is_named_by_file_line_and_column(tmp_path, line, mistake):
-    with refused(*mistake):
-        FedHeartDisease(write_folder(tmp_path, va=[*lines_of("va"), line])).setup()
+def heart(*lines: str, more: bool = False):
+    """Read a folder in which the file of one hospital has these lines, or these after its own."""
+    return lambda folder: FedHeartDisease(write_folder(folder, va=[*(lines_of("va") if more else ()), *lines])).setup()
 
 
-def test_files_that_are_missing_empty_or_of_another_layout_are_told(tmp_path):
-    with refused(DataError, "data.root is missing"):
-        FedHeartDisease()
-    with refused(MissingFileError, "processed.cleveland.data", "an empty folder"):
-        FedHeartDisease(tmp_path).setup()
-    with refused(MissingFileError, "no such folder"):
-        FedHeartDisease(tmp_path / "gone").setup()
-    for lines, said in (
-        ([""], (DataError, "expected 14")),
-        (["1;2;3"], (DataError, "expected 14", "found 1")),
-        (lines_of("va")[:3], (DataError, "va.data", "found 3")),
-    ):
-        with refused(*said):
-            FedHeartDisease(write_folder(tmp_path, va=lines)).setup()
+@table([
+    ("a word", heart("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "va.data, line 18",
+        "column 4", "'x'"),
+    ("an unknown kind of pain", heart("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "line 18",
+        "column 3", "found 5"),
+    ("an unknown kind of curve", heart("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", more=True), DataError, "line 18",
+        "column 7", "found 9"),
+    ("a cell too many", heart("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", more=True), DataError, "expected 14"),
+    ("an empty file", heart(""), DataError, "expected 14"),
+    ("other cells", heart("1;2;3"), DataError, "expected 14", "found 1"),
+    ("too few rows", heart(*lines_of("va")[:3]), DataError, "va.data", "found 3"),
+    ("no root", lambda _: FedHeartDisease(), DataError, "data.root is missing"),
+    ("an empty folder", lambda folder: FedHeartDisease(folder).setup(), MissingFileError, "processed.cleveland.data",
+        "an empty folder"),
+    ("no folder", lambda folder: FedHeartDisease(folder / "gone").setup(), MissingFileError, "no such folder"),
+])  # fmt: skip
+def test_it_is_refused(provoke, kind, names, tmp_path):
+    with refused(kind, *names):
+        provoke(tmp_path)
 
 
 @pytest.mark.skipif(

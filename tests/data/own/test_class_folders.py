@@ -9,6 +9,7 @@ from refusals import refused
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import ClassFolders
+from fedlit.data.xrays.check import check_folder, recognise
 
 
 def write(root: Path, names: list[str]) -> Path:
@@ -21,10 +22,7 @@ def write(root: Path, names: list[str]) -> Path:
 
 FLAT = [f"{name}/person{n}_{n}.png" for name in ("NORMAL", "PNEUMONIA") for n in range(12)]
 SPLIT = [
-    f"{part}/{name}/person{part}{n}_1.jpeg"
-    for part in ("train", "val", "test")
-    for name in ("A", "B", "C")
-    for n in range(4)
+    f"{part}/{name}/person{part}{n}_1.jpeg" for part in ("train", "val", "test") for name in "ABC" for n in range(4)
 ]
 
 
@@ -88,8 +86,11 @@ def test_masks_are_no_pictures(tmp_path, masks):
     assert any(note.startswith(f"{len(masks)} files of masks are left out") for note in reading.notes)
 
 
-def test_a_class_may_be_called_mask(tmp_path):
+def test_a_class_may_be_called_mask_and_an_empty_one_is_named(tmp_path):
     assert opened(write(tmp_path / "x", ["mask/1.png", "no_mask/2.png"])).read().names.size == 2
+    (tmp_path / "x" / "EMPTY").mkdir()
+    with refused(MissingFileError, "EMPTY", "an empty folder"):
+        opened(tmp_path / "x")
 
 
 @pytest.mark.parametrize("names", [["train/A/a.png", "train/B/b.png", "test/A/c.png", "test/B/d.png"], FLAT[:13]])
@@ -102,17 +103,12 @@ def test_equal_pictures_are_an_error_in_words_of_folders_without_patients(tmp_pa
         opened(root, duplicates="allow").records()
 
 
-def test_a_check_opens_folders_of_classes(tmp_path, fedlit_cli):
+def test_a_check_opens_folders_of_classes(tmp_path):
     root = write(tmp_path / "x", FLAT)
-    assert "folders: " in fedlit_cli(f"data check {root}").succeeded()
+    assert recognise(root) is ClassFolders
+    assert check_folder(opened(root)).problems == []
     (root / FLAT[-1]).write_bytes((root / FLAT[0]).read_bytes())
-    ended = fedlit_cli(f"data check {root} --decode")
-    assert (ended.code, FLAT[-1] in ended.out) == (1, True), ended.out
-    assert "1 images are equal to others" in ended.out
-    assert "(patient " not in ended.out
-
-
-def test_an_empty_folder_is_named(tmp_path):
-    (write(tmp_path / "x", FLAT) / "EMPTY").mkdir()
-    with refused(MissingFileError, "EMPTY", "an empty folder"):
-        opened(tmp_path / "x")
+    problem, *_ = check_folder(opened(root), True, tmp_path / "pairs.png").problems
+    assert problem.text.startswith("1 images are equal to others")
+    assert FLAT[-1] in problem.places[0]
+    assert "(patient " not in problem.places[0]

@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,10 @@ import pytest
 import yaml
 from own_tables import picture
 from PIL import Image
-from refusals import refused
+from refusals import raising, refused
 
 from fedlit.core.errors import ConfigError, DataError
-from fedlit.data import ByColumn, ImageTable, NIHChestXray14, Organisations
+from fedlit.data import ByColumn, ImageTable
 from fedlit.data.own.proposal import propose
 from fedlit.data.tables import read_any_table, typed
 
@@ -103,21 +104,17 @@ def test_tables_that_are_no_text(tmp_path):
         opened(bad).read()
 
 
-def test_a_spreadsheet(tmp_path):
+def test_a_spreadsheet(tmp_path, monkeypatch):
     pytest.importorskip("openpyxl", reason="needs openpyxl, with which pandas reads spreadsheets")
     table = write(tmp_path)
-    expected = opened(table).records()
     pd.read_csv(table).to_excel(tmp_path / "ours.xlsx", index=False)
     data = opened(tmp_path / "ours.xlsx")
-    np.testing.assert_array_equal(data.records().labels, expected.labels)
+    np.testing.assert_array_equal(data.records().labels, opened(table).records().labels)
     assert data.notes[0] == "ours.xlsx: a spreadsheet, 'Sheet1'"
     with refused(DataError, "ours.xlsx, line 2", "column 'dose'", "a label", "'0.5'"):
         opened(tmp_path / "ours.xlsx", labels=["dose"]).read()
-
-
-def test_a_spreadsheet_without_its_package(tmp_path, monkeypatch):
     (tmp_path / "x.xls").write_bytes(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600))
-    monkeypatch.setattr(pd, "read_excel", lambda *_, **__: (_ for _ in ()).throw(ImportError("xlrd")))
+    monkeypatch.setattr(pd, "read_excel", raising(ImportError("xlrd")))
     with refused(ConfigError, "x.xls", "xlrd"):
         read_any_table(tmp_path / "x.xls")
 
@@ -148,6 +145,12 @@ def seen(data: ImageTable) -> dict:
         "patients": records.patients.tolist(), "splits": None if records.splits is None else records.splits.tolist(),
         "classes": data.classes, "channels": records.store.shape[1], "partition": type(data.partition).__name__,
     }  # fmt: skip
+
+
+@cache
+def usual(table: Path, *options: tuple) -> dict:
+    """What is seen with the arguments of all tests, and these."""
+    return seen(opened(table, **dict(options)))
 
 
 OPTIONS = [
@@ -189,13 +192,7 @@ def test_an_option_changes_what_it_says(two_tables, option, given, what):
     base = {"labels": ..., "findings": "list"} if option == "separator" else {}
     given = dict(given)
     other = two_tables / given.pop("table", table.name)
-    assert seen(opened(other, **base | given))[what] != seen(opened(table, **base))[what]
-
-
-def test_the_root_is_the_folder_of_the_table_by_default(tmp_path):
-    table = write(tmp_path)
-    data = opened(table, root=None, image="images/{file}")
-    assert data.records().names[0] == "images/0.png"
+    assert seen(opened(other, **base | given))[what] != usual(table, *base.items())[what]
 
 
 def test_lists_of_findings(tmp_path):
@@ -228,30 +225,15 @@ def test_patterns_names_without_suffix_and_capital_suffixes(tmp_path):
         ImageTable(tmp_path / "t.csv", image="study", labels=["a"]).read()
 
 
-def test_harmonised_names_and_organisations(tmp_path):
+def test_harmonised_names_and_the_root_by_default(tmp_path):
     rows = [(f"{n}.png", f"p{n}", str(n % 2), str(n // 2 % 2)) for n in range(12)]
     table = write(tmp_path, rows, "file,pid,pleural_effusion,Rare Thing")
-    options = ARGUMENTS | {
-        "site": ...,
-        "split": ...,
-        "labels": ["pleural_effusion", "Rare Thing"],
-        "names": "harmonised",
-    }
-    ours = opened(table, **options)
+    options = {"site": ..., "split": ..., "names": "harmonised", "root": None, "image": "images/{file}"}
+    ours = opened(table, **options, labels=["pleural_effusion", "Rare Thing"])
     assert ours.classes == ("Pleural Effusion", "Rare Thing")
-    nih = tmp_path / "nih"
-    (nih / "images").mkdir(parents=True)
-    for n in range(12):
-        picture(n + 99, 16).save(nih / f"images/{n}.png")
-    findings = "".join(f"{n}.png,{'Effusion' if n % 2 else 'No Finding'},{n}\n" for n in range(12))
-    (nih / "Data_Entry_2017.csv").write_text("Image Index,Finding Labels,Patient ID\n" + findings)
-    sources = {"Ours": ours, "NIH": NIHChestXray14(nih, names="harmonised")}
-    data = Organisations(sources, classes="shared", image_size=8, cache_dir=str(tmp_path / "cache"))
-    data.setup()
-    assert data.classes == ("Pleural Effusion",)
-    assert list(data.clients) == ["NIH", "Ours"]
+    assert ours.records().names[0] == "images/0.png"
     with refused(DataError, "'Effusion'", "'Pleural Effusion'"):
-        opened(table, **options | {"labels": ["Effusion", "pleural_effusion"]})
+        opened(table, **options, labels=["Effusion", "pleural_effusion"])
 
 
 def test_a_patient_at_two_sites_is_in_one_split(tmp_path):
@@ -282,9 +264,8 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("case", PATTERNS)
-def test_patterns_are_found(tmp_path, case):
-    text, expected = PATTERNS[case]
+@pytest.mark.parametrize(("text", "expected"), PATTERNS.values(), ids=PATTERNS)
+def test_patterns_are_found(tmp_path, text, expected):
     (tmp_path / "t.csv").write_text(text)
     same = expected.startswith("x/")
     for folder, name in (("x", "1"), ("x" if same else "y", "2")):

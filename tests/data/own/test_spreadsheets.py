@@ -11,7 +11,7 @@ from fedlit.core.errors import DataError
 from fedlit.data import ImageTable
 from fedlit.data.labels import UNCERTAIN
 from fedlit.data.own.cells import joined_labels
-from fedlit.data.own.proposal import FRONTAL, propose
+from fedlit.data.own.proposal import propose
 from fedlit.data.tables import is_numeric, read_any_table
 
 
@@ -26,32 +26,25 @@ def of_doses(tmp_path, cells):
     return reading(write_columns(tmp_path / "ours.csv", columns), labels=["dose"], values=values).labels[:, 0]
 
 
-@pytest.mark.parametrize("cells", [["1,234", "450"], ["-2,450", "12,000,000"], ["310", "1,020"]])
-def test_a_comma_that_may_be_a_point_is_refused(tmp_path, cells):
-    with refused(DataError, "ours.csv, line", "'dose'", " or "):
-        of_doses(tmp_path, cells)
-    assert is_numeric(cells) == ""
+def test_a_comma_that_may_be_a_point_is_refused_and_one_that_can_only_be_a_point_is(tmp_path):
+    for cells in (["1,234", "450"], ["-2,450", "12,000,000"], ["310", "1,020"]):
+        with refused(DataError, "ours.csv, line", "'dose'", " or "):
+            of_doses(tmp_path, cells)
+        assert is_numeric(cells) == ""
+    for cells, labels in ((["1,5", "450"], [0, 1]), (["0,234", "1,234"], [0, 0]), (["301,25", "1,000"], [1, 0])):
+        np.testing.assert_array_equal(of_doses(tmp_path, cells), labels * 4)
 
 
-@pytest.mark.parametrize(
-    ("cells", "labels"), [(["1,5", "450"], [0, 1]), (["0,234", "1,234"], [0, 0]), (["301,25", "1,000"], [1, 0])]
-)
-def test_commas_that_can_only_be_points_are(tmp_path, cells, labels):
-    np.testing.assert_array_equal(of_doses(tmp_path, cells), labels * 4)
+def test_signs_by_which_excel_marks_text_are_no_part_of_an_id(tmp_path):
+    columns = people(8, patient=["0017", "'0017", '"=""0017"""', "'0017 ", "0018", "'0018", "0018", "'0018"])
+    assert reading(write_columns(tmp_path / "ours.csv", columns)).patients.tolist() == ["0017"] * 4 + ["0018"] * 4
 
 
-@pytest.mark.parametrize("marked", ["'0017", '"=""0017"""', "'0017 "])
-def test_signs_by_which_excel_marks_text_are_no_part_of_an_id(tmp_path, marked):
-    columns = people(4, patient=["0017", marked, "0018", "'0018"])
-    assert reading(write_columns(tmp_path / "ours.csv", columns)).patients.tolist() == ["0017"] * 2 + ["0018"] * 2
-
-
-@pytest.mark.parametrize(
-    "header", ["file,Edema,Mass", "file,0,1", "file,Mass,normal"]
-)  # names of classes are cells of a column of words, and numbers
-def test_a_header_may_look_like_cells(tmp_path, header):
-    (tmp_path / "ours.csv").write_text(f"{header}\nIM0,Edema,0\nIM1,,1\nIM2,Mass,normal\n")
-    assert list(read_any_table(tmp_path / "ours.csv")[0].rows) == header.split(",")
+def test_a_header_may_look_like_cells(tmp_path):
+    """Names of classes are cells of a column of words, and numbers."""
+    for header in ("file,Edema,Mass", "file,0,1", "file,Mass,normal"):
+        (tmp_path / "ours.csv").write_text(f"{header}\nIM0,Edema,0\nIM1,,1\nIM2,Mass,normal\n")
+        assert list(read_any_table(tmp_path / "ours.csv")[0].rows) == header.split(",")
 
 
 @pytest.mark.parametrize(
@@ -77,16 +70,13 @@ def test_lists_as_python_and_json_write_them(tmp_path, lists, classes):
     np.testing.assert_array_equal(found[~np.isnan(found[:, 0])], np.array(named)[~np.isnan(found[:, 0])])
 
 
-FOREIGN = {
-    "gb18030": ("北京协和医院", "gb"),
-    "shift_jis": ("東京大学病院", ""),
-    "cp1251": ("Городская больница", ""),
-    "euc_kr": ("서울대학교병원", ""),
-    "cp1253": ("Ευαγγελισμός", ""),
-}
+FOREIGN = [
+    ("gb18030", "北京协和医院", "gb"), ("shift_jis", "東京大学病院", ""), ("cp1251", "Городская больница", ""),
+    ("euc_kr", "서울대학교병원", ""), ("cp1253", "Ευαγγελισμός", ""),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("encoding", "hospital", "guess"), [(name, *words) for name, words in FOREIGN.items()])
+@pytest.mark.parametrize(("encoding", "hospital", "guess"), FOREIGN)
 def test_another_encoding_is_read_by_name_and_never_as_garbage(tmp_path, encoding, hospital, guess):
     columns = people(12, clinic=[hospital] * 12)
     table = write_columns(tmp_path / "ours.csv", columns)
@@ -96,34 +86,11 @@ def test_another_encoding_is_read_by_name_and_never_as_garbage(tmp_path, encodin
     assert set(reading(table, site="clinic", encoding=encoding).sites) == {hospital}
 
 
-@pytest.mark.parametrize("hospital", ["Klinikum Münster", "Hôpital Bégin", "Sjúkrahús Ísafjörður", "São João 5 µSv"])
-def test_single_letters_of_western_europe_need_no_name(tmp_path, hospital):
-    table = write_columns(tmp_path / "ours.csv", people(4, clinic=[hospital] * 4))
-    table.write_bytes(table.read_text(encoding="utf-8").encode("cp1252"))
-    assert set(reading(table, site="clinic").sites) == {hospital}
-
-
-@pytest.mark.parametrize(
-    ("view", "frontal"),
-    [
-        *(
-            (view, True)
-            for view in ("PA", "AP", "AP erect", "ap_supine", "AP semi-erect", "Portable AP", "Posteroanterior")
-        ),
-        *((view, False) for view in ("L", "LL", "Lateral", "LATERAL erect", "RPO", "", "map", "pal")),
-    ],
-)
-def test_views_from_the_front(view, frontal):
-    assert bool(FRONTAL.fullmatch(view)) == frontal
-
-
-def test_a_proposal_that_drops_a_hospital_is_a_problem(tmp_path, fedlit_cli):
-    columns = people(24, clinic=["north"] * 12 + ["south"] * 12, view=["PA"] * 12 + ["LL"] * 12)
-    table = write_columns(tmp_path / "ours.csv", columns)
-    for n in range(24):
-        picture(n).save(tmp_path / f"{n}.png")
-    ended = fedlit_cli(f"data check {table}")
-    assert (ended.code, "problem: no image of 'south' is left" in ended.out) == (1, True), ended.out
+def test_single_letters_of_western_europe_need_no_name(tmp_path):
+    for hospital in ("Klinikum Münster", "Hôpital Bégin", "Sjúkrahús Ísafjörður", "São João 5 µSv"):
+        table = write_columns(tmp_path / "ours.csv", people(4, clinic=[hospital] * 4))
+        table.write_bytes(table.read_text(encoding="utf-8").encode("cp1252"))
+        assert set(reading(table, site="clinic").sites) == {hospital}
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
-"""Spellings that differ from those on the disk are read, or the message names the difference."""
+"""Spellings that differ from those on the disk are read or named, and images that are held out stay out."""
 
 import unicodedata
 from pathlib import Path
 
 import numpy as np
 import pytest
-from own_tables import data_check as check
-from own_tables import people, picture, write_columns, write_table
+from own_tables import examined, opened, people, picture, write_columns, write_table
 from refusals import refused
 
-from fedlit.core.errors import DataError
+from fedlit.core.errors import ConfigError, DataError
 from fedlit.data import ImageTable
+from fedlit.data.own.proposal import propose
+
+HELD_OUT = ["train"] * 24 + ["holdout"] * 16
 
 
 def written(root: Path, names: list[str]) -> Path:
@@ -19,34 +21,24 @@ def written(root: Path, names: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_forms_of_unicode(tmp_path, fedlit_cli, forms):
+def test_forms_of_unicode(tmp_path, forms):
     names = [f"Röntgen {n}.png" for n in range(40)]
     table = written(tmp_path, [unicodedata.normalize(forms[0], name) for name in names])
     for n, name in enumerate(names):
         (tmp_path / f"{n}.png").rename(tmp_path / unicodedata.normalize(forms[1], name))
-    code, out = check(fedlit_cli, str(table))
-    assert code == 0, out
-    assert "40, 0 of them missing" in out
+    _, found = examined(table)
+    assert found.problems == []
+    assert None not in found.pictures
 
 
-def test_a_line_that_names_the_delimiter(tmp_path, fedlit_cli):
+def test_a_line_that_names_the_delimiter(tmp_path):
     table = write_table(tmp_path, people())
     table.write_text("sep=;\n" + table.read_text().replace(",", ";"))
-    code, out = check(fedlit_cli, str(table))
-    assert code == 0, out
-    assert "semicolons between cells" in out
-    code, out = check(fedlit_cli, f"{table} --set '{{labels: [patient]}}'")
-    assert "line 3: column 'patient'" in out
-
-
-def test_a_row_cut_short_is_named_by_its_line(tmp_path, fedlit_cli):
-    table = write_table(tmp_path, people(site=["north", "south"] * 20))
-    lines = table.read_text().splitlines()
-    lines[7] = "6.png,0,north"  # the patient's cell is lost
-    table.write_text("\n".join(lines))
-    code, out = check(fedlit_cli, str(table))
-    assert code == 2
-    assert "line 8: expected 4 cells as in the header, found 3" in out
+    proposal, found = examined(table)
+    assert found.problems == []
+    assert "semicolons between cells" in proposal.written
+    with refused(DataError, "line 3", "column 'patient'"):
+        opened(table, labels=["patient"]).read()
 
 
 @pytest.mark.parametrize(
@@ -56,37 +48,32 @@ def test_a_row_cut_short_is_named_by_its_line(tmp_path, fedlit_cli):
         ([f"elsewhere/{n}.png" for n in range(40)], "names of these files in other folders, such as 'elsewhere/0.png'"),
     ],
 )  # fmt: skip
-def test_why_no_column_names_the_images(tmp_path, fedlit_cli, names, word):
-    code, out = check(fedlit_cli, str(written(tmp_path, names)))
-    assert code == 2
-    assert word in out
+def test_why_no_column_names_the_images(tmp_path, names, word):
+    with refused(ConfigError, word):
+        propose(written(tmp_path, names))
 
 
-def test_lost_zeros(tmp_path, fedlit_cli):
+def test_lost_zeros(tmp_path):
     table = written(tmp_path, [str(n) for n in range(40)])
     for n in range(40):
         (tmp_path / f"{n}.png").rename(tmp_path / f"{n:05d}.png")
-    code, out = check(fedlit_cli, str(table))
-    assert code == 2
-    assert "'file' has lost zeros: '1' is the file '00001.png'" in out
+    with refused(ConfigError, "'file' has lost zeros: '1' is the file '00001.png'"):
+        propose(table)
 
 
-def test_a_sheet_before_the_data(tmp_path, fedlit_cli):
+def test_a_sheet_before_the_data(tmp_path):
     pd = pytest.importorskip("pandas")
     pytest.importorskip("openpyxl")
     write_table(tmp_path, people())
     with pd.ExcelWriter(tmp_path / "ours.xlsx") as book:
         pd.DataFrame({"about": ["our study", "2026"]}).to_excel(book, sheet_name="Readme", index=False)
         pd.DataFrame(people()).to_excel(book, sheet_name="Cases", index=False)
-    code, out = check(fedlit_cli, str(tmp_path / "ours.xlsx"))
-    assert code == 2
-    assert "the sheet 'Readme' was read, and 'Cases' was not: --set '{sheet: Cases}'" in out
-    code, out = check(fedlit_cli, f"{tmp_path}/ours.xlsx --set '{{sheet: Cases}}'")
-    assert code == 0, out
-    assert "sheet: Cases" in out
-    code, out = check(fedlit_cli, f"{tmp_path}/ours.xlsx --set '{{sheet: Case}}'")
-    assert code == 2
-    assert "expected a sheet 'Case', found 'Readme', 'Cases'" in out
+    with refused(ConfigError, "the sheet 'Readme' was read, and 'Cases' was not: --set '{sheet: Cases}'"):
+        propose(tmp_path / "ours.xlsx")
+    proposal, found = examined(tmp_path / "ours.xlsx", sheet="Cases")
+    assert (found.problems, proposal.arguments["sheet"]) == ([], "Cases")
+    with refused(DataError, "'Case'", "'Readme', 'Cases'"):
+        propose(tmp_path / "ours.xlsx", known={"sheet": "Case"})
 
 
 def test_sites_under_one_name(tmp_path):
@@ -98,11 +85,10 @@ def test_sites_under_one_name(tmp_path):
         ImageTable(table, sites={"east": "South", "weat": "x"}, **given).read()
 
 
-def test_a_table_and_its_images_in_the_working_directory(tmp_path, fedlit_cli, monkeypatch):
+def test_a_table_and_its_images_in_the_working_directory(tmp_path, monkeypatch):
     write_table(tmp_path, people())
     monkeypatch.chdir(tmp_path)
-    code, out = check(fedlit_cli, "ours.csv")
-    assert code == 0, out
+    assert examined(Path("ours.csv"))[1].problems == []
 
 
 def read(table: Path, values: dict):
@@ -130,17 +116,67 @@ def test_values_of_one_column_and_ranges_of_numbers(tmp_path):
 
 
 def test_an_empty_cell_of_one_column_may_mean_something(tmp_path):
-    cells = ["x" if n % 3 else "" for n in range(40)]
-    table = write_table(tmp_path, people(Mass=cells))
-    values = {"Mass": {"x": "positive", "": "negative"}}
-    data = ImageTable(table, image="file", patient="patient", labels=["Edema", "Mass"], values=values)
-    assert data.read().labels[:, 1].tolist() == [float(cell == "x") for cell in cells]
+    cells = ["x" if n % 3 else "" for n in range(8)]
+    table = write_table(tmp_path, people(8, Age=cells))
+    labels = read(table, {"Age": {"x": "positive", "": "negative"}}).labels[:, 1]
+    assert labels.tolist() == [float(cell == "x") for cell in cells]
 
 
-def test_ranges_on_the_command_line(tmp_path, fedlit_cli):
-    table = write_table(tmp_path, people(Age=[str(age) for age in range(1, 41)]))
-    code, out = check(
-        fedlit_cli, f"""{table} --set '{{labels: [Age], values: {{Age: {{">= 18": positive, "< 18": negative}}}}}}'"""
-    )
-    assert code == 0, out
-    assert "Age - 23 17 0 0" in out
+# Images that are held out
+
+
+def test_a_word_of_a_split_that_is_not_known_is_refused_unless_it_means_something(tmp_path):
+    table = write_table(tmp_path, people(split=HELD_OUT))
+    proposal, found = examined(table)
+    assert proposal.arguments["split"] == "split"
+    (problem,) = found.problems
+    for word in ("line 26: column 'split'", "'holdout' (16 such lines)", "data.splits {holdout: test}"):
+        assert word in problem.text
+    assert examined(table, splits={"HoldOut": "test"})[1].problems == []
+    assert examined(table, split=None)[1].problems == []
+    data = opened(table, split="split", splits={"HoldOut": "test", "train": "train_val"})
+    data.setup()
+    held = data.assignment.query("split == 'test'")
+    assert sorted(held["image"]) == sorted(f"{n}.png" for n in range(24, 40))
+    text = table.read_text()
+    for name in ("Fold", "data_set", "Partition", "subset", "cv_fold", "train_test_split"):
+        table.write_text(text.replace("Edema,split", f"Edema,{name}"))
+        assert propose(table).arguments["split"] == name
+    table.write_text(text.replace(",train\n", ",\n"))
+    assert len(examined(table)[1].problems) == 1
+    data = opened(table, split="split", splits={"": "train_val", "holdout": "test"})
+    assert data.read().splits.tolist() == ["train_val"] * 24 + ["test"] * 16
+
+
+def test_words_for_numbers_of_a_split_take_no_label_for_one(tmp_path, fedlit_cli):
+    table = write_table(tmp_path, people(cv_fold=[str(n // 2 % 4) for n in range(40)]))
+    assert propose(table).reasons["split"] == "4 different"
+    words = "{splits: {0: test, 1: val, 2: train, 3: train}}"
+    out = fedlit_cli(f"data check {table} --set '{words}'").succeeded()
+    assert "split: cv_fold" in out
+    assert "labels: [Edema]" in out
+    assert "split" not in propose(write_table(tmp_path, people(set=[f"box {n}" for n in range(40)]))).arguments
+
+
+@pytest.mark.parametrize("ids", [["p12", "p13", "14.png"], ["24.png", "25", "p13", "28.png", "29.png"]])
+def test_a_list_of_ids_is_the_test_set(tmp_path, ids):
+    table = write_table(tmp_path, people())
+    (tmp_path / "test.txt").write_text("\n".join([*ids, ""]))
+    data = opened(table, test=tmp_path / "test.txt")
+    if "14.png" in ids:  # one image of a patient, whose other one would be trained on
+        with refused(DataError, "'p7'", "and train_val"):
+            data.setup()
+        return
+    data.setup()
+    held = data.assignment.query("split == 'test'")
+    assert sorted(held["image"]) == sorted(f"{n}.png" for n in (24, 25, 26, 27, 28, 29))
+    assert set(np.unique(data.assignment["split"])) == {"train", "val", "test"}
+
+
+def test_a_list_comes_before_a_column(tmp_path):
+    table = write_table(tmp_path, people(split=["train"] * 20 + ["val"] * 10 + ["test"] * 10))
+    (tmp_path / "test.txt").write_text("p1\n")
+    data = opened(table, split="split", test=tmp_path / "test.txt")
+    data.setup()
+    assert (data.assignment["split"] == "test").sum() == 12
+    assert "2 images of ours are test by test.txt, and another split by 'split'" in data.notes

@@ -11,18 +11,15 @@ import small_nih
 import small_padchest
 from refusals import refused
 
-from fedlit.core.errors import ConfigError, DataError, MissingFileError
+from fedlit.core.errors import ConfigError, DataError, FedlitError, MissingFileError
 from fedlit.data import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest, VinDrCXR
 from fedlit.data.xrays.check import recognise
 from fedlit.data.xrays.folders import home
 
 OFF = {
     "NIH, Box": (NIHChestXray14, small_nih.write_folder, "CXR8", "."),
-    "NIH, its images": (NIHChestXray14, small_nih.write_folder, "CXR8", "CXR8/images"),
-    "CheXpert, Stanford": (CheXpert, small_chexpert.write_folder, "CheXpert-v1.0-small", "."),
     "CheXpert, its images": (CheXpert, small_chexpert.write_folder, "CheXpert-v1.0-small", "CheXpert-v1.0-small/train"),
     "MIMIC, wget": (MIMICCXR, small_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "."),
-    "MIMIC, above": (MIMICCXR, small_mimic.write_folder, "physionet.org/files/mimic-cxr-jpg/2.0.0", "physionet.org"),
     "MIMIC, its images": (MIMICCXR, small_mimic.write_folder, "mimic", "mimic/files"),
     "PadChest": (PadChest, small_padchest.write_folder, "BIMCV/PadChest", "."),
 }  # fmt: skip
@@ -41,17 +38,13 @@ def test_a_level_too_high_or_too_low_is_found(tmp_path, case):
     assert recognise(tmp_path / named) is kind
 
 
-def test_two_downloads_in_a_folder_are_named(tmp_path):
+def test_two_downloads_in_a_folder_are_named_and_an_empty_one_is_none(tmp_path):
     for name in ("one", "two"):
         small_nih.write_folder(tmp_path / name, patients=2)
     with refused(DataError, "one", "two"):
         NIHChestXray14(tmp_path)
-
-
-def test_an_empty_folder_within_a_data_set_is_not_it(tmp_path):
-    small_nih.write_folder(tmp_path, patients=2)
-    (tmp_path / "empty").mkdir()
-    assert home(tmp_path / "empty", NIHChestXray14.lies_in) == tmp_path / "empty"
+    (tmp_path / "one" / "empty").mkdir()
+    assert home(tmp_path / "one" / "empty", NIHChestXray14.lies_in) == tmp_path / "one" / "empty"
 
 
 def test_the_search_ends_in_a_tree_of_patients(tmp_path, monkeypatch):
@@ -84,9 +77,8 @@ def test_the_long_tail_of_physionet(tmp_path):
         MIMICCXRLT(root, labels_file=str(folder.parent))
 
 
-@pytest.mark.parametrize("version", ["v2020", "v1"])
-def test_a_packed_label_file_and_capital_suffixes_of_nih(tmp_path, version):
-    small_nih.write_folder(tmp_path, version)
+def test_a_packed_label_file_and_capital_suffixes_of_nih(tmp_path):
+    small_nih.write_folder(tmp_path)
     expected = NIHChestXray14(tmp_path).read()
     (table,) = tmp_path.glob("Data_Entry*.csv")
     table.with_suffix(".csv.gz").write_bytes(gzip.compress(table.read_bytes()))
@@ -146,18 +138,9 @@ def test_vinbigdata_is_recognised_as_what_it_is(tmp_path):
             kind(tmp_path).records()
 
 
-@pytest.mark.parametrize(
-    ("kind", "mistake"),
-    [
-        (NIHChestXray14, (MissingFileError, "found 'train.csv'")),
-        (CheXpert, (DataError, "train.csv", "'Path'")),
-        (MIMICCXR, (MissingFileError, "mimic-cxr-2.0.0-metadata.csv.gz")),
-        (PadChest, (MissingFileError, "found 'train.csv'")),
-        (VinDrCXR, (MissingFileError, "found 'train.csv'")),
-    ],
-)
-def test_another_train_csv_is_none_of_the_data_sets(tmp_path, kind, mistake):
+def test_another_train_csv_is_none_of_the_data_sets(tmp_path):
     (tmp_path / "train.csv").write_text("id,label\n1,2\n")
-    assert not kind.recognises(tmp_path)
-    with refused(*mistake):
-        kind(tmp_path).records()
+    for kind in (NIHChestXray14, CheXpert, MIMICCXR, PadChest, VinDrCXR):
+        assert not kind.recognises(tmp_path)
+        with refused(FedlitError, tmp_path):
+            kind(tmp_path).records()
