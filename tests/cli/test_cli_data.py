@@ -167,14 +167,6 @@ def test_a_named_source_says_what_is_not_there(check):
     assert "problem: empty: found an empty folder; expected the official layout of NIH ChestX-ray14" in out
 
 
-def test_help_names_the_data_sets(fedlit_cli):
-    assert "check Summarise folders of chest X-rays" in words(fedlit_cli("data --help").succeeded())
-    out = fedlit_cli("data check --help").succeeded()
-    assert "NIH" in out
-    assert "<class" not in out
-    assert "RSNA Pneumonia" in out
-
-
 def test_list_labels(fedlit_cli):
     lines = [words(line) for line in fedlit_cli("list labels").succeeded().splitlines()]
     assert lines[0] == "class NIH CheXpert MIMIC MIMIC-LT PadChest VinDr"
