@@ -12,9 +12,7 @@ from runs import Kept, assert_same_run
 from sweeps import GRID, write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.sweep import _own_images, load_sweep, next_steps, run_sweep
-from fedlit.tracking.mlflow import ALL_RUNS
-from fedlit.tracking.run import Result
+from fedlit.experiment.sweep import load_sweep, run_sweep
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -54,18 +52,6 @@ class TestRuns:
         scores = table["val/auroc_macro"]
         assert re.search(rf"scaffold +│ 0.1 +│ {scores[2:].mean():.4f} │ +{scores[2:].std():.4f} │ +2/2 │", out)
 
-    def test_what_to_do_next_is_told(self, folder: Path):
-        table = pd.DataFrame({"status": ["failed", "finished"], "directory": ["runs/e/a", "runs/e/b"]})
-        file = Path("runs/e/sweep.csv")
-        assert next_steps(table[:1], file) == "table of the runs: runs/e/sweep.csv"
-        told = "table of the runs: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
-        assert next_steps(table, file) == told
-        Path("runs/e/b").mkdir(parents=True)
-        told += "\nmlflow ui --backend-store-uri sqlite:///mlflow.db"
-        noted = {"run_id": "1", "experiment_id": "4", "tracking_uri": "sqlite:///mlflow.db"}
-        Path("runs/e/b/mlflow_run.json").write_text(json.dumps(noted))
-        assert next_steps(table, file) == f"{told}\nhttp://127.0.0.1:5000/#/experiments/4/{ALL_RUNS}"
-
     def test_a_run_is_that_of_fit(self, finished, fedlit_cli, folder: Path):
         directory, _ = finished
         line = f"fit -c {directory.parent.parent / 'base.yaml'} --seed 1 --model.lr 0.1 --name alone"
@@ -95,13 +81,3 @@ class TestRuns:
         code, out, _ = fedlit_cli(f"sweep --config {write(folder, GRID)} --dry_run true")
         assert (code, out.splitlines()) == (0, [f"runs/trial/{name}  new" for name in NAMES])
         assert not (folder / "runs").exists()
-
-
-def test_runs_without_the_metric_because_heads_are_personal_say_what_they_have_instead(folder: Path):
-    metrics = {"test/federation/auroc_own_macro": 0.658, "test/federation/auroc_images": 213.0}
-    Result(1, 1, 1.0, metrics).write(folder)
-    row = {"name": "pfl", "status": "finished", "directory": str(folder), "test/federation/auroc_macro": float("nan")}
-    (line,) = _own_images(pd.DataFrame([row]), "test/federation/auroc_macro")
-    assert "auroc_own_macro is 0.6580, from 213 images per class" in line
-    assert not _own_images(pd.DataFrame([row | {"status": "failed"}]), "test/federation/auroc_macro")
-    assert not _own_images(pd.DataFrame([row]).assign(**{"val/loss": float("nan")}), "val/loss")
