@@ -72,11 +72,10 @@ class TestHabits:
         assert (type(optimizer), optimizer.defaults["lr"]) == (torch.optim.Adam, 1e-4)
         assert (type(objects.logger), objects.logger.tracking_uri) == (MLflowTracker, "sqlite:///elsewhere.db")
 
-    @pytest.mark.slow
     def test_every_short_name_that_is_listed_is_understood(self):
-        for name in (cls.__name__ for cls in choices.shipped("aggregators")):
-            args = parse(["fit", f"--federation.aggregators+={name}"])[0].fit
-            assert args.federation.aggregators[0].class_path == f"fedlit.aggregators.{name}"
+        names = [cls.__name__ for cls in choices.shipped("aggregators")]
+        args = parse(["fit", *(f"--federation.aggregators+={name}" for name in names)])[0].fit
+        assert [each.class_path for each in args.federation.aggregators] == [f"fedlit.aggregators.{n}" for n in names]
 
     def test_a_module_of_the_working_directory_is_found(self, fedlit_cli):
         Path("mine.py").write_text("from fedlit.aggregators import FedAvg\n\n\nclass Mine(FedAvg):\n    pass\n")
@@ -97,24 +96,16 @@ class TestHabits:
         assert "run directory" not in out
         assert [str(path.relative_to(folder)) for path in folder.rglob("*")] == ["tmp"]
 
-    def test_test_evaluates_a_checkpoint(self, fedlit_cli):
-        assert fedlit_cli(f"fit {TOYS}")[0] == 0
-        out = fedlit_cli(f"test {TOYS} --ckpt_path last").succeeded()
-        assert "(after round 2)" in out
-
     def test_each_command_says_which_model_it_takes(self, fedlit_cli):
         worst = f"{TOYS} --federation.monitor val/loss --federation.monitor_mode max --name run"
         fedlit_cli(f"fit {worst}").succeeded()
         first, last = (f"runs/default/run/checkpoints/round-00000{number}" for number in (1, 2))
-        for asked, best in (("last", "best"), ("runs/default/run", first)):
-            for command in ("test", "export", "predict"):
-                out = fedlit_cli(f"{command} {worst} --ckpt_path {asked}").succeeded()
-                line = f"{last}: the last model; the best was round 1: --ckpt_path {best}"
-                assert line in out.splitlines()
-        for asked in ("best", first):
-            assert (
-                f"{first}: the best model" in fedlit_cli(f"test {worst} --ckpt_path {asked}").succeeded().splitlines()
-            )
+        for command, asked, best in (
+            ("test", "last", "best"), ("export", "last", "best"), ("predict", "runs/default/run", first)
+        ):  # fmt: skip
+            out = fedlit_cli(f"{command} {worst} --ckpt_path {asked}").succeeded()
+            assert f"{last}: the last model; the best was round 1: --ckpt_path {best}" in out.splitlines()
+        assert f"{first}: the best model" in fedlit_cli(f"test {worst} --ckpt_path best").succeeded().splitlines()
         fedlit_cli(f"fit {TOYS} --federation.rounds 1 --name one").succeeded()
         out = fedlit_cli(f"export {TOYS} --federation.rounds 1 --ckpt_path runs/default/one").succeeded()
         assert "runs/default/one/checkpoints/round-000001: the best and last model" in out.splitlines()
@@ -129,20 +120,20 @@ class TestHabits:
 
 
 class TestHelp:
-    def test_fit_names_every_part_in_words(self, fedlit_cli):
+    def test_fit_describes_every_part_its_choices_and_the_metrics_of_classes(self, fedlit_cli, monkeypatch):
+        monkeypatch.setattr(aggregators.FedProx, "metrics_help", {"drift/pull": "Strength of the pull."})
+        monkeypatch.setattr(objectives.BCE, "metrics_help", {"objective/mood": "Mood of the loss."}, raising=False)
         out = fedlit_cli("fit --help").succeeded()
         assert "<class" not in out
         assert "``" not in out
-        assert "The model that every client trains" in out
-        described = re.findall(r"^  (--[\w.]+)", out, re.MULTILINE)
-        assert {"--seed", "--data", "--model", "--federation.aggregators", "--fabric.precision"} <= set(described)
-        assert out.startswith("usage: fedlit fit [--config FILE] [--KEY VALUE ...]\n")
-
-    def test_base_classes_are_no_choices(self, fedlit_cli):
-        text = " ".join(fedlit_cli("fit --help")[1].split())
-        choices = re.findall(r"known subclasses: ([^)]*)\)", text)
-        assert len(choices) >= 4  # older versions of jsonargparse list none for aggregators
-        names = {name for choice in choices for name in choice.split(", ")}
+        options = re.findall(r"^  (--[\w.]+)", out, re.MULTILINE)
+        assert {"--seed", "--data", "--model", "--federation.aggregators", "--fabric.precision"} <= set(options)
+        lines = out.splitlines()
+        metrics = lines[lines.index("Logged metrics:") :]
+        assert {"  drift/pull: Strength of the pull.", "  objective/mood: Mood of the loss."} <= set(metrics)
+        assert any(line.startswith("  drift/client_drift: ") for line in metrics)
+        listed = re.findall(r"known subclasses: ([^)]*)\)", " ".join(out.split()))
+        names = {name for choice in listed for name in choice.split(", ")}
         assert names >= {"PhantomCXR", "ImageClassifier", "MLflowTracker", "StageSchedule"}
         assert not names & {"Aggregator", "FederatedDataModule", "LightningModule", "Schedule", "Tracker", ""}
 
@@ -159,14 +150,6 @@ class TestHelp:
         out = fedlit_cli("fit --federation.aggregators.help FedProx").succeeded()
         assert "Strength of the pull" in out
 
-    def test_an_algorithm_and_an_objective_describe_their_own_metrics(self, monkeypatch, fedlit_cli):
-        monkeypatch.setattr(aggregators.FedProx, "metrics_help", {"drift/pull": "Strength of the pull."})
-        monkeypatch.setattr(objectives.BCE, "metrics_help", {"objective/mood": "Mood of the loss."}, raising=False)
-        lines = fedlit_cli("fit --help")[1].splitlines()
-        described = lines[lines.index("Logged metrics:") :]
-        assert {"  drift/pull: Strength of the pull.", "  objective/mood: Mood of the loss."} <= set(described)
-        assert any(line.startswith("  drift/client_drift: ") for line in described)
-
     def test_list_has_a_line_each_that_fits_the_terminal(self):
         narrow = Console(width=60, force_terminal=True, color_system=None, highlight=False)
         with narrow.capture() as captured:
@@ -176,14 +159,9 @@ class TestHelp:
         assert [line for line in lines if not line.startswith(" ")] == list(choices.AXES)
         assert any(line.startswith("  FedProx ") and line.endswith("…") for line in lines)
 
-    def test_list_is_whole_in_a_pipe(self, fedlit_cli):
-        _, out, _ = fedlit_cli("list")
-        (line,) = (line for line in out.splitlines() if line.startswith("  FedProx "))
-        assert line.endswith("on the local objective.")
-        assert "Aggregator\n" not in out
-
     def test_list_of_one_heading_is_that_part(self, fedlit_cli):
         _, whole, _ = fedlit_cli("list")
+        assert any(line.startswith("  FedProx ") and line.endswith("objective.") for line in whole.splitlines())
         _, out, _ = fedlit_cli("list schedules")
         assert out.startswith("schedules\n")
         assert out in whole

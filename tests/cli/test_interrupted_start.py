@@ -18,8 +18,7 @@ STARTS = {
 }
 
 
-@pytest.mark.parametrize("module", ["jsonargparse", "torch"])
-@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize(("start", "module"), [("python -m", "jsonargparse"), ("console script", "torch")])
 def test_ctrl_c_during_the_imports(start, module, tmp_path: Path):
     (tmp_path / f"{module}.py").write_text(SLOW)
     repository = Path(__file__).parents[2]

@@ -86,8 +86,6 @@ def classes(tmp_path: Path, monkeypatch) -> None:
         ("PhantomCXR --callbacks+=own_classes.Refusing", "Refusing.__init__"),
         ("PhantomCXR --data.partition own_classes.Rule", "Rule.assign"),
         ("PhantomCXR --data.scheme own_classes.Scheme", "Scheme.classes_of"),
-        ("PhantomCXR --model.objective own_classes.Ratio", "Ratio.settle"),
-        ("PhantomCXR --callbacks+=own_classes.Watching", "Watching.on_round_end"),
     ],
 )
 def test_a_value_error_is_one_line(options: str, place: str, classes, fedlit_cli):

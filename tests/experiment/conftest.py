@@ -4,11 +4,18 @@ import sys
 from pathlib import Path
 
 import pytest
+from reproduced import planning_with_one_parser
 from small_slurm import SWEEP, SmallSlurm
 from sweeps import write
 
 from fedlit.core.system.processes import CORES
 from fedlit.tracking.journal import LATER
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_parser():
+    with planning_with_one_parser():
+        yield
 
 
 @pytest.fixture

@@ -149,15 +149,6 @@ class TestLooking:
         assert "failed, or cancelled" in out
         assert "the node is on fire" in out
 
-    def test_in_a_pipe_each_run_is_one_line(self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setenv("COLUMNS", "80")
-        long = "a-method-whose-name-does-not-fit-into-half-a-line-of-a-terminal"
-        write(Path(), {**SWEEP, "cases": {long: {"federation.aggregators": ["FedAvg"]}}})
-        fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
-        slurm.lists({"1_0": "PENDING|Resources"})
-        out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
-        assert re.search(rf"{long},lr=0.1,seed=0 +pending: Resources", out)
-
     def test_cancel_ends_what_waits_and_runs_and_the_job_after_them(self, submitted, slurm, fedlit_cli):
         slurm.lists({"1_1": "PENDING|Resources", "2": "PENDING|Dependency"})
         assert "cancelled 1 jobs" in fedlit_cli("sweep --config sweep.yaml --cancel true").succeeded()

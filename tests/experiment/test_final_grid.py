@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import one_parser
 from rich.console import Console
 from sweeps import write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.plan import Plan, load_plan
 from fedlit.experiment.tuning import first_points_of, load_tuning, run_tuning, runs_of
 from fedlit.reports.tuning import write_tuning_report
@@ -52,7 +52,7 @@ def settings(run) -> tuple[float, int]:
 
 def test_tries_are_named_by_their_values_in_an_experiment_of_each_method(folder: Path):
     plan = tuned(folder)
-    tries = runs_of(plan, "try", first_points_of(plan), experiment_parser())
+    tries = runs_of(plan, "try", first_points_of(plan), one_parser())
     assert {str(run.directory) for run in tries["fedavg"]} == {
         f"runs/windows-grid-fedavg/rate-{rate},seed=100" for rate in (0.1, 1)
     }
@@ -69,7 +69,7 @@ def test_final_runs_take_the_chosen_setting_at_every_value_of_the_grid(folder: P
     plan = tuned(folder)
     assert plan.metric == "test/federation/auroc_macro"  # no point of the grid is chosen
     chosen = {case: [points[1]] for case, points in first_points_of(plan).items()}
-    finals = runs_of(plan, "final", chosen, experiment_parser())
+    finals = runs_of(plan, "final", chosen, one_parser())
     assert [run.name for runs in finals.values() for run in runs] == [
         f"{case},seed={seed}" for case in ("fedavg-2", "fedavg-3", "prox-3") for seed in (0, 1)
     ]
@@ -83,9 +83,9 @@ def test_final_runs_take_the_chosen_setting_at_every_value_of_the_grid(folder: P
 def test_without_names_tries_and_final_runs_are_named_as_in_other_tunings(folder: Path):
     plan = tuned(folder, names=None, leave_out=None, rule={"seeds": [100]}, seeds=[0])
     points = first_points_of(plan)
-    tries = runs_of(plan, "try", points, experiment_parser())["fedavg"]
+    tries = runs_of(plan, "try", points, one_parser())["fedavg"]
     assert {run.name for run in tries} == {"fedavg,Rate=0.1,seed=100", "fedavg,Rate=1,seed=100"}
-    finals = runs_of(plan, "final", {case: each[:1] for case, each in points.items()}, experiment_parser())["fedavg"]
+    finals = runs_of(plan, "final", {case: each[:1] for case, each in points.items()}, one_parser())["fedavg"]
     rate = points["fedavg"][0]["Rate"]
     assert [run.name for run in finals] == [f"fedavg,Rate={rate},rounds={n},seed=0" for n in (2, 3)]
 
@@ -150,4 +150,4 @@ def test_several_bases_are_laid_over_each_other_in_their_order(folder: Path):
     Path("linked/mixed.yaml").write_text("cases: {fedavg: {model.lrr: 0.5}}\n")
     plan = load_tuning("linked/plan.yaml")
     with refused(ConfigError, "mixed.yaml, line 1", "'lrr'"):
-        runs_of(plan, "try", first_points_of(plan), experiment_parser())
+        runs_of(plan, "try", first_points_of(plan), one_parser())

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from refusals import refused
 from scripted import Net, fit, net, part
-from torch.utils.data import DataLoader, IterableDataset, Subset
+from torch.utils.data import DataLoader, Subset
 from toys import ToyData
 
 from fedlit.aggregators import Scaffold
@@ -29,53 +29,33 @@ class Tied(Net):
         self.tail.weight.data = self.head.weight.data
 
 
-class Stream(IterableDataset):
-    def __iter__(self):
-        yield from ()
-
-
 @pytest.mark.parametrize(
     ("given", "mistake"),
     [
         (lambda: fit(Net), (ConfigError, "model", "LightningModule", "the class Net", "write Net")),
-        (lambda: fit(torch.nn.Linear(2, 2)), (ConfigError, "model", "LightningModule", "a Linear")),
         (lambda: fit(Untrainable()), (ConfigError, "found no training_step", "define it")),
         (lambda: fit(Tied()), (ConfigError, "Tied", "tail.weight", "share memory")),
         (lambda: fit(net(), {}), (ConfigError, "{'north'")),
         (lambda: fit(net(), [part(), part()]), (ConfigError, "clients", "[a TensorDataset, a TensorDataset]")),
         (lambda: fit(net(), {"north": part(), "North ": part()}), (ConfigError, "'north' and 'North '")),
-        (lambda: fit(net(), {".north": part(), "north": part()}), (ConfigError, "'.north' and 'north'")),
         (lambda: fit(net(), {1: part()}), (ConfigError, "clients", "found 1", "'1'")),
-        (lambda: fit(net(), {"north": 3}), (ConfigError, "client 'north', training", "int")),
         (lambda: fit(net(), {"north": part().tensors}), (ConfigError, "north", "TensorDataset")),
         (lambda: fit(net(), {"north": DataLoader(part())}), (ConfigError, "DataLoader")),
-        (lambda: fit(net(), {"north": Stream()}), (ConfigError, "Stream")),
         (lambda: fit(net(), {"north": {"train": part()}}), (ConfigError, "dict", "are a tuple")),
-        (lambda: fit(net(), {"north": [part(), part()]}), (ConfigError, "list")),
         (lambda: fit(net(), {"north": (part(),) * 4}), (ConfigError, "client 'north'", "of 4")),
         (lambda: fit(net(), {"north": (None, part())}), (ConfigError, "client 'north'")),
         (lambda: fit(net(), {"north": (part(), Subset(part(), []))}), (ConfigError, "'north', validation")),
         (lambda: fit(net(), {"north": part(1)}), (ConfigError, "'north'")),
         (lambda: fit(aggregators=Scaffold()), (ConfigError, "aggregators", "write [Scaffold")),
         (lambda: fit(aggregators=[Scaffold]), (ConfigError, "[the class Scaffold]", "write Scaffold")),
-        (lambda: fit(aggregators=["Scaffold"]), (ConfigError, "aggregators", "['Scaffold']")),
         (lambda: fit(rounds="3"), (ConfigError, "rounds", "a whole number", "'3'")),
         (lambda: fit(rounds=0), (ConfigError, "rounds", "found 0")),
         (lambda: fit(optimizer_state="drop"), (ConfigError, "optimizer_state", "'reset' or 'keep'", "'drop'")),
-        (lambda: fit(seed=True), (ConfigError, "seed", "a whole number", "True")),
         (lambda: fit(schedule={"window": 1}), (ConfigError, "schedule", "Schedule", "a dict")),
-        (lambda: fit(logger="csv"), (ConfigError, "logger")),
         (lambda: fit(name="a/b"), (ConfigError, "name")),
-        (lambda: fit(precision="16"), (ConfigError,)),
         (lambda: fit(net(), ToyData()), (ConfigError, "batch_size: ToyData")),
     ],
-    ids=[
-        "class", "module", "untrainable", "tied", "nobody", "a list", "one name", "hidden name", "number as name",
-        "number", "tensors", "loader", "stream", "dict", "list of sets", "four sets", "no training set", "empty set",
-        "one example", "one aggregator", "aggregator class", "aggregator name", "text", "no rounds", "word",
-        "truth value", "schedule", "logger", "path", "precision", "batch size twice",
-    ],
-)  # fmt: skip
+)
 def test_mistakes_are_told_in_words(given, mistake):
     with refused(*mistake):
         given()

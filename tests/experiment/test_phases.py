@@ -328,22 +328,6 @@ def test_a_phase_of_another_model_is_refused(whole):
 
 
 @pytest.mark.slow
-def test_fast_dev_run(tmp_path):
-    """One round of one step of each part, and nothing is kept."""
-    here = place(tmp_path, CONFIG)
-    assert "phase 'pretrain'" in here.fit("--fast_dev_run true").succeeded()
-    assert not list(here.path.glob("default/*"))
-
-
-@pytest.mark.slow
-def test_printed_config_is_the_same_run(whole, tmp_path):
-    printed = place(tmp_path, CONFIG).fit("--print_config").succeeded()
-    config = {k: v for k, v in yaml.safe_load(printed).items() if k not in ("run_dir", "name")}
-    kept, _ = finished(tmp_path / "again", config)
-    assert_same_run(kept, whole[0])
-
-
-@pytest.mark.slow
 def test_rounds_of_a_phase_are_the_main_parts_in_cohort_and_evaluation(tmp_path):
     config = changed(
         federation__participation=0.4, federation__eval_every=3, phases=[phase(clients=None, objective=None)]

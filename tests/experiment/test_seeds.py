@@ -97,8 +97,6 @@ def test_a_trial_takes_the_first_seed_alone(fedlit_cli, folder: Path):
         ),
         ("fit -c base.yaml --seed 0,x", 2, "seed (command line): Expected a int. Got value: 0,x"),
         ("test -c base.yaml --seed 0,1 --ckpt_path last", 1, "seed (command line"),
-        ("predict -c base.yaml --seed 0,1 --ckpt_path last", 1, "seed (command line"),
-        ("export -c base.yaml --seed 0,1 --ckpt_path last", 1, "seed (command line"),
     ],
 )
 def test_a_mistake_is_told_before_anything_starts(line: str, code: int, said: str, fedlit_cli, folder: Path):

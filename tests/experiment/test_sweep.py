@@ -12,8 +12,7 @@ from runs import Kept, assert_same_run
 from sweeps import GRID, write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.sweep import _own_images, load_sweep, next_steps, run_sweep
-from fedlit.tracking.mlflow import ALL_RUNS
+from fedlit.experiment.sweep import _own_images, load_sweep, run_sweep
 from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -53,18 +52,6 @@ class TestRuns:
         assert {path: path.stat().st_mtime_ns for path in directory.glob("*/*")} == before
         scores = table["val/auroc_macro"]
         assert re.search(rf"scaffold +│ 0.1 +│ {scores[2:].mean():.4f} │ +{scores[2:].std():.4f} │ +2/2 │", out)
-
-    def test_what_to_do_next_is_told(self, folder: Path):
-        table = pd.DataFrame({"status": ["failed", "finished"], "directory": ["runs/e/a", "runs/e/b"]})
-        file = Path("runs/e/sweep.csv")
-        assert next_steps(table[:1], file) == "table of the runs: runs/e/sweep.csv"
-        told = "table of the runs: runs/e/sweep.csv\nto compare: fedlit compare runs/e"
-        assert next_steps(table, file) == told
-        Path("runs/e/b").mkdir(parents=True)
-        told += "\nmlflow ui --backend-store-uri sqlite:///mlflow.db"
-        noted = {"run_id": "1", "experiment_id": "4", "tracking_uri": "sqlite:///mlflow.db"}
-        Path("runs/e/b/mlflow_run.json").write_text(json.dumps(noted))
-        assert next_steps(table, file) == f"{told}\nhttp://127.0.0.1:5000/#/experiments/4/{ALL_RUNS}"
 
     def test_a_run_is_that_of_fit(self, finished, fedlit_cli, folder: Path):
         directory, _ = finished

@@ -87,7 +87,6 @@ def test_a_class_of_another_library_is_one_of_the_values(folder: Path):
         ),
         ({"config": ["base.yaml", "absent.yaml"]}, "there is no file .*absent.yaml; write paths relative to"),
         ({"sedes": [1]}, "'sedes' is not accepted; did you mean seeds"),
-        ({"gird": None}, "'gird' is not accepted; did you mean grid"),
         ({"cases": {"pooled": {}}, "baselines": ["pooled"]}, "'pooled'"),
         ({"baselines": ["alone"]}, "baselines .*alone"),
     ],

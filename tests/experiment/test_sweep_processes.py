@@ -13,10 +13,9 @@ import pandas as pd
 import pytest
 from rich.console import Console
 from runs import Kept, Place, assert_same_run, wait_until
-from sweeps import BASE, GRID, Recorder, recorded, write
+from sweeps import BASE, GRID, recorded, write
 
 from fedlit.core.system.processes import cores
-from fedlit.experiment import jobs
 from fedlit.experiment.sweep import load_sweep, locked, run_sweep
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -69,16 +68,6 @@ class TestInheritance:
     def test_runs_side_by_side_share_the_cores(self, uninterrupted: Path):
         for name in ("seed=0", "seed=1"):
             assert recorded(uninterrupted / name)["cores"] == max(1, cores() // 2)
-
-    def test_what_trackers_import_is_imported_once_for_all_runs(self, folder: Path, monkeypatch):
-        def start(job: jobs.CommandLine, share: int, preloaded: list[str]) -> None:
-            raise InterruptedError(" ".join(preloaded))
-
-        monkeypatch.setattr(jobs, "_start", start)
-        monkeypatch.setattr(Recorder, "imports", ("colorsys",))
-        with pytest.raises(InterruptedError, match=r"^fedlit\.cli\.rehearsal .* colorsys$") as started:
-            run_sweep(load_sweep(write(folder, SLOW)), console=Console(quiet=True))
-        assert str(started.value).count("colorsys") == 1
 
     def test_jobs_after_a_single_one_have_modules_imported_for_them(self, folder: Path):
         Path("noted.py").write_text("print('imported', file=open('imports', 'a'))\n")

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from reproduced import one_parser
 from rich.console import Console
 from runs import Kept, Place, assert_same_run, wait_until
 from sweeps import BASE, write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.ranges import Choice, Span, at_edge, read_range
 from fedlit.experiment.samplers import first_points, next_point
@@ -117,10 +117,8 @@ class TestRanges:
             ({"low": 0, "high": 1, "scale": "log"}, (ConfigError, "key.low")),
             ({"low": 1, "high": 2, "scale": "logg"}, (ConfigError, "key.scale", "did you mean log")),
             ({"low": 0.5, "high": 2, "integer": True}, (ConfigError, "key: ")),
-            ({"low": "x", "high": 2}, (ConfigError, "key.low", "found x")),
             ({"low": 1, "high": 2, "default": 3}, (ConfigError, "key.default", "found 3; widen")),
             ({"low": 1, "high": 3, "integer": True, "default": 1.5}, (ConfigError, "key.default", "found 1.5")),
-            ({"low": 1, "high": 3, "default": "x"}, (ConfigError, "key.default", "found x")),
             ({"values": [1, 2], "default": 3}, (ConfigError, "key.default", "1, 2", "found 3")),
             ({"values": [1, 2], "low": 3}, (ConfigError, "key: ", "low")),
             ({"values": 1}, (ConfigError, "key.values", "found 1")),
@@ -144,7 +142,7 @@ class TestPlan:
     def test_every_method_has_the_same_number_of_tries_with_its_own_ranges(self, folder: Path):
         tuning = loaded(folder)
         assert {case: len(points) for case, points in first_points_of(tuning).items()} == {"fedavg": 4, "fedprox": 4}
-        runs = runs_of(tuning, "try", first_points_of(tuning), experiment_parser())
+        runs = runs_of(tuning, "try", first_points_of(tuning), one_parser())
         assert [run.seed for run in runs["fedavg"]] == [100] * 4
         assert [run.point[LR] for run in runs["fedavg"]] == [run.point[LR] for run in runs["fedprox"]]
         config = yaml.safe_load(runs["fedprox"][0].config)
@@ -155,7 +153,7 @@ class TestPlan:
             config["tags"].items()
         )
         (final,) = runs_of(tuning, "final", {case: points[1:2] for case, points in first_points_of(tuning).items()},
-                               experiment_parser())["fedavg"][1:]  # fmt: skip
+                               one_parser())["fedavg"][1:]  # fmt: skip
         assert final.name == f"fedavg,lr={first_points_of(tuning)['fedavg'][1][LR]},seed=1"
         assert yaml.safe_load(final.config)["tags"]["fedlit.tune"] == "final"
 
@@ -175,15 +173,11 @@ class TestPlan:
             ({"rule": {"metrc": "x"}}, (ConfigError, "metrc", "did you mean", "metric")),
             ({"rule": {"seeds": [1, 2]}}, (ConfigError, "seeds: ", "found 1 in both")),
             ({"rule": {"seeds": []}}, (ConfigError, "rule.seeds")),
-            ({"seeds": []}, (ConfigError, " seeds: ")),
             ({"seeds": [0, 0]}, (ConfigError, " seeds: ")),
             ({"tries": None}, (ConfigError, "tries: ", "found None")),
-            ({"tries": 0}, (ConfigError, "tries: ", "found 0")),
             ({"ranges": {LR: [0.1, 0.2]}, "tries": 3}, (ConfigError, "tries (fedavg)", "most 2", "found 3")),
-            ({"ranges": {LR: []}}, (ConfigError, "ranges.model.lr (", "line ", "found none")),
             ({"ranges": {LR: [0.1]}}, (ConfigError, "ranges.model.lr (", "line ", "found only 0.1")),
             ({"ranges": {}}, (ConfigError, "cases.fedavg")),
-            ({"ranges": None}, (ConfigError, "cases.fedavg")),
             ({"ranges": {"seed": [1, 2]}}, (ConfigError, "ranges.seed")),
             ({"sampler": "tpee"}, (ConfigError, "tpee")),
             ({"sampler": "grid"}, (ConfigError, "sampler (fedavg)")),
@@ -218,7 +212,7 @@ class TestChoice:
         """A tuning whose tries of FedAvg have these scores; the second failed with one of two seeds."""
         rule = {"metric": "val/auroc_macro", "seeds": [100, 101]}
         tuning = loaded(folder, rule=rule, cases={"fedavg": {}})
-        runs = runs_of(tuning, "try", first_points_of(tuning), experiment_parser())["fedavg"]
+        runs = runs_of(tuning, "try", first_points_of(tuning), one_parser())["fedavg"]
         for run, score in zip(runs, (0.6, 0.7, 0.95, None, 0.7, 0.9, 0.75, 0.85), strict=True):
             run.directory.mkdir(parents=True)
             rows = f"1,round/steps,5.0\n1,time/round_s,2.0\n1,time/evaluate_s,1.0\n2,val/auroc_macro,{score}\n"

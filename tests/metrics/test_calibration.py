@@ -32,17 +32,6 @@ def test_intercept_and_slope_are_those_of_logistic_regressions():
     assert expit(score + found.intercept).mean() == pytest.approx(positive.mean(), abs=1e-9)
 
 
-@pytest.mark.slow
-def test_a_statistics_package_agrees():
-    models = pytest.importorskip("statsmodels.api")
-    score, positive = rare()
-    found, family = Recalibration.of(score, positive), models.families.Binomial()
-    free = models.GLM(positive, models.add_constant(score), family=family).fit()
-    fixed = models.GLM(positive, np.ones(len(score)), family=family, offset=score).fit()
-    assert found.slope == pytest.approx(free.params[1])
-    assert found.intercept == pytest.approx(fixed.params[0])
-
-
 def test_a_draw_is_nearly_its_own_fit():
     score, positive = rare(2000)
     found = Recalibration.of(score, positive)

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from reproduced import planning_with_one_parser
 
 from fedlit.models import backbones
 from fedlit.reports.compare import page
@@ -25,4 +26,10 @@ def _empty_pdfs():
     """Charts are drawn as SVG alone, in half the time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(page, "save", lambda _, file: file.touch())
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_parser():
+    with planning_with_one_parser():
         yield

@@ -16,7 +16,6 @@ from small_nih import write_ten_labels
 
 from fedlit.core.errors import ConfigError
 from fedlit.reports.reproductions.document import find
-from fedlit.reports.reproductions.heterogeneity import _bars
 from fedlit.reports.reproductions.reproduction import Reproduction
 
 
@@ -51,12 +50,6 @@ def test_frequencies_of_built_in_data_hide_what_a_hospital_does_not_label():
     assert found.to_dict() == {"north": 7, "south": 7, "abroad": 10}
     (legend,) = report.figures["figure"].legends
     assert [text.get_text() for text in legend.get_texts()] == ["north", "south", "abroad"]
-
-
-def test_classes_that_all_sites_label_are_bold():
-    figure = _bars(pd.DataFrame({"A": [0.1, 0.2]}, index=["x", "y"]), ["y"])
-    labels = figure.axes[0].get_yticklabels()
-    assert [(label.get_text(), label.get_fontweight()) for label in labels] == [("x", "normal"), ("y", "bold")]
 
 
 def test_features_of_images_that_are_there_are_embedded(root, tmp_path):

@@ -121,22 +121,6 @@ def test_all_runs_can_be_planned_and_counted_without_data(tmp_path):
     assert "flamby-heart | 4 | 0 | 1 to 4 | 24,100 |" in made.announcement()
 
 
-@pytest.mark.slow
-def test_isic_is_planned_with_the_benchmarks_rounds_and_every_centre(tmp_path, no_pretrained):
-    made = Reproduction("flamby-isic2019", run_dir=tmp_path, root=tmp_path, seeds=[42])
-    (runs,) = made.plan().values()
-    configs = {run.case: yaml.safe_load(run.config) for run in runs}
-    assert {run.case: run.rounds for run in runs} == {"fedavg": 9, "fedprox": 9, "scaffold": 9, "pooled-training": 20}
-    columns = read_paper(CONFIGS / "flamby").tables["Fed-ISIC2019"].columns
-    assert list(made.chosen.images) == list(columns[2:-1]) == list(CENTRES)
-    assert configs["fedprox"]["federation"]["aggregators"][0]["init_args"]["mu"] == 0.001
-    assert configs["fedavg"]["data"]["init_args"]["root"] == str(tmp_path)
-    estimate = Estimate(made.chosen.images, 0.1)
-    costs = {run.case: estimate.cost(run) for run in runs}
-    assert costs["fedavg"].steps == 6 * 9 * 100
-    assert costs["pooled-training"].steps == 20 * -(-18597 // 64)
-
-
 def test_balanced_accuracy_of_isic_is_compared_in_the_mean_alone(tmp_path):
     """Without a test set of its own, pooled-test is all test images together."""
     labels = torch.eye(8).repeat(6, 1)

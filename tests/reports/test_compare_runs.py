@@ -344,13 +344,6 @@ def test_a_file_is_a_method_whether_or_not_it_has_labels(run: Path, tmp_path: Pa
     assert differences(comparison.methods).empty  # a file has no settings
 
 
-def test_several_files_may_be_seeds_of_one_method(run: Path, tmp_path: Path):
-    files = [str(extern(tmp_path, name=f"other,seed={seed}.csv")) for seed in (0, 1)]
-    comparison = compare_runs(*load_runs([str(run), *files], None, {}, "", tmp_path), draws=100)
-    assert comparison.methods[1].name == "other"
-    assert comparison.methods[1].seeds == (0, 1)
-
-
 def test_a_file_has_gains_too(tmp_path: Path):
     found = site_predictions(0.6, 0)
     for site in ("east", "west"):
@@ -361,13 +354,6 @@ def test_a_file_has_gains_too(tmp_path: Path):
     (gains,) = gains_from_joining(runs, draws=100).methods
     assert [home.site for home in gains.home] == ["east", "west"]
     assert gains.home[0].gain.value > 0.05
-
-
-@pytest.mark.slow
-def test_the_command_takes_a_file(run: Path, tmp_path: Path, fedlit_cli: Cli):
-    out = fedlit_cli(f"compare {run} {extern(tmp_path)} --draws 100 --output {tmp_path / 'out'}").succeeded()
-    assert "extern is" in out
-    assert "from elsewhere" in (tmp_path / "out" / "report.html").read_text()
 
 
 @pytest.mark.parametrize(

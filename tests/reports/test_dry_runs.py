@@ -1,6 +1,7 @@
 """`fedlit reproduce` with custom settings and folders, and its `--dry_run`: steps and hours without data or network."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import timm
 import torch
 import yaml
 from refusals import refused
-from reproduced import derived, derived_plan, one_run, printed
+from reproduced import derived, derived_plan, one_run, printed, shipped_plans
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
@@ -19,7 +20,7 @@ from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, backbones
 from fedlit.models.small_cnn import SmallCNN
 from fedlit.objectives import AUCSaddle
-from fedlit.reports.reproductions import NAMES, announcement, costs
+from fedlit.reports.reproductions import NAMES, costs
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -45,25 +46,6 @@ def figure(tmp_path):
 
 def configurations(made: Reproduction) -> dict[str, list[dict]]:
     return {part: [yaml.safe_load(run.config) for run in runs] for part, runs in made.plan().items()}
-
-
-def test_what_is_given_wins_over_the_document_and_the_report_says_it(figure):
-    given = {"federation.aggregators": ["FedAvg"], "data.images": 120}
-    options = {"precision": "64-true", "accelerator": "cpu", "devices": 2, "workers": 3}
-    made = figure(seeds=[0], set=given | {"tags.why": "mine"}, set_body={"data.images": 90}, **options)
-    made.plans = {"phantom": with_cases(made.plans["phantom"], "codaplus")}
-    found = configurations(made)
-    body, run = found["fdam-fig1-phantom-body"][0], found["fdam-fig1-phantom"][0]
-    assert (body["data"]["init_args"]["images"], run["data"]["init_args"]["images"]) == (90, 120)
-    assert run["federation"]["aggregators"][0]["class_path"].endswith("FedAvg")
-    for each in (body, run):
-        fabric = each["fabric"]
-        assert (fabric["precision"], fabric["accelerator"], fabric["devices"]) == ("64-true", "cpu", 2)
-        assert each["federation"]["workers"] == 3
-    assert made._set_by_hand()[:2] == [
-        "Set by hand for all runs: federation.aggregators: ['FedAvg'], data.images: 120, tags.why: mine.",
-        "Set by hand for all bodies: data.images: 90.",
-    ]
 
 
 def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
@@ -199,40 +181,40 @@ def test_epochs_of_built_in_data_are_counted_from_their_settings(name, plan, ste
 
 @pytest.mark.slow
 def test_runs_that_plans_share_are_counted_once(tmp_path):
-    """Figure 5 is of four methods in six settings, of which one is on both axes, and of the model of all labels."""
+    """Figure 5 is of methods in six settings, of which one is on both axes, and of the model of all labels."""
     made = Reproduction("surgical-fig5", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
     small = {"model.backbone": "small_cnn"}
     assert made.plans["by-clients"].experiment == made.plans["by-shared"].experiment
-    made.plans = {name: replace(each, given=small, given_bodies=small) for name, each in made.plans.items()}
+    plans = {name: replace(each, given=small, given_bodies=small) for name, each in made.plans.items()}
+    made.plans = plans | {name: with_cases(plans[name], "surgagg") for name in ("by-clients", "by-shared")}
     text = made.announcement()
-    assert "| surgical-simulation | 25 | 0 |" in text
+    assert "| surgical-simulation | 7 | 0 |" in text
     assert "| surgical-body | 1 | 0 |" in text
 
 
-SCALES = [(name, scale) for name in NAMES for scale in read_document(find(name)).scales]
+def test_documents_whose_plans_others_have_can_be_read():
+    every = {(name, scale) for name in NAMES for scale in read_document(find(name)).scales}
+    for name, scale in every - {*shipped_plans().values()}:
+        assert Reproduction(name, scale=scale).chosen.data
 
 
-@pytest.mark.parametrize(("name", "scale"), SCALES)
-def test_every_name_says_what_it_would_run_at_every_scale(name, scale, tmp_path, no_pretrained):
-    """Without data or network; one case and one value of the grid of the last plan."""
-    assert_announced(name, scale, tmp_path, slice(-1, None))
+def every_plan() -> Iterator[object]:
+    """Each plan once, with those of its name and scale; the fast tests have the last ones of each folder."""
+    last = {file.parent: of for file, of in shipped_plans().items()}
+    for name, scale in dict.fromkeys(shipped_plans().values()):
+        files = [file.stem for file, of in shipped_plans().items() if of == (name, scale)]
+        marks = [] if (name, scale) in last.values() else [pytest.mark.slow]
+        yield pytest.param(name, scale, files, id=f"{name}-{scale}", marks=marks)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "scale"), [(n, s) for n, s in SCALES if len(read_document(find(n)).scales[s].plans) > 1]
-)
-def test_every_plan_of_a_name_says_what_it_would_run(name, scale, tmp_path, no_pretrained):
-    assert_announced(name, scale, tmp_path, slice(-1))
-
-
-def assert_announced(name: str, scale: str, run_dir: Path, chosen: slice) -> None:
-    made = Reproduction(name, scale=scale, run_dir=run_dir, seeds=[0], dry_run=True, seconds_per_step=0.1)
-    made.plans = {file: with_one_case(planned) for file, planned in list(made.plans.items())[chosen]}
+@pytest.mark.parametrize(("name", "scale", "files"), every_plan())
+def test_every_plan_says_what_it_would_run(name, scale, files, tmp_path, no_pretrained):
+    """Without data or network; one case and one value of the grid."""
+    made = Reproduction(name, scale=scale, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
+    made.plans = {file: with_one_case(made.plans[file]) for file in files}
     text = made.announcement()
     assert text.startswith(f"# {name} at {scale} scale: ")
-    for each in made.plans.values():
-        assert each.experiment in text
+    assert [each.experiment for each in made.plans.values() if each.experiment not in text] == []
 
 
 def with_cases(planned: Plan, *names: str) -> Plan:
@@ -279,12 +261,3 @@ def test_several_folders_or_none_are_not_guessed_at(tmp_path: Path):
 
 def test_every_class_of_the_list_exists():
     assert [name for name in folders.HOLDS if not hasattr(folders.data, name)] == []
-
-
-@pytest.mark.parametrize(("load", "busy"), [(0.5, False), (9.5, True)])
-def test_a_dry_run_says_that_the_machine_is_busy(load: float, busy: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    monkeypatch.setattr(announcement, "cores", lambda: 2)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert ("a load of 9.5 on 2 cores" in announcement._busy()) == busy
-    assert bool(announcement._busy()) == busy

@@ -43,18 +43,6 @@ def test_random_effects_are_those_of_statsmodels():
     np.testing.assert_allclose((found.tau2, found.i2, found.mean, found.error), expected, rtol=1e-12)
 
 
-def test_random_effects_are_those_of_an_installed_statsmodels():
-    statsmodels = pytest.importorskip("statsmodels.stats.meta_analysis")
-    rng = np.random.default_rng(0)
-    for sites in (2, 3, 12):
-        effects, variances = rng.normal(0.02, 0.03, sites), rng.uniform(1e-4, 1e-3, sites)
-        theirs = statsmodels.combine_effects(effects, variances, method_re="dl", use_t=True)
-        ours = random_effects(effects, variances)
-        both = (ours.tau2, theirs.tau2), (ours.mean, theirs.mean_effect_re), (ours.error, theirs.sd_eff_w_re_hksj)
-        for one, other in both:
-            np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-15)
-
-
 def test_the_matrix_has_each_own_model_on_the_images_of_each_site(folder: Path):
     cells = {(cell.model, cell.tested_on): cell for cell in joined(folder).matrix}
     assert set(cells) == {(model, site) for model in SITES for site in SITES}

@@ -7,16 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from reproduced import one_run, table_of_plans
+from reproduced import one_run
 
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment.grid import combinations_of
-from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.report import tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
-
-WITH_LINKED = [name for name in NAMES if "linked" in read_document(find(name)).scales]
 
 
 def named(aggregators: list[dict]) -> list[str]:
@@ -35,34 +32,6 @@ def planned(name: str, plan: str, tmp_path: Path, **only: object) -> dict[str, d
     reproduced = Reproduction(name, root=tmp_path, scale="linked", run_dir=tmp_path / "runs", set=small)
     reproduced.plans = {plan: replace(reproduced.plans[plan], **only)}
     return {run.case: yaml.safe_load(run.config) for runs in reproduced.plan().values() for run in runs}
-
-
-def test_the_documents_of_surgical_aggregation_have_it():
-    ours = ("surgical-sites", "surgical-warmup")  # conditions of our own
-    surgical = [name for name in NAMES if name.startswith("surgical-") and name not in ours]
-    trained = [name for name in surgical if read_document(find(name)).scales["paper"].plans]
-    assert [name for name in WITH_LINKED if name.startswith("surgical")] == trained
-
-
-@pytest.mark.parametrize("name", [name for name in WITH_LINKED if name.startswith("surgical")])
-def test_its_plans_are_laid_over_those_of_the_paper(name):
-    linked, paper = (Reproduction(name, scale=scale) for scale in ("linked", "paper"))
-    assert list(linked.plans) == list(paper.plans)
-    assert linked.chosen.root == paper.chosen.root
-    for of_linked, of_paper in zip(linked.plans.values(), paper.plans.values(), strict=True):
-        assert [Path(file).resolve() for file in of_linked.config] == [Path(f).resolve() for f in of_paper.config]
-        assert of_linked.set["data.resize"] == "pad"
-        assert {key: value for key, value in of_linked.set.items() if key in of_paper.set} == of_paper.set
-
-
-@pytest.mark.parametrize("name", [name for name in WITH_LINKED if not name.startswith("surgical")])
-def test_it_is_laid_over_the_papers_scale(name):
-    linked, paper = (Reproduction(name, scale=scale) for scale in ("linked", "paper"))
-    assert list(linked.plans) == list(paper.plans) or name in ("fdam-table4", "fdam-table5")  # which have one per class
-    assert linked.chosen.root == paper.chosen.root
-    configs = [{Path(file).resolve() for one in made.plans.values() for file in one.config} for made in (linked, paper)]
-    assert configs[0] == configs[1]
-    assert all((a.set, a.cases) != (b.set, b.cases) for a in linked.plans.values() for b in paper.plans.values())
 
 
 @pytest.mark.parametrize("name", ["fdam-table4", "fdam-table5"])
@@ -142,14 +111,6 @@ def test_label_sets_of_the_figures_have_the_numbers_of_the_linked_code(tmp_path,
     made = planned("surgical-fig6", "by-clients", tmp_path, grid={"clients": six})
     scheme = made["clients-6-shared-drawn-surgagg"]["data"]["init_args"]["scheme"]["init_args"]
     assert scheme == {"shared": 0, "unique": 4}
-
-
-def test_both_axes_of_the_figures_are_tabulated(tmp_path):
-    reproduced = Reproduction("surgical-fig5", scale="linked")
-    values = {f"test/{name}/auroc_macro": 0.6 for name in ("federation", "MIMIC-LT")}
-    text = reproduced.report(table_of_plans(reproduced.plans, tmp_path, lambda *_: (values,), [0])).text
-    assert "| method | 2 | 3 | 4 | 5 | 6 | 8 | 10 | mean |" in text
-    assert "| method | 0 | 1 | 2 | 4 | 8 | 12 | 14 | mean |" in text
 
 
 def test_standard_deviations_over_classes_are_those_of_a_population():

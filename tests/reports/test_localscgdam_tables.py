@@ -2,9 +2,8 @@
 
 import pandas as pd
 import pytest
-import yaml
 from refusals import refused
-from reproduced import derived, one_run, table_of_plans
+from reproduced import derived, table_of_plans
 
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.grid import combinations_of
@@ -12,7 +11,6 @@ from fedlit.experiment.tuning import first_points_of, plans_of
 from fedlit.reports.reproductions.means import choice_text
 from fedlit.reports.reproductions.reproduction import Reproduction
 
-NAMES = ("localscgdam-table1", "localscgdam-fig4", "localscgdam-fig5")
 RATES = {0.1, 0.3, 1, 3, 10}
 METHODS = {
     "localscgdam": "LocalSCGDAM", "coda": "CoDA", "localsgdam": "LocalSGDAM", "localsgdm": "LocalSGDM",
@@ -106,29 +104,6 @@ def test_values_that_no_grid_has_are_refused(only, said, tmp_path):
         Reproduction(derived(tmp_path, "localscgdam-table1", only=only), root=tmp_path)
 
 
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
-def test_runs_of_the_laptop_are_valid(name, tmp_path):
-    for planned in Reproduction(name, root=tmp_path, run_dir=tmp_path).plans.values():
-        assert one_run(planned).rounds == 48
-        assert one_run(planned, "final").rounds == {"localscgdam-table1": 24}.get(name, 96)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.slow
-def test_runs_of_the_papers_scale_are_valid(name, tmp_path, no_pretrained):
-    planned = Reproduction(name, root=tmp_path, scale="paper", run_dir=tmp_path).plans
-    runs = [one_run(each) for each in planned.values()]
-    assert {run.rounds for run in runs} == {2500}
-    found = [yaml.safe_load(run.config) for run in runs]
-    backbones = {c["data"]["class_path"].rpartition(".")[2]: c["model"]["init_args"]["backbone"] for c in found}
-    expected = {"localscgdam-fig4": {"CATvsDOG": "resnet20_cifar"}, "localscgdam-fig5": {"STL10": "resnet20_cifar"}}
-    others = {"FashionMNIST": "small_cnn", "Melanoma": "densenet121"}
-    names = ("CATvsDOG", "CIFAR10", "CIFAR100", "STL10", "FashionMNIST", "Melanoma")
-    assert backbones == expected.get(name, {data: others.get(data, "resnet20_cifar") for data in names})
-    folders = {config["data"]["init_args"]["root"] for config in found}
-    assert folders == ({str(tmp_path / data) for data in names} if name == NAMES[0] else {str(tmp_path)})
-
-
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
 @pytest.mark.parametrize("name", ["localscgdam-search", "localscgdam-search-narrow", "localscgdam-search-sampled"])
 def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, scale):
@@ -176,9 +151,3 @@ def test_all_methods_start_from_one_body_and_are_tried_at_the_same_rates(scale, 
     for planned in plans.values():
         assert [*planned.cases] == [*METHODS]
         assert all({point["rate"] for point in each} == RATES for each in first_points_of(planned).values())
-
-
-def test_runs_on_fixed_features_can_be_planned(tmp_path):
-    for planned in Reproduction("localscgdam-pretrained", root=tmp_path, run_dir=tmp_path).plans.values():
-        run = one_run(planned)
-        assert (run.rounds, yaml.safe_load(run.config)["model"]["init_args"]["trainable"]) == (256, "head")

@@ -60,13 +60,24 @@ def written(document: dict) -> str:
 
 
 @pytest.mark.slow
-def test_it_runs_and_its_paper_and_report_are_found(fedlit_cli, document: dict):
-    out = fedlit_cli(f"reproduce {written(document)} --jobs 1").succeeded()
-    text = Path("reproductions/doe-table1/report.md").read_text()
+def test_it_runs_once_and_its_paper_and_report_are_found(fedlit_cli, document: dict):
+    """Its runs start from a body."""
+    Path("body.yaml").write_text(yaml.safe_dump({"experiment": "body", "config": ["small.yaml"]}))
+    Path("plan.yaml").write_text(f"{Path('plan.yaml').read_text()}starts: body.yaml\n")
+    command = f"reproduce {written(document)} --jobs 1"
+    out = fedlit_cli(command).succeeded()
+    folder = Path("reproductions/doe-table1")
+    text = (folder / "report.md").read_text()
     assert "2 runs of a, b" in text
     assert "Doe et al., 2031" in text
     assert "| 0.9 |" in text
     assert text in out
+    assert {file.name for file in folder.iterdir()} == {"counted.csv", "report.md", "runs.csv"}
+    runs = pd.read_csv(folder / "runs.csv")
+    assert list(zip(runs["method"], runs["seed"], strict=True)) == [("a", 0), ("b", 0)]
+    configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in runs["directory"]]
+    assert {config["model"]["init_args"]["weights"] for config in configs} == {str(Path("runs/body/seed=0").absolute())}
+    assert "2 runs, 2 finished before" in fedlit_cli(command).succeeded()
 
 
 def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_that_is_based_on_it(

@@ -71,18 +71,23 @@ def finish(runs: list, metric: str) -> None:
     pd.DataFrame(rows).to_csv(runs[0].directory.parent / name, index=False)
 
 
-def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets(document: dict):
-    made = Reproduction(
-        written(document), seeds=[7], set={"data.images": 120}, set_body={"data.images": 100}, workers=2
-    )
+def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets_and_the_report_says_it(document: dict):
+    options = {"precision": "64-true", "accelerator": "cpu", "devices": 2, "workers": 3}
+    given = {"data.images": 120, "tags.why": "mine"}
+    made = Reproduction(written(document), seeds=[7], set=given, set_body={"data.images": 100}, **options)
     found = {experiment: [yaml.safe_load(run.config) for run in runs] for experiment, runs in made.plan().items()}
     assert {name: len(runs) for name, runs in found.items()} == {"body": 1, "windows": 4, "tries": 4}
     images = {name: {run["data"]["init_args"]["images"] for run in runs} for name, runs in found.items()}
     assert images == {"body": {100}, "windows": {120}, "tries": {120}}
-    assert {run["federation"]["workers"] for runs in found.values() for run in runs} == {2}
     assert {name: {run["seed"] for run in runs} for name, runs in found.items()} == {
         "body": {7}, "windows": {7}, "tries": {100},
     }  # fmt: skip
+    for run in (each for runs in found.values() for each in runs):
+        shown = {key: run["fabric"][key] for key in options if key in run["fabric"]}
+        assert shown | {"workers": run["federation"]["workers"]} == options
+    assert made._set_by_hand()[:2] == [
+        "Set by hand for all runs: data.images: 120, tags.why: mine.", "Set by hand for all bodies: data.images: 100.",
+    ]  # fmt: skip
 
 
 def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fedlit_cli):

@@ -18,7 +18,7 @@ from fedlit.predictions.table import write
 from fedlit.reports.reproductions import NAMES, heterogeneity
 from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.means import sent
-from fedlit.reports.reproductions.published import Published, read_paper
+from fedlit.reports.reproductions.published import read_paper
 from fedlit.reports.reproductions.report import Report, tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -144,10 +144,6 @@ def test_largest_windows_of_figure_1(tmp_path):
         ours |= {(number, column) for column, cell in ((method, window), ("ratio", ratio)) if re.match(r"\d", cell)}
     assert ours == published("fdam", "Figure 1", 1)
     assert "does not have the last column" in report.text
-
-
-def test_the_last_iterate_stands_beside_the_best_in_validation(tmp_path):
-    report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
     values = report.tables["values"]
     last = values["column"].str.endswith(", last iterate")
     assert (values[last]["auroc"] == 0.5).all()
@@ -268,20 +264,6 @@ def test_numbers_are_those_of_the_papers():
     assert row("surgical", "Table 4", "FL + SurgAgg / FedBN+") == ("0.76 ± 0.10", "0.70 ± 0.12")
     assert row("flamby", "Fed-Heart-Disease", "SCAFFOLD", "42") == ("0.7500", "0.6966", "0.6875", "0.6222", "0.7520")
     assert row("flamby", "Fed-ISIC2019", "FedAvg", "46")[-2:] == ("0.4865", "0.3305")
-
-
-def test_a_table_in_markdown():
-    table = Published("Table 9", "What it shows", ("method", "AUC"), (("ours", "0.90"), ("theirs", None)), "A note.")
-    assert table.markdown().splitlines() == [
-        "Table 9. What it shows",
-        "",
-        "| method | AUC |",
-        "|---|---|",
-        "| ours | 0.90 |",
-        "| theirs | - |",
-        "",
-        "A note.",
-    ]
 
 
 OURS = ["canon", "privacy"]

@@ -142,25 +142,11 @@ class WarmUp(Unvalidated):
         optimizer.step(closure=optimizer_closure)
 
 
-class OwnBackward(Unvalidated):
-    """Calls backward its own way."""
-
-    def backward(self, loss: Tensor) -> None:
-        (2 * loss).backward()
-
-
 class OwnClipping(Unvalidated):
     """Clips gradients its own way."""
 
     def configure_gradient_clipping(self, optimizer, gradient_clip_val=None, gradient_clip_algorithm=None):
         nn.utils.clip_grad_value_(self.parameters(), 0.1)
-
-
-class OwnZero(Unvalidated):
-    """Sets gradients to zero its own way."""
-
-    def optimizer_zero_grad(self, epoch, batch_idx, optimizer):
-        optimizer.zero_grad(set_to_none=False)
 
 
 class Hooked(Unvalidated):

@@ -1,27 +1,55 @@
-"""Reproductions without training: directories with the metrics that a report reads, and documents with a base."""
+"""Plans without training: directories with the metrics that a report reads, documents with a base, one parser."""
 
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pandas as pd
+import pytest
 import yaml
 from rich.console import Console
 
 from fedlit import schedules
 from fedlit.core.system.shipped import CONFIGS
+from fedlit.experiment import grid, tuning
 from fedlit.experiment.grid import Combination, combinations_of, plan
+from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.plan import Plan
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.tuning import Stage, first_points_of, plans_of
 from fedlit.federation.settings import Settings
-from fedlit.reports.reproductions.document import find
+from fedlit.reports.reproductions import NAMES, costs, reproduction
+from fedlit.reports.reproductions.document import find, read_document
 from fedlit.reports.reproductions.reproduction import Reproduction
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result
+
+one_parser = cache(experiment_parser)
+"""A function that returns the parser of all plans of the tests: to make one takes half a second."""
+
+
+@contextmanager
+def planning_with_one_parser() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (grid, tuning, costs, reproduction):
+            patch.setattr(module, "experiment_parser", one_parser)
+        yield
+
+
+@cache
+def shipped_plans() -> dict[Path, tuple[str, str]]:
+    """The plans of all documents by file, each with the first name and scale that have it."""
+    plans: dict[Path, tuple[str, str]] = {}
+    for name in NAMES:
+        document = read_document(find(name))
+        for scale, chosen in document.scales.items():
+            for file in chosen.plans:
+                plans.setdefault(document.file(file), (name, scale))
+    return plans
 
 
 def measured_run(
