@@ -13,7 +13,6 @@ from fedlit.core import local_model
 from fedlit.core.errors import ConfigError
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
-from fedlit.federation.description import introduction
 from fedlit.federation.examinations import Compiler
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
@@ -67,11 +66,6 @@ def test_compiled_rounds_agree_to_rounding(tmp_path):
     torch._dynamo.reset()
     wanted = trained(session(tmp_path, OneLayer))
     torch.testing.assert_close(trained(session(tmp_path, OneLayer, compile=True)), wanted, rtol=1e-4, atol=1e-6)
-
-
-def test_the_record_says_so(tmp_path):
-    assert "; compiled" in introduction(session(tmp_path, compile=True))
-    assert "compiled" not in introduction(session(tmp_path, compile=False))
 
 
 def test_without_a_compiler_it_is_refused_before_training(tmp_path):
