@@ -216,6 +216,7 @@ KILLS = [
     ("pool", "group", 0.3), ("pool", "main", 0.8), ("pool", "worker", 0.5),
     ("ranks", "worker", 0.4), ("phases", "group", 0.25),
 ]  # fmt: skip
+"""Some of the kills of `tests/benchmarks/kills.py`."""
 
 
 @pytest.fixture(scope="module")

@@ -80,6 +80,7 @@ def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, 
         assert torch.equal(found[name], tensor), name
 
 
+@pytest.mark.slow
 def test_a_phantom_classifier(fedlit_cli):
     """The file contains dual variables and constants of the objective."""
     for words in ("fit --name run", "export --ckpt_path last"):
