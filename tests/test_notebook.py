@@ -1,7 +1,8 @@
-"""The notebooks: their cells run in order, in an empty folder, and lead to a report."""
+"""The notebooks and the example of segmentation: they run in order, in an empty folder, and lead to a result."""
 
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,8 @@ COMMAND = """
 import os, sys
 os.environ |= {"COLUMNS": "120", "PYTHONWARNINGS": "ignore"}
 from fedlit.cli.main import main
+from fedlit.federation.engines import local
+local.cores = lambda: 1  # two workers cost a third of such a run
 main(sys.argv[1:])
 """
 
@@ -92,3 +95,15 @@ def test_two_hospitals_agree_with_one_process(tmp_path: Path, monkeypatch: pytes
     assert "2 sites" in printed[1]
     assert len(names["values"]) == 6  # the notebook compares them
     assert {"train", "evaluate"} <= set(names["ledger"]["verb"])
+
+
+@pytest.mark.slow
+def test_the_example_of_segmentation_selects_by_dice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("monai")
+    monkeypatch.chdir(tmp_path)
+    fitted = runpy.run_path(str(Path(__file__).parent.parent / "docs/segmentation.py"))["main"]()
+    dice = fitted.metrics["val/dice"]
+    assert dice.max() > 0.5 > dice.iloc[0]
+    assert fitted.best_round == dice.idxmax()
+    assert {"client/north/dice", "client/east/dice"} <= set(fitted.metrics)
+    assert fitted.test["test/federation/dice"] > 0.5

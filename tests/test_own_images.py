@@ -59,16 +59,3 @@ def test_a_table_becomes_a_trained_federation_with_yaml_alone(project: Path, fed
         assert labels.loc[name].tolist() == [cells.isin(words).sum() for words in (("1", "ja"), ("0", "nein"))]
     rows = {key: value for _, key, value in MetricsFile(directory / "metrics.csv").rows()}
     assert 0 <= rows["test/federation/auroc/Ödem"] <= 1
-
-
-def test_the_check_proposes_the_arguments(project: Path, fedlit_cli):
-    words = "--set '{labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}}'"
-    out = fedlit_cli(f"data check fälle.csv --root bilder {words}").succeeded()
-    for line in (
-        "image: '{Studie}/{Ansicht}'",
-        "patient: Patient",
-        "site: Krankenhaus",
-        "labels: [Ödem, Raumforderung]",
-    ):
-        assert line in out
-    assert "PNG, 8-bit grey: 60; DICOM, 12-bit MONOCHROME2: 30" in " ".join(out.split())

@@ -94,15 +94,6 @@ def test_cosine_is_torchs_scheduler_stepped_once_a_round(warm_up):
     assert [p.first_of_stage for p in found] == [True] + [False] * 9
 
 
-@pytest.mark.parametrize(("iterations", "rounds", "total"), [(20000, 20, "20,480"), (1, 1, "1,024")])
-def test_practice_rounds_the_total_up_and_says_so(iterations, rounds, total):
-    schedule = PracticeSchedule(window=1024, iterations=iterations)
-    assert schedule.rounds == rounds
-    assert total in schedule.notice
-    assert f"{iterations:,} iterations" in schedule.notice
-    assert f"{rounds} rounds" in schedule.notice
-
-
 @given(some.integers(1, 60), some.integers(1, 500), some.integers(1, 90), some.sampled_from([2.0, 3.0]))
 def test_practice_by_its_definition(window, iterations, every, decay):
     schedule = PracticeSchedule(window, iterations, every, decay)

@@ -1,5 +1,6 @@
 """Callbacks: the state that they see and may change, and the effect of their errors on a run."""
 
+import shutil
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ class Adds(Callback):
     """Adds two custom metrics: one after each evaluation, one after each round."""
 
     def on_evaluation_end(self, state, scores):
-        state.metrics["val/mine"] = -abs(state.done - 2.0)  # best after round 2
+        state.metrics["own/score"] = -abs(state.done - 2.0)  # best after round 2
 
     def on_round_end(self, state):
         state.metrics["own/weight_norm"] = float(state.server.w.norm())
@@ -133,20 +134,15 @@ def test_hooks_are_called_in_the_order_of_the_loop(tmp_path):
     ]
 
 
-def test_what_a_callback_adds_is_logged(tmp_path):
-    fit(tmp_path, Adds())
-    assert set(rows(tmp_path, "own/weight_norm")) == {1, 2, 3, 4}
-    assert rows(tmp_path, "own/weight_norm")[4] == pytest.approx(float(weights(tmp_path).norm()), rel=1e-5)
-    assert rows(tmp_path, "val/mine") == {1: -1.0, 2: 0.0, 3: -1.0, 4: -2.0}
-
-
-def test_a_metric_of_a_callback_can_be_monitored(tmp_path):
-    class Score(Callback):
-        def on_evaluation_end(self, state, scores):
-            state.metrics["own/score"] = -abs(state.done - 2.0)
-
-    fit(tmp_path, Score(), monitor="own/score", monitor_mode="max")
-    assert checkpoint.best(last(tmp_path)).round == 2
+def test_what_a_callback_adds_is_logged_can_be_monitored_and_changes_no_number(tmp_path):
+    fit(tmp_path / "with", Diary(), Adds(), monitor="own/score", monitor_mode="max")
+    fit(tmp_path / "without")
+    found = weights(tmp_path / "with")
+    assert torch.equal(found, weights(tmp_path / "without"))
+    assert rows(tmp_path / "with", "own/weight_norm").keys() == {1, 2, 3, 4}
+    assert rows(tmp_path / "with", "own/weight_norm")[4] == pytest.approx(float(found.norm()), rel=1e-5)
+    assert rows(tmp_path / "with", "own/score") == {1: -1.0, 2: 0.0, 3: -1.0, 4: -2.0}
+    assert checkpoint.best(last(tmp_path / "with")).round == 2
 
 
 def test_a_callback_can_end_the_rounds_early(tmp_path, capsys):
@@ -154,12 +150,6 @@ def test_a_callback_can_end_the_rounds_early(tmp_path, capsys):
     assert set(rows(tmp_path, "train/loss")) == {1, 2}
     assert checkpoint.rounds(last(tmp_path)) == 2
     assert "stopped after round 2: enough" in capsys.readouterr().out
-
-
-def test_callbacks_change_no_number(tmp_path):
-    fit(tmp_path / "with", Diary(), Adds())
-    fit(tmp_path / "without")
-    assert torch.equal(weights(tmp_path / "with"), weights(tmp_path / "without"))
 
 
 def test_after_a_failure_the_run_goes_on_from_its_last_recorded_round(tmp_path):
@@ -223,14 +213,9 @@ def test_a_state_without_its_callback_and_a_callback_without_its_state_are_named
     assert checkpoint.rounds(last(tmp_path)) == 5
 
 
-def assign(server):
-    server.w = 2 * server.w
-
-
 CHANGES = {
     "in place": (lambda state: state.server.w.mul_(2), "server.w"),
-    "assigned": (lambda state: assign(state.server), "server.w"),
-    "its data": (lambda state: state.server.w.data.add_(1), "server.w"),
+    "assigned": (lambda state: setattr(state.server, "w", 2 * state.server.w), "server.w"),
     "as NumPy": (lambda state: state.server.w.numpy().fill(1), "server.w"),
     "statistics": (lambda state: state.server.stats.zero_(), "server.stats"),
     "state of an algorithm": (lambda state: state.server.aggregators[0]["c"].add_(1), "server.0/c"),
@@ -238,24 +223,32 @@ CHANGES = {
     "rounds": (lambda state: setattr(state, "done", 1000), "done"),
 }
 HOOKS = ("on_fit_start", "on_round_start", "on_client_end", "on_evaluation_end", "on_round_end", "on_fit_end")
+WATCHED = {"aggregators": [Scaffold()], "eval_every": 4}
+"""Settings with which rounds before the last are not saved."""
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory) -> tuple[Path, torch.Tensor]:
+    """A run after two of four rounds, and the weights after all four."""
+    folder = tmp_path_factory.mktemp("begun")
+    fit(folder / "whole", **WATCHED)
+    fit(folder / "half", **WATCHED | {"rounds": 2})
+    return folder / "half", weights(folder / "whole")
 
 
 @pytest.mark.parametrize(
     ("hook", "change"), [(hook, "in place") for hook in HOOKS] + [("on_round_end", change) for change in CHANGES]
 )
-def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, change, tmp_path):
+def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, change, begun, tmp_path):
     """No checkpoint has the change: the run goes on from its last round like one that was not interrupted."""
     write, found = CHANGES[change]
     late = 2 + (hook != "on_fit_start")  # after a round of this part of the run, if there is one
     changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.done >= late and write(state)})
-    options = {"aggregators": [Scaffold()], "eval_every": 4}  # so rounds before the last are not saved
-    fit(tmp_path / "whole", **options)
-    fit(tmp_path / "refused", **options | {"rounds": 2})
-    resume = last(tmp_path / "refused")
+    run = Path(shutil.copytree(begun[0], tmp_path / "run"))
     with refused(ConfigError, f"Changing.{hook}: ", f"state.{found};"):
-        fit(tmp_path / "refused", Diary(), changing(), resume=resume, **options)
-    fit(tmp_path / "refused", resume=last(tmp_path / "refused"), **options)
-    assert torch.equal(weights(tmp_path / "refused"), weights(tmp_path / "whole"))
+        fit(run, Diary(), changing(), resume=last(run), **WATCHED)
+    fit(run, resume=last(run), **WATCHED)
+    assert torch.equal(weights(run), begun[1])
 
 
 @pytest.mark.parametrize("kept", [{"w": torch.zeros(2)}, {1: "one"}, {"loss": float("nan")}, {"pair": (1, 2)}])

@@ -5,10 +5,12 @@ import math
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from engine_rounds import opened
 from rich.filesize import decimal
+from runs import Kept
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES, ToyData, ToyNet
 
@@ -19,15 +21,7 @@ from fedlit.data.schemes import by_sharing
 from fedlit.experiment.run import test_metrics as metrics_of
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.scores import Scores, View
-from fedlit.federation.evaluation import (
-    by_site,
-    client_metrics,
-    evaluate_sets,
-    pooled_metrics,
-    quartile_metrics,
-    sanity_check,
-    training_metrics,
-)
+from fedlit.federation.evaluation import client_metrics, evaluate_sets, pooled_metrics, training_metrics
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.metrics.tally import Tally
@@ -97,15 +91,10 @@ def test_training_loss_is_the_weighted_mean_over_the_cohort():
     assert metrics == {"train/loss": pytest.approx(1.75), "train/x": 4.0}
 
 
-def test_quartiles_over_many_clients():
-    reports = [ClientReport(f"site/{k}", 1, 1, float(k), 0.0, 0) for k in range(41)]
-    per_client = client_metrics([], reports, CLASSES)
-    assert "client/site_7/train_loss" in per_client
-    quartiles = quartile_metrics(per_client)
-    assert [quartiles[f"client/{q}/train_loss"] for q in ("q25", "q50", "q75")] == [10, 20, 30]
+Fitted = tuple[Session, Run, ServerState]
 
 
-def fit(data, aggregators, tmp_path, module=ToyNet, clients=None) -> tuple[Session, Run, ServerState]:
+def fit(data, aggregators, tmp_path, module=ToyNet, clients=None) -> Fitted:
     """A federation after two rounds, its run, and the state of its server."""
     federation = Federation(aggregators, rounds=2, clients=clients, schedule=ConstantSchedule(2, "steps"), workers=1)
     session = assemble(federation, module(), data, make_fabric("cpu"))
@@ -121,20 +110,6 @@ class Strict(ToyNet):
         return super().validation_step(batch, batch_idx)
 
 
-def test_models_are_scored_in_evaluation_mode(tmp_path):
-    fit(ToyData(), [], tmp_path, Strict)
-
-
-def test_of_very_many_clients_some_are_rehearsed(monkeypatch):
-    monkeypatch.setattr("fedlit.federation.evaluation.MOST_CHECKED", 4)
-    seen, federation = [], Federation([], schedule=ConstantSchedule(2, "steps"))
-    with opened(federation, ToyNet(), ToyData(clients=10, size=4)) as (session, server):
-        score = session.engine.evaluate
-        monkeypatch.setattr(session.engine, "evaluate", lambda views, down: seen.extend(views) or score(views, down))
-        assert "val/auroc_macro" in sanity_check(session, server)
-    assert [view.client for view in seen] == ["site-0", "site-2", "site-5", "site-7"]
-
-
 def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):
     _, run, _ = fit(ToyData(clients=40, size=4), [], tmp_path)
     keys = {key for _, key, _ in run.metrics.rows()}
@@ -143,6 +118,10 @@ def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):
     with (run.directory / "client_metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {r["key"].split("/")[1] for r in rows} == {f"site-{k}" for k in range(40)}
+    losses = [float(r["value"]) for r in rows if r["key"].endswith("/train_loss") and r["step"] == "2"]
+    logged = {key: value for step, key, value in run.metrics.rows() if step == 2}
+    for share in (25, 50, 75):
+        assert logged[f"client/q{share}/train_loss"] == pytest.approx(np.percentile(losses, share))
     assert (run.directory / "client_metrics.parquet").exists()
 
 
@@ -152,6 +131,17 @@ class WithServerTest(ToyData):
     def setup(self, stage=None) -> None:
         super().setup(stage)
         self.test_sets = {"external": self._part(999, 30, range(3))}
+
+
+def test_a_global_model_is_scored_in_evaluation_mode_on_the_servers_test_sets_too(tmp_path):
+    session, _, server = fit(WithServerTest(), [], tmp_path, Strict)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sets = evaluate_sets(session, server, "test")
+    assert {name: sum(s.examples for s in group) for name, group in sets.items()} == {
+        "federation": 12 + 14 + 16,
+        "external": 30,
+    }
 
 
 def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_path):
@@ -170,8 +160,20 @@ def test_personal_models_are_scored_by_their_own_and_have_no_global_model(tmp_pa
     assert not torch.equal(other.scores, by_client["site-1"].scores)
 
 
-def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
-    session, _, server = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
+@pytest.fixture(scope="module")
+def heads(tmp_path_factory) -> Fitted:
+    """Two classes are labelled at each of three clients, which keep their own heads."""
+    return fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path_factory.mktemp("heads"))
+
+
+@pytest.fixture(scope="module")
+def surgical(tmp_path_factory) -> Fitted:
+    """The same clients with one head."""
+    return fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path_factory.mktemp("surgical"))
+
+
+def test_a_class_counts_only_where_a_personal_head_has_learned_it(heads):
+    session, _, server = heads
     sets = evaluate_sets(session, server, "test")
     for name, client in session.clients.items():
         lacking = [c not in client.classes for c in CLASSES]
@@ -181,24 +183,23 @@ def test_a_class_counts_only_where_a_personal_head_has_learned_it(tmp_path):
     assert session.learned("site-0") == set(session.clients["site-0"].classes)
 
 
-def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_images(tmp_path):
+def test_means_of_personal_heads_have_keys_of_their_own_where_they_are_of_other_images(heads, surgical):
     """The same key would mix a mean over each client's classes with a mean over all classes and images."""
-    session, _, server = fit(WithServerTest(labelled=2), [PersonalHeads()], tmp_path)
-    own = metrics_of(session, evaluate_sets(session, server, "test"), None)
+    own, one = (
+        metrics_of(session, evaluate_sets(session, server, "test"), None) for session, _, server in (heads, surgical)
+    )
     assert not [key for key in own if key.endswith("/auroc_macro")]
     assert own["test/federation/auroc_own_macro"] == own["test/federation/auroc_own_macro"]
     assert "test/external by site-0/auroc_own_macro" in own
     ranked = [own[f"test/federation/n_pos/{c}"] + own[f"test/federation/n_neg/{c}"] for c in CLASSES]
     assert own["test/federation/auroc_images"] == sum(ranked) / len(ranked)
-    session, _, server = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path / "surgical")
-    one = metrics_of(session, evaluate_sets(session, server, "test"), None)
     assert "test/federation/auroc_macro" in one
     assert not [key for key in one if "own" in key]
     assert one["test/federation/auroc_images"] > own["test/federation/auroc_images"]
 
 
-def test_surgical_heads_give_one_model_that_knows_every_class(tmp_path):
-    session, _, server = fit(WithServerTest(labelled=2), [SurgicalHeads()], tmp_path)
+def test_surgical_heads_give_one_model_that_knows_every_class(surgical):
+    session, _, server = surgical
     sets = evaluate_sets(session, server, "test")
     assert set(sets) == {"federation", "external"}
     assert session.learned("site-0") == session.learned(None) == set(CLASSES)
@@ -213,15 +214,6 @@ def test_what_the_only_client_does_not_label_is_unknown_and_others_data_is_teste
     assert sum(lacking) == 1
     for scores in sets.values():
         assert scores[0].labels.isnan().all(0).tolist() == lacking
-
-
-def test_scores_of_several_clients_are_grouped_by_site():
-    one, two = scores("a", 1), scores("b", 2)
-    sites = {"a": ["north"] * 30 + ["south"] * 10, "b": ["south"] * 40}
-    found = by_site({"federation": [one, two]}, lambda view: sites[view.holder])
-    assert {name: sum(s.examples for s in parts) for name, parts in found.items()} == {"north": 30, "south": 50}
-    assert torch.equal(found["south"][0].scores, one.scores[30:])
-    assert by_site({"federation": [two]}, lambda view: sites[view.holder]) == {}
 
 
 def test_shared_and_unique_classes_have_means_of_their_own():
@@ -266,17 +258,6 @@ def test_a_class_that_a_client_does_not_label_hides_nothing():
     assert pooled_metrics(told, CLASSES, "val")[name] < 0.01
 
 
-def test_a_global_model_is_scored_on_the_servers_test_sets_too(tmp_path):
-    session, _, server = fit(WithServerTest(), [], tmp_path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        sets = evaluate_sets(session, server, "test")
-    assert {name: sum(s.examples for s in group) for name, group in sets.items()} == {
-        "federation": 12 + 14 + 16,
-        "external": 30,
-    }
-
-
 def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
     """A payload holds vectors of the model's sizes, the client's weight and which groups it shares; nothing else."""
     with opened(Federation([FedBN()], rounds=1), ToyNet(), ToyData()) as (session, server):
@@ -296,8 +277,6 @@ def test_what_leaves_a_site_is_vectors_weights_and_counts(tmp_path):
 
 WHAT_LEAVES = {
     "everything": ([], 3, "w [483], statistics [8], squared norms [34], its weight and which parts it shares"),
-    "FedBN": ([FedBN()], 3, "w [475 of 483], squared norms [34], its weight and which parts it shares; norm and "
-              "statistics stay with the client"),
     "heads": ([PersonalHeads(), Scaffold()], 3, "w [48 of 483], statistics [8], c of Scaffold [48 of 483], squares of "
               "Scaffold [2], squared norms [34], its weight and which parts it shares; head stays with the client"),
     "nothing": ([LocalOnly()], 3, "squared norms [34], its weight and which parts it shares; body and norm and head "
@@ -317,3 +296,31 @@ def test_the_list_of_what_leaves_a_site_follows_the_masks(case, tmp_path):
     starts = [line.partition(": ")[0] for line in lines]
     assert starts == [f"each round {sending} {decimal(int(up / 4))}" for sending in clients]
     assert lines[0].endswith(f": {wanted}")
+
+
+TOYS = (
+    "fit --data toys.ToyData --model toys.ToyNet --name one --logger false --federation.workers 1 "
+    "--federation.rounds 5 --federation.eval_every 2 --federation.schedule.window 2 --federation.schedule.unit steps"
+)
+
+
+def test_each_evaluation_scores_the_test_sets_and_nothing_else_changes(fedlit_cli, tmp_path, monkeypatch):
+    rows, weights = {}, []
+    for name, more in (("without", ""), ("with", "--federation.test_curves true")):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        fedlit_cli(f"{TOYS} {more}").succeeded()
+        kept = Kept(tmp_path / name / "runs/default/one")
+        rows[name] = [row for row in kept.metrics() if not row[1].startswith("client/")]
+        weights.append(kept.tensors()["server/w"])
+    assert (weights[0] == weights[1]).all()
+    assert [row for row in rows["with"] if not row[1].startswith("test_curve/")] == rows["without"]
+
+    def values(key: str) -> dict[int, float]:
+        return {step: float(value) for step, name, value in rows["with"] if name == key}
+
+    curve, validation = values("test_curve/federation/auroc_macro"), values("val/auroc_macro")
+    assert curve.keys() == validation.keys() == {2, 4, 5}
+    # the last point is the score of the model that is tested then
+    best = max(validation, key=lambda step: (validation[step], -step))
+    assert list(values("test/federation/auroc_macro").values()) == [pytest.approx(curve[best])]

@@ -1,8 +1,6 @@
 """The live line and the plain lines."""
 
 import io
-import re
-import sys
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -106,36 +104,6 @@ def test_without_a_terminal_fast_rounds_share_lines(clock: Clock):
     assert 8 <= len(rounds.printed()) <= 12
 
 
-def test_of_many_lines_about_what_leaves_the_sites_the_first_are_shown():
-    rounds = Rounds(plain(), 2)
-    rounds.state.sent = "\n".join(f"each round site-{number} sends 2 kB" for number in range(11))
-    rounds.end(metrics(0.5))
-    assert [line.partition(" sends")[0] for line in rounds.printed()[1:]] == [
-        *(f"each round site-{number}" for number in range(8)),
-        "and 3 more lines in leaves_a_site.txt",
-    ]
-
-
-def test_long_sentences_are_one_line_in_a_pipe():
-    rounds = Rounds(plain(width=20), 1, announced=["a sentence that is longer than the line of the pipe"])
-    assert len(rounds.printed()) == 1
-
-
-def test_nothing_to_say_is_no_line(clock: Clock):
-    rounds = Rounds(plain(), 2000)
-    rounds.end(metrics(0.5))
-    assert len(rounds.printed()) == 1  # the round's own line; what a site sends is not known here, and no empty line
-
-
-def test_a_callback_that_stops_the_rounds_is_heard(clock: Clock):
-    rounds = Rounds(plain(), 5)
-    rounds.start(1)
-    rounds.state.stop = "good enough"
-    rounds.end(metrics(0.5))
-    rounds.bar.on_fit_end(rounds.state)
-    assert rounds.printed()[-1] == "stopped after round 1: good enough"
-
-
 def test_the_live_line_shows_round_clients_loss_auroc_and_time_left(clock: Clock):
     rounds = Rounds(terminal(), 10)
     rounds.start(4)
@@ -171,56 +139,9 @@ def test_the_time_left_of_a_resumed_run_counts_its_own_rounds(clock: Clock):
     assert "left" not in rounds.shown()
 
 
-def test_without_auroc_the_validation_loss_is_shown(clock: Clock):
-    rounds = Rounds(terminal(), 10)
-    rounds.end(metrics(0.5, val__loss=0.625))
-    assert "val loss 0.6250" in rounds.shown()
-
-
-def test_the_live_line_fits_a_narrow_terminal(clock: Clock):
-    rounds = Rounds(terminal(), 1000)
-    rounds.start(100)
-    clock.now += 9
-    rounds.end(metrics(0.5, val__auroc_macro=0.8))
-    rounds.start(100)
-    assert all(len(line) <= 80 for line in rounds.shown(width=80).splitlines())
-    assert "val AUROC 0.8000" in re.sub(r"\s+", " ", rounds.shown(width=80))
-
-
 def test_only_the_first_rank_prints(capsys: pytest.CaptureFixture):
     rounds = Rounds(None, 1, announced=["nobody hears this"])
     rounds.start(1)
     rounds.end(metrics(0.5))
     rounds.bar.on_fit_end(rounds.state)
     assert capsys.readouterr().out == ""
-
-
-class Display:
-    """``IPython.display``, as a notebook has it: every output, in its last state."""
-
-    HTML = staticmethod(str)
-
-    def __init__(self) -> None:
-        self.outputs: list[str] = []
-
-    def display(self, *shown: object, display_id: bool = False, **options: object) -> SimpleNamespace | None:
-        self.outputs.append(str(shown[0]))
-        place = len(self.outputs) - 1
-        return SimpleNamespace(update=lambda html: self.outputs.__setitem__(place, html)) if display_id else None
-
-
-def test_in_a_notebook_a_bar_is_updated(clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    display = Display()
-    monkeypatch.setattr(progress, "time", clock)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(display=display))
-    monkeypatch.setitem(sys.modules, "IPython.display", display)
-    rounds = Rounds(Console(force_jupyter=True), 4)
-    for index in range(2):
-        rounds.start(2)
-        clock.now += 1
-        rounds.reply(0.5)
-        rounds.end(metrics(0.4 - index / 10, val__auroc_macro=0.8 + index / 10))
-    (bar,) = [output for output in display.outputs if "<progress" in output]
-    assert 'value="2.000" max="4"' in bar
-    assert "round 2/4  loss 0.3000  val AUROC 0.9000  0:00:02 left" in bar
-    assert len(display.outputs) == 1

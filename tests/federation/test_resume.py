@@ -1,18 +1,20 @@
 """Killed, stopped and resumed runs equal the uninterrupted one, bit for bit."""
 
 import os
-import re
+import shlex
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from runs import TESTS, Command, Kept, Place, assert_same_run, assert_same_tensors, wait_until
+from kills import SETTINGS, Killing
+from refusals import Printed
+from runs import Kept, Place, assert_same_run, assert_same_tensors, wait_until
+
+from fedlit.cli.main import main
 
 ROUNDS = 12
 OPTIONS = (
@@ -31,85 +33,6 @@ def uninterrupted(tmp_path_factory) -> Kept:
     place = Place(tmp_path_factory.mktemp("whole"), OPTIONS)
     place.ended(f"--federation.rounds {ROUNDS}")
     return place.run("run")
-
-
-def assert_whole(kept: Kept) -> None:
-    """There is no checkpoint without a manifest, even if the process dies at any moment."""
-    assert all((path / "manifest.json").exists() for path in kept.path.glob("checkpoints/round-*"))
-
-
-def kill_until_finished(place: Place, kill: Callable[[Command, int], bool], options: str) -> list[int]:
-    """Start, kill and resume until a run ends by itself; returns the rounds that kills found completed."""
-    kept, deaths = place.run("run"), []
-    for number in range(40):
-        command = place.fit(f"--federation.rounds {ROUNDS} --ckpt_path last {options}")
-        if not kill(command, number):
-            assert command.wait() == 0, command.output
-            return deaths
-        assert command.wait() == -signal.SIGKILL, command.output
-        assert_whole(kept)
-        deaths.append(max(kept.rounds, default=-1))
-    raise AssertionError(f"not finished after {len(deaths)} kills: {deaths}")
-
-
-@pytest.mark.slow
-def test_killed_at_random_moments(tmp_path, uninterrupted):
-    """Every third time after start, otherwise after training has begun."""
-    delays = torch.rand(8, generator=torch.Generator().manual_seed(51))
-
-    def kill(command: Command, number: int) -> bool:
-        if number == len(delays):
-            return False
-        if number % 3 and not wait_until(lambda: "parameters" in command.output, command):
-            return False
-        command.process.join(float(delays[number]) * 0.15)
-        if not command.process.is_alive():
-            return False
-        command.process.kill()
-        return True
-
-    place = Place(tmp_path, OPTIONS)
-    deaths = kill_until_finished(place, kill, "--federation.checkpoint_every 3")
-    assert len(deaths) >= 3
-    # a run that was killed before its first checkpoint stays behind, and is not the one that is resumed
-    finished = [d for d in (tmp_path / "default").iterdir() if Kept(d).rounds]
-    assert len(finished) == 1
-    assert_same_run(Kept(finished[0]), uninterrupted)
-
-
-@pytest.mark.slow
-def test_rounds_after_the_last_checkpoint_are_done_again(tmp_path):
-    """Their metrics were written already, and are written once."""
-    rare = f"{OPTIONS} {FIRST_IS_BEST} --federation.rounds {ROUNDS} --federation.checkpoint_every 1000"
-    place, whole = Place(tmp_path, rare), Place(tmp_path / "whole", rare)
-    kept = place.run("run")
-    command = place.fit()
-    assert wait_until(lambda: (kept.path / "metrics.csv").exists() and max(_steps(kept), default=0) > 3, command)
-    command.process.kill()
-    command.wait()
-    assert kept.rounds == [1]
-    place.ended("--ckpt_path last")
-    whole.ended()
-    assert_same_run(kept, whole.run("run"))
-
-
-@pytest.mark.slow
-def test_real_command_line_with_another_number_of_workers(tmp_path, uninterrupted):
-    """``python -m fedlit fit`` with two workers is killed, and resumes with one worker."""
-    kept = Place(tmp_path, OPTIONS).run("run")
-    words = f"{OPTIONS} --federation.rounds {ROUNDS} --federation.workers 2 --federation.checkpoint_every 1"
-    command = [sys.executable, "-m", "fedlit", "fit", "--run_dir", str(tmp_path), *words.split()]
-    with subprocess.Popen(command, cwd=TESTS, stdout=subprocess.DEVNULL, start_new_session=True) as real:
-        deadline = time.monotonic() + 120
-        while not kept.rounds or max(kept.rounds) < 3:
-            assert real.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        real.kill()
-    assert_whole(kept)
-    again = Place(tmp_path, OPTIONS).ended(f"--federation.rounds {ROUNDS} --ckpt_path last")
-    assert "resuming" in again
-    assert_same_run(kept, uninterrupted)
 
 
 @pytest.mark.slow
@@ -145,8 +68,7 @@ def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
     assert_same_run(kept, uninterrupted)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1])
-def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path, signum):
+def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
     """A client's round takes 30 s: a run that waited for it would be late."""
     options = (
         "--data toys.ToyData --model awkward.Slow --model.seconds 0.3 --name run --logger awkward.StatusFile "
@@ -156,8 +78,8 @@ def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path, signum):
     command = place.fit()
     assert wait_until(lambda: "parameters" in command.output, command)
     began = time.monotonic()
-    os.kill(command.process.pid, signum)
-    assert command.wait() == 128 + signum
+    os.kill(command.process.pid, signal.SIGTERM)
+    assert command.wait() == 128 + signal.SIGTERM
     assert time.monotonic() - began < 10
     kept = place.run("run")
     assert kept.rounds == [0]
@@ -196,120 +118,117 @@ def test_a_nan_keeps_the_last_good_round(tmp_path):
     assert (kept.path / "status.txt").read_text() == "FAILED"
 
 
+TOYS = (
+    f"--data toys.ToyData --model toys.ToyNet --name run --logger false --federation.workers 1 {FIRST_IS_BEST} "
+    "--federation.rounds 4 --federation.aggregators+=Scaffold"
+)
+
+
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Place:
-    """A run of 4 rounds, whose first is the best."""
-    options = (
-        "--data toys.ToyData --model toys.ToyNet --federation.rounds 4 --name run "
-        f"--federation.aggregators+=Scaffold {FIRST_IS_BEST}"
-    )
-    place = Place(tmp_path_factory.mktemp("finished"), options)
-    place.ended()
-    assert place.run("run").rounds == [1, 4]
-    return place
+def finished(tmp_path_factory) -> Path:
+    """The folder of a run of 4 rounds, whose first is the best."""
+    folder = tmp_path_factory.mktemp("finished")
+    with pytest.raises(SystemExit):
+        main(shlex.split(f"fit --run_dir {folder} {TOYS}"))
+    assert Kept(folder / "default/run").rounds == [1, 4]
+    return folder
 
 
-def copy_of(place: Place, path: Path) -> Place:
-    shutil.copytree(place.path / "default", path / "default")
-    return Place(path, place.options)
+@pytest.fixture
+def again(finished, tmp_path, fedlit_cli) -> Callable[[str], Printed]:
+    """A function that runs ``fit`` with more options on a copy of the run in ``tmp_path``."""
+    shutil.copytree(finished / "default", tmp_path / "default")
+    return lambda options: fedlit_cli(f"fit --run_dir {tmp_path} {TOYS} {options}")
 
 
-def test_resuming_a_finished_run_adds_no_rows(finished, tmp_path):
-    place = copy_of(finished, tmp_path)
-    before = place.run("run").metrics()
-    place.ended("--ckpt_path last")
-    assert place.run("run").metrics() == before
+def test_resuming_a_finished_run_adds_no_rows(again, tmp_path):
+    kept = Kept(tmp_path / "default/run")
+    before = kept.metrics()
+    again("--ckpt_path last").succeeded()
+    assert kept.metrics() == before
     assert len({row[:2] for row in before}) == len(before)
 
 
-@pytest.mark.parametrize(("which", "rounds"), [("last", 4), ("best", 1), ("{run}/checkpoints/round-000001", 1)])
-def test_what_ckpt_path_may_name(finished, tmp_path, which, rounds):
-    """Resuming from an earlier checkpoint repeats the same rounds, with the same result."""
-    place = copy_of(finished, tmp_path)
-    printed = place.ended(f"--ckpt_path {which}".format(run=tmp_path / "default/run"))
-    assert f"after {rounds} rounds" in printed
-    assert place.run("run").rounds == [1, 4]
-    assert_same_run(place.run("run"), finished.run("run"))
+@pytest.mark.parametrize("which", ["best", "{run}/checkpoints/round-000001"])
+def test_an_earlier_checkpoint_repeats_the_same_rounds_with_the_same_result(finished, again, tmp_path, which):
+    kept = Kept(tmp_path / "default/run")
+    assert "after 1 rounds" in again(f"--ckpt_path {which}".format(run=kept.path)).succeeded()
+    assert kept.rounds == [1, 4]
+    assert_same_run(kept, Kept(finished / "default/run"))
 
 
-def test_resuming_from_an_earlier_checkpoint_drops_the_later_ones(finished, tmp_path):
-    place = copy_of(finished, tmp_path)
-    first = tmp_path / "default/run/checkpoints/round-000001"
-    place.ended(f"--ckpt_path {first} --federation.rounds 2")
-    kept = place.run("run")
+def test_resuming_from_an_earlier_checkpoint_drops_the_later_ones(again, tmp_path):
+    kept = Kept(tmp_path / "default/run")
+    again(f"--ckpt_path {kept.path}/checkpoints/round-000001 --federation.rounds 2").succeeded()
     assert kept.rounds == [1, 2]
     assert {step for step, _, _ in kept.metrics()} == {1, 2}
 
 
-def test_test_and_best_agree(finished):
-    """``fedlit test`` of the best checkpoint shows the table that the run ended with."""
-    first = finished.path / "log-1.txt"
-    tables = []
-    for which in ("best", "last"):
-        printed = finished.ended(f"--ckpt_path {which}", "test")
-        tables.append(re.findall(r"│.*│", printed))
-    assert len(tables[0]) == 4
-    assert tables[0] == re.findall(r"│.*│", first.read_text())
-    assert tables[0] != tables[1]
-
-
-def test_last_without_a_run_starts_a_new_one_and_says_so(tmp_path):
-    place = Place(tmp_path, "--data toys.ToyData --model toys.ToyNet --federation.rounds 1")
-    printed = place.ended("--ckpt_path last --name fresh")
-    assert "no run of the name fresh in" in printed
-    assert "starting a new one" in printed
-    assert place.run("fresh").rounds == [1]
+def test_last_without_a_run_starts_a_new_one_and_says_so(tmp_path, fedlit_cli):
+    printed = fedlit_cli(f"fit --run_dir {tmp_path} {TOYS} --federation.rounds 1 --ckpt_path last --name fresh")
+    assert "no run of the name fresh in" in printed.succeeded()
+    assert Kept(tmp_path / "default/fresh").rounds == [1]
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("words", "named"),
     [
-        ("--model.lr 0.2", ["another configuration", "model.init_args.lr: 0.1 there, 0.2 now", "rounds, workers"]),
-        ("--seed 1", ["seed: 0 there, 1 now"]),
-        ("--federation.aggregators+=FedBN", ["another configuration", "aggregators.1", "FedBN"]),
-        ("--ckpt_path nowhere", ["--ckpt_path nowhere", "found no manifest.json there"]),
-        ("--ckpt_path .", ["--ckpt_path .", "run directory"]),
+        ("fit --ckpt_path last --model.lr 0.2", ["another configuration", "model.init_args.lr: 0.1 there, 0.2 now"]),
+        ("fit --ckpt_path last --seed 1", ["seed: 0 there, 1 now"]),
+        ("fit --ckpt_path last --federation.aggregators+=FedBN", ["aggregators.1", "FedBN"]),
+        ("fit --ckpt_path nowhere", ["--ckpt_path nowhere", "manifest.json"]),
+        ("fit --ckpt_path .", ["--ckpt_path .", "run directory"]),
+        ("test --ckpt_path last --model awkward.WideNet", ["head.weight: [3, 144] there, absent here"]),
+        ("test --ckpt_path last --federation.aggregators=[]", ["expected aggregators [], found ['Scaffold']"]),
     ],
 )
-def test_what_does_not_fit_is_refused(finished, options, words):
-    before = sorted(finished.path.rglob("*.pt"))
-    printed = finished.ended(f"--ckpt_path last {options}", code=1)
-    for word in words:
-        assert word in printed
-    assert sorted(finished.path.rglob("*.pt")) == before
+def test_what_does_not_fit_is_refused(finished, fedlit_cli, words, named):
+    before = sorted(finished.rglob("*.pt"))
+    command, options = words.split(" ", 1)
+    fedlit_cli(f"{command} --run_dir {finished} {TOYS} {options}").refused(*named)
+    assert sorted(finished.rglob("*.pt")) == before
 
 
-def test_another_model_or_other_aggregators_are_refused_by_test(finished):
-    plain = Place(finished.path, "--data toys.ToyData --ckpt_path last")
-    other = plain.fit("--model awkward.WideNet --federation.aggregators+=Scaffold", "test")
-    none = Place(finished.path / "logs", f"{plain.options} --run_dir {finished.path}").fit(
-        "--model toys.ToyNet", "test"
-    )
-    assert (other.wait(), none.wait()) == (1, 1)
-    assert "another model" in other.output
-    assert "head.weight: [3, 144] there, absent here" in other.output
-    assert "expected aggregators [], found ['Scaffold']; use the run's config.yaml" in none.output
-
-
-def test_a_torn_checkpoint_is_refused_and_an_older_one_can_be_named(finished, tmp_path):
-    place = copy_of(finished, tmp_path)
-    file = tmp_path / "default/run/checkpoints/round-000004/clients-0.pt"
+def test_a_torn_checkpoint_is_refused_and_an_older_one_can_be_named(finished, again, tmp_path):
+    run = tmp_path / "default/run"
+    file = run / "checkpoints/round-000004/clients-0.pt"
     file.write_bytes(file.read_bytes()[:500])
-    torn = place.ended("--ckpt_path last", code=1)
-    assert "round-000004/clients-0.pt" in torn
-    assert f"--ckpt_path {tmp_path}/default/run/checkpoints/round-000001" in torn
-    place.ended(f"--ckpt_path {tmp_path}/default/run/checkpoints/round-000001")
-    assert_same_run(place.run("run"), finished.run("run"))
+    older = f"--ckpt_path {run}/checkpoints/round-000001"
+    again("--ckpt_path last").refused("round-000004/clients-0.pt", older)
+    again(older).succeeded()
+    assert_same_run(Kept(run), Kept(finished / "default/run"))
+
+
+@pytest.mark.slow
+def test_an_experiment_may_be_called_phases(tmp_path, fedlit_cli):
+    """Its runs are not phases of a run, although they are in a folder of that name."""
+    for rounds, more in ((1, ""), (2, "--ckpt_path last")):
+        options = f"{TOYS} --experiment phases --federation.rounds {rounds} {more}"
+        fedlit_cli(f"fit --run_dir {tmp_path} {options}").succeeded()
+    assert (tmp_path / "phases/run/checkpoints/round-000002").is_dir()
 
 
 def _steps(kept: Kept) -> set[int]:
     return {step for step, key, _ in kept.metrics() if key == "val/auroc_macro"}
 
 
+KILLS = [
+    ("pool", "group", 0.3), ("pool", "main", 0.8), ("pool", "worker", 0.5),
+    ("ranks", "worker", 0.4), ("phases", "group", 0.25),
+]  # fmt: skip
+"""Some of the kills of `tests/benchmarks/kills.py`."""
+
+
+@pytest.fixture(scope="module")
+def killings(tmp_path_factory) -> dict[str, Killing]:
+    return {name: Killing(setting, tmp_path_factory.mktemp(name)) for name, setting in SETTINGS.items()}
+
+
 @pytest.mark.slow
-def test_an_experiment_may_be_called_phases(tmp_path):
-    """Its runs are not phases of a run, although they are in a folder of that name."""
-    place = Place(tmp_path, f"{OPTIONS} --experiment phases --name run")
-    place.ended("--federation.rounds 1")
-    place.ended("--federation.rounds 2 --ckpt_path last")
-    assert (tmp_path / "phases/run/checkpoints/round-000002").is_dir()
+@pytest.mark.parametrize(("setting", "target", "moment"), KILLS)
+def test_killed_in_the_middle_of_training(killings, setting, target, moment):
+    outcome = killings[setting].kill(target, moment)
+    while outcome is None:
+        moment /= 2
+        outcome = killings[setting].kill(target, moment)
+    assert (outcome.differs, outcome.left) == ([], [])

@@ -58,12 +58,13 @@ class TestGroupNorm:
         images = torch.randn(4, 1, 32, 32)
         torch.testing.assert_close(body(images), before(images), rtol=1e-4, atol=1e-4)
 
-    def test_a_federation_has_no_statistics_of_it(self, name):
-        model = ImageClassifier(CLASSES, backbone=name, norm="group")
-        layout = Layout.of(model)
-        assert layout.stats_size == 0
-        affine = sum(p.numel() for m in model.modules() if isinstance(m, nn.GroupNorm) for p in m.parameters())
-        assert layout.slices["norm"].stop - layout.slices["norm"].start == affine > 0
+
+def test_a_federation_has_no_statistics_of_group_norm():
+    model = ImageClassifier(CLASSES, backbone="resnet10t", norm="group")
+    layout = Layout.of(model)
+    assert layout.stats_size == 0
+    affine = sum(p.numel() for m in model.modules() if isinstance(m, nn.GroupNorm) for p in m.parameters())
+    assert layout.slices["norm"].stop - layout.slices["norm"].start == affine > 0
 
 
 def first_block(body: nn.Module, images: torch.Tensor) -> tuple[int, ...]:
@@ -93,11 +94,3 @@ class TestSmallStem:
         assert changed == [f"{before.pretrained_cfg['first_conv']}.weight"]
         assert new[changed[0]].shape[1:] == (1, 3, 3)
         assert new.keys() == old.keys()
-
-    def test_with_group_norm_it_learns(self, name):
-        torch.manual_seed(0)
-        model = ImageClassifier(CLASSES, backbone=name, stem="small", norm="group")
-        loss = model.training_step((torch.randn(2, 1, 16, 16), torch.tensor([[1.0, 0, 1], [0, 1, 0]])), 0)
-        loss.backward()
-        stem = model.body.get_submodule(model.body.pretrained_cfg["first_conv"])
-        assert stem.weight.grad.abs().sum() > 0

@@ -1,15 +1,23 @@
-"""Properties of every objective: unknown labels, batches without labels, saturated logits, and refused arguments."""
+"""Every objective: unknown labels, batches without labels, saturated logits, refusals; the plain losses' formulas."""
 
 from functools import partial
 
 import pytest
 import torch
+import torch.nn.functional as F
 from refusals import refused, table
+from toys import ToyNet
 
+from fedlit.aggregators import Scaffold
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.experiment.naming import Names
+from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, AUCSaddle, FedLC, FedRS, RatioLoss, SoftmaxFocalLoss
 
-ONE_CLASS = torch.eye(4, dtype=torch.float64)[[0, 1, 2, 3, 1, 0]]
+INDICES = torch.tensor([0, 1, 2, 3, 1, 0])
+ONE_CLASS = F.one_hot(INDICES, 4).double()
+ALPHA = [5.5, 2.0, 0.5, 100.0]
+"""Weights of the classes in the focal loss."""
 LOGITS = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 OBJECTIVES = {
     "BCE": BCE, "AUCSaddle": lambda: AUCSaddle(prior=0.3), "AUCSaddle raw": lambda: AUCSaddle(0.6, "raw", prior=0.3),
@@ -88,3 +96,45 @@ MISTAKES = [
 def test_it_is_refused(provoke, kind, names):
     with refused(kind, *names):
         provoke()
+
+
+def test_bce_is_torchs_where_everything_is_labelled():
+    logits, labels = torch.randn(5, 3), torch.randint(0, 2, (5, 3)).float()
+    torch.testing.assert_close(BCE()(logits, labels), F.binary_cross_entropy_with_logits(logits, labels))
+
+
+class Own(BCE):
+    """Another loss, built on BCE."""
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [(BCE(), "Scaffold"), (Own(), "Scaffold-Own"), (AUCSaddle(), "Scaffold-AUCSaddle"), (None, "Scaffold")],
+)
+def test_bce_adds_nothing_to_the_name_of_a_method(objective, name):
+    module = ToyNet()
+    module.objective = objective
+    assert Names.of(Federation([Scaffold()]), module).method == name
+
+
+def test_missing_labels_are_negatives_where_asked():
+    logits = torch.tensor([[0.3, -1.2], [2.0, 0.1]], dtype=torch.float64)
+    labels = torch.tensor([[1.0, torch.nan], [torch.nan, 0.0]], dtype=torch.float64)
+    p = 1 / (1 + torch.exp(-logits))
+    expected = -(p[0, 0].log() + (1 - p[0, 1]).log() + (1 - p[1, 0]).log() + (1 - p[1, 1]).log()) / 4
+    torch.testing.assert_close(BCE("negative")(logits, labels), expected)
+
+
+def test_without_gamma_and_weights_the_focal_loss_is_cross_entropy():
+    torch.testing.assert_close(SoftmaxFocalLoss(0.0)(LOGITS, ONE_CLASS), F.cross_entropy(LOGITS, INDICES))
+
+
+def test_value_and_gradient_of_the_focal_loss_are_those_of_the_formula():
+    logits, expected = LOGITS.clone().requires_grad_(), 0.0
+    for row, of in zip(logits, INDICES, strict=True):
+        p = row[of].exp() / row.exp().sum()
+        expected = expected - ALPHA[of] * (1 - p) ** 2 * p.log() / 6
+    loss = SoftmaxFocalLoss(2.0, ALPHA)(logits, ONE_CLASS)
+    torch.testing.assert_close(loss, expected)
+    (own,), (theirs,) = torch.autograd.grad(loss, logits), torch.autograd.grad(expected, logits)
+    torch.testing.assert_close(own, theirs)

@@ -18,7 +18,9 @@ from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedProx, Scaffold
 from fedlit.core.fabric import make_fabric
+from fedlit.core.system import processes
 from fedlit.core.system.processes import GENTLE
+from fedlit.federation.assembly import assemble
 from fedlit.federation.engines import base, local, pool
 from fedlit.federation.engines.base import jobs_of
 from fedlit.federation.engines.local import wanted_workers
@@ -283,3 +285,23 @@ def test_a_worker_hears_sigterm_whoever_started_the_fork_server():
 def test_without_a_number_there_is_a_worker_for_each_core(monkeypatch):
     monkeypatch.setattr(local, "cores", lambda: 3)
     assert [wanted_workers(setting, make_fabric("cpu")) for setting in ("auto", 2)] == [3, 2]
+
+
+class Telling(ToyNet):
+    def training_step(self, batch, batch_idx):
+        self.log("benchmark", float(torch.backends.cudnn.benchmark))
+        return super().training_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(("benchmark", "workers"), [(True, 1), (True, 2), (None, 2)])
+def test_it_is_set_where_clients_train(monkeypatch, benchmark, workers):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(processes, "can_be_copied", lambda: False)  # as with a GPU: a copy would inherit it
+    federation = Federation([], schedule=ConstantSchedule(1, "steps"), workers=workers)
+    session = assemble(federation, Telling(), ToyData(2), make_fabric("cpu", benchmark=benchmark))
+    try:
+        server, _, _ = session.restore(None)
+        reports = play_round(session, server)
+    finally:
+        session.engine.close()
+    assert {report.logged["benchmark"] for report in reports} == {float(bool(benchmark))}

@@ -1,8 +1,9 @@
-"""Tensors that processes share: written by one, seen by another, gone afterwards."""
+"""Tensors that processes share: written by one, seen by another, gone afterwards; and those in messages."""
 
 import errno
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import tempfile
@@ -12,15 +13,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from engine_rounds import opened, run, shared_folder
 from refusals import raising
 from runs import Place, context, execute
 from toys import ToyData, ToyNet
 
+from fedlit.aggregators import Aggregator
 from fedlit.core.fabric import make_fabric
 from fedlit.core.system.pickling import Pickler
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines import pool
 from fedlit.federation.engines import shared_memory as shared
+from fedlit.federation.engines.pool import packed
 from fedlit.federation.engines.shared_memory import ALIGNMENT, Handle, SharedFolder
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
@@ -49,18 +53,11 @@ def assert_written(found: dict[str, torch.Tensor]) -> None:
 
 
 def test_what_is_written_is_read_and_aligned(folder):
-    handle = folder.write("a", STATE)
+    handle, other = folder.write("a", STATE), folder.write("b", {"w": torch.zeros(5)})
     assert_written(folder.open(handle))
+    assert torch.equal(folder.open(other)["w"], torch.zeros(5))
     for tensor in SharedFolder(folder.path).open(handle).values():
         assert tensor.data_ptr() % min(ALIGNMENT, 64) == 0 or not tensor.numel()
-
-
-def test_writing_copies_and_files_are_apart(folder):
-    state = {"w": torch.ones(5)}
-    handle, other = folder.write("a", state), folder.write("b", {"w": torch.full((5,), 2.0)})
-    state["w"].zero_()
-    assert torch.equal(folder.open(handle)["w"], torch.ones(5))
-    assert torch.equal(folder.open(other)["w"], torch.full((5,), 2.0))
 
 
 def test_what_is_made_where_it_will_lie_is_not_copied(folder):
@@ -202,3 +199,59 @@ def test_sigterm_before_the_first_round_leaves_nothing(tmp_path, command):
     assert folders_of(started.process.pid) == []
     assert {path for path in tmp_path.rglob("*") if not path.name.startswith("log-")} == before
     assert "Traceback" not in started.output
+
+
+TENSORS = (
+    torch.tensor(3),
+    torch.zeros(0),
+    torch.zeros(2, 0, 3),
+    torch.arange(12.0).view(3, 4).t(),
+    torch.tensor([True, False]),
+    torch.randn(5, generator=torch.Generator().manual_seed(0)).bfloat16(),
+    torch.tensor([float("nan"), -0.0], dtype=torch.float64),
+    torch.arange(100)[10:20],
+)
+
+
+def test_a_tensor_arrives_with_its_kind_shape_and_bits():
+    for arrived, tensor in zip(pickle.loads(packed({"state": TENSORS}))["state"], TENSORS, strict=True):
+        assert (arrived.dtype, arrived.shape) == (tensor.dtype, tensor.shape)
+        assert pickle.dumps(arrived.tolist()) == pickle.dumps(tensor.tolist())
+        arrived.zero_()  # it is the receiver's own
+
+
+def test_a_view_takes_no_more_than_it_shows():
+    assert len(packed(torch.zeros(1_000_000)[:4])) < 1_000
+
+
+class FirstIsSlow(Aggregator):
+    """The client whose reply is due first comes last."""
+
+    def on_client_round_start(self, ctx) -> None:
+        if ctx.client.name == ctx.rnd.cohort[0]:
+            time.sleep(0.5)
+
+
+def sums(workers: int) -> tuple[list[torch.Tensor], list[dict[str, int]]]:
+    """The sum of the replies of three rounds, and the sizes of the reply files after each of them."""
+    federation, found, files = Federation([FirstIsSlow()], schedule=ConstantSchedule(2, "steps")), [], []
+    torch.manual_seed(0)
+    with opened(federation, ToyNet(), ToyData(4), workers) as (session, server):
+        for index in range(3):
+            _, total, _ = run(session, server, index)
+            session.engine.commit()
+            server.w += total.vectors["w"]
+            found.append(total.vectors["w"])
+            if folder := shared_folder(session.engine):
+                files.append({path.name: path.stat().st_size for path in sorted(folder.glob("reply-*"))})
+    return found, files
+
+
+@pytest.mark.slow
+def test_what_a_worker_has_needed_to_run_ahead_is_free_after_the_round():
+    alone, _ = sums(1)
+    beside, files = sums(2)
+    assert all(torch.equal(a, b) for a, b in zip(alone, beside, strict=True))
+    assert len(files[0]) > 2  # a worker did run ahead
+    for sizes in files:
+        assert {name for name, size in sizes.items() if size} <= {"reply-0-0", "reply-1-0"}
