@@ -26,7 +26,7 @@ REFERENCE = {
     "data": ["fedlit.data"],
     "schedules": ["fedlit.core.schedule.Schedule", "fedlit.core.schedule.Plan", "fedlit.schedules"],
     "participation": ["fedlit.federation.participation"],
-    "callbacks": ["fedlit.federation.callbacks.Callback", "fedlit.federation.state.FitState"],
+    "callbacks": ["fedlit.federation.callbacks.Callback", "fedlit.federation.callbacks.FitState"],
     "metrics": [
         "fedlit.metrics.auroc.class_auroc", "fedlit.metrics.auroc.grouped_auroc", "fedlit.metrics.intervals.bootstrap",
         "fedlit.metrics.paired.paired", "fedlit.metrics.paired.holm",
