@@ -52,14 +52,15 @@ def test_everything_arrives_once(server, tmp_path):
     client, run_id = connect(server.store), json.loads(noted.read_text())["run_id"]
 
     def stored_round() -> int:
-        return max((metric.step for metric in client.get_metric_history(run_id, "5-train/loss")), default=0)
+        return max((metric.step for metric in client.get_metric_history(run_id, shown_name("train/loss"))), default=0)
 
+    broken_after = 0
     for how in ("500", "hang", "dead"):
+        assert wait_until(lambda after=broken_after: stored_round() > after, command, 0.2, 120), command.output
         server.break_down(how)
         broken_after = last_round(place)
         assert wait_until(lambda after=broken_after: last_round(place) > after + 8, command, 0.02, 120), command.output
         server.mend()
-        assert wait_until(lambda after=broken_after: stored_round() > after, command, 0.2, 120), command.output
     printed = command.succeeded(180)
     assert "did not reach" not in printed
     assert f"{server.uri}/#/experiments/" in printed
