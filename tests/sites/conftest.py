@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from at_sites import TOYS, Ended, Sites, assert_same
+from attacker import AttackerHere, write_site
 from refusals import Printed
 
 from fedlit.sites import experiment
@@ -15,6 +16,12 @@ def sites(monkeypatch) -> Sites:
     made = Sites()
     monkeypatch.setattr(experiment, "Processes", made.transport)
     return made
+
+
+@pytest.fixture
+def attack(tmp_path: Path) -> Callable[..., AttackerHere]:
+    """A function that starts a site with keys of its policy changed."""
+    return lambda name="north", **policy: AttackerHere(write_site(tmp_path / name, **policy))
 
 
 @pytest.fixture

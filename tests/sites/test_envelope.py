@@ -6,7 +6,6 @@ import struct
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from refusals import refused
@@ -14,7 +13,6 @@ from toys import ToyNet
 
 from fedlit.core.flat import FlatModel
 from fedlit.core.messages import Mask
-from fedlit.sites import envelope as envelope_module
 from fedlit.sites.envelope import DTYPES, LARGEST_HEADER, PREFIX, PROTOCOL, Envelope, Header, InvalidMessageError, split
 from fedlit.sites.messages import Done, Failure
 from fedlit.sites.payloads import filled, module_state, module_tensors
@@ -88,38 +86,27 @@ def test_every_byte_counts():
 
 
 @pytest.mark.parametrize(
-    ("change", "mistake"),
+    ("change", "words"),
     [
-        (lambda c: c[:5], (InvalidMessageError, "of 5")),
-        (lambda c: c[:-1] + bytes([c[-1] ^ 1]), (InvalidMessageError,)),
-        (lambda c: c[:-3], (InvalidMessageError,)),
-        (lambda c: c + b"x", (InvalidMessageError, "1 bytes")),
-        (lambda c: b"PICKLE" + c[6:], (InvalidMessageError,)),
-        (
-            lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:],
-            (InvalidMessageError, f"found protocol {PROTOCOL + 1}"),
-        ),
-        (
-            lambda c: c[:8] + struct.pack("<I", LARGEST_HEADER + 1) + c[12:],
-            (InvalidMessageError, "most 352", "found 65,537"),
-        ),
-        (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], (InvalidMessageError,)),
-        (lambda c: c.replace(b'"float32"', b'"object_"'), (InvalidMessageError, "found 'object_'")),
-        (lambda c: c.replace(b'"empty","float32",0', b'"empty","float32",-'), (InvalidMessageError,)),
+        (lambda c: c[:5], "of 5"),
+        (lambda c: c[:-3], ""),
+        (lambda c: c + b"x", "1 bytes"),
+        (lambda c: b"PICKLE" + c[6:], ""),
+        (lambda c: c[:6] + struct.pack("<H", PROTOCOL + 1) + c[8:], f"found protocol {PROTOCOL + 1}"),
+        (lambda c: c[:8] + struct.pack("<I", LARGEST_HEADER + 1) + c[12:], "found 65,537"),
+        (lambda c: c[: PREFIX.size] + b"[" + c[PREFIX.size + 1 :], ""),
+        (lambda c: c.replace(b'"float32"', b'"object_"'), "found 'object_'"),
+        (lambda c: c.replace(b'"empty","float32",0', b'"empty","float32",-'), ""),
     ],
 )
-def test_what_is_no_message_is_told(change, mistake):
-    with refused(*mistake):
+def test_what_is_no_message_is_told(change, words):
+    with refused(InvalidMessageError, words):
         Envelope.from_bytes(change(sent().to_bytes()))
 
 
 def test_a_message_with_other_fields_is_told():
     with refused(InvalidMessageError, "kind, reason, values"):
         sent().message(Failure)
-
-
-def test_vectors_are_plain_arrays():
-    assert all(type(v) is np.ndarray and v.ndim == 1 for v in Envelope.from_bytes(sent().to_bytes()).vectors.values())
 
 
 def test_a_module_of_a_thousand_tensors_fits_into_a_header():
@@ -162,17 +149,6 @@ def test_who_hands_a_message_on_leaves_its_hash_to_the_reader():
     assert Header.read(header).cut(arrays)["w"].shape == (3,)
     with refused(InvalidMessageError, "the arrays of a message were changed on their way"):
         Envelope.from_bytes(bytes(content))
-
-
-def test_the_same_arrays_are_hashed_once(monkeypatch):
-    first, tensors = Done({"to": "north"}), {"w": torch.arange(6.0).reshape(2, 3)}
-    envelope, hashed = Envelope.of("train", first, tensors), []
-    monkeypatch.setattr(envelope_module, "_hash", lambda vectors: hashed.append(1) or "wrong")
-    other = envelope.saying("measure", Done({"to": "south"}))
-    header = other.header()
-    assert hashed == []
-    monkeypatch.undo()
-    assert header == Envelope.of("measure", Done({"to": "south"}), tensors).header()
 
 
 def test_arrays_other_than_those_of_the_header_are_told():

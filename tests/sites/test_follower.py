@@ -10,13 +10,13 @@ import pytest
 import yaml
 from certificates import DAY, Authority, listening, packed
 from nvflare.fuel.flare_api.api_spec import JobNotRunning, NoConnection
-from refusals import refused
+from refusals import raising, refused
 
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.sites import follower
 from fedlit.sites.follower import Follower
 from fedlit.sites.server import Ending
-from fedlit.sites.submission import Lead, Submission, write_job
+from fedlit.sites.submission import Lead, Submission
 
 SITES = ("north", "south")
 DIED = "FINISHED:EXECUTION_EXCEPTION"
@@ -30,16 +30,14 @@ FINISHED = told("the end", ended=Ending("finished", rounds=3))
 
 
 class Server:
-    """What NVFlare's session answers: each job is a list of what it tells at each look, or of what is raised."""
+    """What NVFlare's session answers: what a job tells at each look, or what is raised."""
 
-    def __init__(self, *jobs: list) -> None:
-        self.jobs, self.submitted, self.tokens, self.asked = list(jobs), [], [], []
-        self.there = [set(SITES)]
+    def __init__(self, *script: object, **about) -> None:
+        self.script, self.submitted, self.tokens, self.asked, self.listed = list(script), [], [], [], []
+        self.there, self.status, self.aborted, self.lost = [set(SITES)], "RUNNING", 0, 0
         self.without: set[str] = set()
         self.silent: set[str] = set()
-        self.listed: list[dict] = []
-        self.status, self.aborted = "RUNNING", 0
-        self.lost = 0
+        vars(self).update(about)
 
     def get_system_info(self) -> SimpleNamespace:
         names = self.there.pop(0) if len(self.there) > 1 else self.there[0]
@@ -52,7 +50,7 @@ class Server:
             raise NoConnection("it has died")
         server = json.loads((Path(path) / "app_server/config/config_fed_server.json").read_text())
         self.submitted.append(server["workflows"][0]["args"])
-        self.script, self.status = self.jobs.pop(0), "RUNNING"
+        self.status = "RUNNING"
         return f"job-{len(self.submitted)}"
 
     def list_jobs(self, detailed: bool, reverse: bool) -> list[dict]:
@@ -65,9 +63,7 @@ class Server:
         step = self.script.pop(0) if self.script else JobNotRunning("over")
         if isinstance(step, str):
             self.status, step = step, JobNotRunning("over")
-        if step in (KeyboardInterrupt, SystemExit):
-            raise step
-        if isinstance(step, Exception):
+        if step in (KeyboardInterrupt, SystemExit) or isinstance(step, Exception):
             raise step
         return step
 
@@ -77,10 +73,8 @@ class Server:
     def get_client_job_status(self) -> list[dict]:
         rows = []
         for name in SITES:
-            if name in self.silent:
-                rows.append({"client_name": name, "status": "no_reply"})
-            elif name in self.without:
-                rows.append({"client_name": name, "status": "no_jobs"})
+            if name in (*self.silent, *self.without):
+                rows.append({"client_name": name, "status": "no_reply" if name in self.silent else "no_jobs"})
             else:  # that of somebody else comes last
                 jobs = f"job-{len(self.submitted)}", "another"
                 rows += [{"client_name": name, "job_id": job, "status": "started"} for job in jobs]
@@ -109,12 +103,32 @@ def followed(monkeypatch, tmp_path):
     return run
 
 
-def test_a_run_is_shown_to_its_end(followed):
-    server = Server([told("round 1"), told("round 2"), FINISHED])
+SILENT = "the server does not answer ("
+FOLLOWED = {
+    "to its end": (Server(told("round 1"), told("round 2"), FINISHED), ["round 1", "round 2", "the end"]),
+    "a silent server": (Server(told("round 1"), *[NoConnection("dead")] * 3, FINISHED), ["round 1", f"{SILENT}dead)"]),
+    "sites that are not there": (Server(FINISHED, there=[{"south"}, {"south"}, set(SITES)]), ["waiting for north"]),
+    "a job that takes long to begin": (Server(*[JobNotRunning("")] * 5, FINISHED), ["the end"]),
+    "a server that dies while it is given a job": (Server(FINISHED, lost=2), [SILENT]),
+    "a site without the job": (Server(*[told()] * 8, FINISHED, without={"north"}), ["north reconnected without the"]),
+    "a site that does not answer": (Server(*[told()] * 8, FINISHED, silent={"north"}), ["the end"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", FOLLOWED)
+def test_a_run_is_shown_and_what_is_not_there_is_waited_for(followed, case):
+    """A site that came back without the job is given up by the job: the federation's own setting decides."""
+    server, words = FOLLOWED[case]
     ending, said = followed(server)
     assert ending == Ending("finished", rounds=3)
-    assert said == ["round 1", "round 2", "the end"]
+    assert [line[: len(start)] for line, start in zip(said, words, strict=False)] == words
+    assert said[-1] == "the end"
+    assert ("the server answers again" in said) == ("server" in case)
     assert server.asked[-1]["heard"]
+    assert (len(server.submitted), server.aborted, len(set(server.tokens))) == (1, 0, 1)
+    lost = {name for asked in server.asked for name in asked.get("lost", ())}
+    assert lost == server.without
+    assert not any("stop" in asked for asked in server.asked)
 
 
 DEATHS = {
@@ -128,7 +142,7 @@ DEATHS = {
 
 @pytest.mark.parametrize("case", DEATHS)
 def test_a_job_that_dies_ends_the_command_with_what_resumes_the_run(followed, case):
-    server, said = Server(DEATHS[case]), []
+    server, said = Server(*DEATHS[case]), []
     words = "to resume from the last checkpoint: the same command with --name one --ckpt_path last"
     with refused(TrainingError, words):
         followed(server, said=said)
@@ -138,54 +152,31 @@ def test_a_job_that_dies_ends_the_command_with_what_resumes_the_run(followed, ca
 
 
 def test_a_run_that_has_failed_ends_with_its_reason_only(followed):
-    server = Server([told(ended=Ending("failed", "a loss is not finite"))])
+    server = Server(told(ended=Ending("failed", "a loss is not finite")))
     with refused(TrainingError, "a loss is not finite"):
         followed(server)
     assert len(server.submitted) == 1
 
 
 def test_a_run_that_was_asked_to_stop_has_stopped_whatever_dies_then(followed):
-    server = Server([told(), KeyboardInterrupt, told(), told("round 1"), DIED])
+    server = Server(told(), KeyboardInterrupt, told(), told("round 1"), DIED)
     ending, said = followed(server)
     assert ending == Ending("stopped")
     assert said == ["stopping after this round; Ctrl-C again aborts it", "round 1"]
 
 
-def test_a_server_that_is_silent_for_a_while_is_waited_for(followed):
-    server = Server([told("round 1"), *[NoConnection("dead")] * 3, FINISHED])
-    _, said = followed(server)
-    assert said[1].startswith("the server does not answer (dead)")
-    assert said[-2:] == ["the server answers again", "the end"]
-
-
-def test_sites_that_are_not_there_are_waited_for(followed):
-    server = Server([FINISHED])
-    server.there = [{"south"}, {"south"}, set(SITES)]
-    assert followed(server)[1] == ["waiting for north", "the end"]
-
-
-def test_a_lead_whose_certificate_has_expired_is_told_so_and_waits_no_longer(followed, tmp_path):
-    authority = Authority()
-    packed(tmp_path, authority, authority.pair("lead", since=-2 * DAY, until=-DAY), 8002)
-    server, said = Server([FINISHED]), []
-    server.lost = 1
-    with refused(ConfigError, "client.crt"):
-        followed(server, said=said)
-    assert said == []
-
-
-def test_a_lead_of_another_federation_is_told_so_and_waits_no_longer(followed, tmp_path):
-    authority, other = Authority(), Authority()
+def test_a_lead_whose_certificate_is_refused_is_told_so_and_waits_no_longer(followed, tmp_path):
+    authority, other, said = Authority(), Authority(), []
     with listening(tmp_path / "server", authority, authority.pair("localhost")) as port:
-        packed(tmp_path, other, other.pair("lead"), port)
-        server, said = Server([FINISHED]), []
-        server.lost = 1
-        with refused(ConfigError, "certificate"):
-            followed(server, said=said)
+        expired = authority, authority.pair("lead", since=-2 * DAY, until=-DAY)
+        for (root, pair), words in ((expired, "client.crt"), ((other, other.pair("lead")), "certificate")):
+            packed(tmp_path, root, pair, port)
+            with refused(ConfigError, words):
+                followed(Server(FINISHED, lost=1), said=said)
     assert said == []
 
 
-def test_a_server_that_is_down_is_waited_for_and_named(followed, tmp_path, monkeypatch):
+def test_a_server_that_is_down_is_waited_for_and_named(followed, tmp_path):
     """NVFlare is not asked before: each failed attempt of its own leaves threads that keep the process alive."""
     other, asked = Authority(), []
 
@@ -195,7 +186,7 @@ def test_a_server_that_is_down_is_waited_for_and_named(followed, tmp_path, monke
             asked.append(server.asked.copy())
             (tmp_path / "startup" / "fed_client.json").unlink(missing_ok=True)  # the next attempt is the fake server's
 
-    server = Server([FINISHED])
+    server = Server(FINISHED)
     with listening(tmp_path / "server", other, None) as port:  # speaks no TLS, as something else in its place
         packed(tmp_path, other, other.pair("lead"), port)
         _, said = followed(server, said=Heard())
@@ -204,48 +195,13 @@ def test_a_server_that_is_down_is_waited_for_and_named(followed, tmp_path, monke
     assert asked[0] == []
 
 
-def test_a_job_that_takes_long_to_begin_is_waited_for(followed):
-    """NVFlare reports running before its process answers."""
-    server = Server([*[JobNotRunning("")] * 5, FINISHED])
-    followed(server)
-    assert len(server.submitted) == 1
-    assert server.aborted == 0
-
-
-def test_a_server_that_dies_while_it_is_given_a_job_gets_it_once(followed):
-    server = Server([FINISHED])
-    server.lost = 2
-    followed(server)
-    assert len(server.tokens) == 3
-    assert len(set(server.tokens)) == 1
-
-
-def test_a_site_that_came_back_without_the_job_is_given_up_by_the_job(followed):
-    """The federation's own setting decides what the job then does."""
-    server = Server([*[told()] * 8, FINISHED])
-    server.without = {"north"}
-    _, said = followed(server)
-    assert [line for line in said if line.startswith("north reconnected without the job")] == said[:1]
-    assert {tuple(asked.get("lost", ())) for asked in server.asked} == {(), ("north",)}
-    assert [asked for asked in server.asked if "stop" in asked] == []
-    assert len(server.submitted) == 1
-
-
-def test_a_site_that_does_not_answer_is_not_one_that_came_back(followed):
-    server = Server([*[told()] * 8, FINISHED])
-    server.silent = {"north"}
-    followed(server)
-    assert [asked for asked in server.asked if asked.get("lost")] == []
-
-
 def running(**values: str) -> dict:
     return {"job_id": "job-0", "name": "fedlit", "status": "RUNNING", "submitter_name": "lead@example.org"} | values
 
 
 def test_a_run_whose_job_is_at_work_is_shown_and_not_submitted(followed):
-    server = Server()
-    server.listed, server.status = [running()], "SUBMITTED"
-    server.script = [JobNotRunning(""), told(means=None), told(means=True, name="one"), told("round 1"), FINISHED]
+    script = JobNotRunning(""), told(means=None), told(means=True, name="one"), told("round 1"), FINISHED
+    server = Server(*script, listed=[running()], status="SUBMITTED")
     ending, said = followed(server, "default")
     assert ending.kind == "finished"
     assert server.asked[0]["means"] == {"experiment": "default", "name": None}
@@ -259,15 +215,13 @@ def test_a_run_whose_job_is_at_work_is_shown_and_not_submitted(followed):
     [
         ({}, told(means=False)),
         ({}, told(ended=Ending("failed", "no such folder"))),
-        ({"status": "FINISHED:COMPLETED"}, None),
-        ({"submitter_name": "other@example.org"}, None),
-        ({"name": "another"}, None),
+        ({"status": "FINISHED:COMPLETED"}, told()),
+        ({"submitter_name": "other@example.org"}, told()),
+        ({"name": "another"}, told()),
     ],
 )
 def test_a_job_of_another_run_is_left_alone(followed, job, answer):
-    server = Server([FINISHED])
-    server.listed = [running(**job)]
-    server.script = [answer]
+    server = Server(answer, FINISHED, listed=[running(**job)])
     followed(server, "default")
     assert len(server.submitted) == 1
     assert server.aborted == 0
@@ -276,17 +230,13 @@ def test_a_job_of_another_run_is_left_alone(followed, job, answer):
 @pytest.mark.parametrize(
     ("script", "said", "aborted"),
     [
-        (
-            [told(), KeyboardInterrupt, told(), KeyboardInterrupt],
-            "the job was aborted. To resume from the last checkpoint",
-            1,
-        ),
+        ([told(), KeyboardInterrupt, told(), KeyboardInterrupt], "the job was aborted. To resume from the last", 1),
         ([KeyboardInterrupt, NoConnection(""), NoConnection(""), KeyboardInterrupt], "the job was aborted", 1),
         ([told(), SystemExit], "the job continues at the server", 0),
     ],
 )
 def test_who_leaves_is_told_what_becomes_of_the_job(followed, script, said, aborted):
-    server, heard = Server(script), []
+    server, heard = Server(*script), []
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         followed(server, said=heard)
     assert heard[-1].startswith(said)
@@ -295,34 +245,25 @@ def test_who_leaves_is_told_what_becomes_of_the_job(followed, script, said, abor
 
 
 def test_who_leaves_while_the_server_is_silent_is_told_that_nobody_knows(followed):
-    def silent(job: str) -> None:
-        raise NoConnection("dead")
-
-    server, heard = Server([KeyboardInterrupt, told(), KeyboardInterrupt]), []
-    server.abort_job = silent
-    server.get_job_meta = silent
+    silent = raising(NoConnection("dead"))
+    script = KeyboardInterrupt, told(), KeyboardInterrupt
+    server, heard = Server(*script, abort_job=silent, get_job_meta=silent), []
     with pytest.raises(KeyboardInterrupt):
         followed(server, said=heard)
     assert heard[-1].startswith("the server does not answer, so the job may or may not continue")
 
 
-def test_who_leaves_before_there_is_a_job_is_told_so(followed):
-    server, heard = Server(), []
-    server.get_system_info = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
-    with pytest.raises(KeyboardInterrupt):
-        followed(server, said=heard)
-    assert heard == ["no job was submitted"]
+MAY_RUN = "this command has not seen a job of its run, but one may be running. To check: the same command with "
 
 
-def test_who_leaves_while_a_job_is_submitted_is_told_that_one_may_run(followed):
-    server, heard = Server(), []
-    server.submit_job = lambda path, submit_token: (_ for _ in ()).throw(KeyboardInterrupt)
+@pytest.mark.parametrize(
+    ("moment", "words"), [("get_system_info", "no job was submitted"), ("submit_job", f"{MAY_RUN}--ckpt_path last")]
+)
+def test_who_leaves_before_there_is_a_job_is_told_so(followed, moment, words):
+    server, heard = Server(**{moment: raising(KeyboardInterrupt())}), []
     with pytest.raises(KeyboardInterrupt):
         followed(server, said=heard)
-    assert heard == [
-        "this command has not seen a job of its run, but one may be running. To check: the same command with "
-        "--ckpt_path last"
-    ]
+    assert heard == [words]
 
 
 def lead(folder: Path, sites: object) -> Path:
@@ -358,30 +299,8 @@ def test_addresses_at_the_end_are_those_by_which_the_server_is_reached(tmp_path,
 
 
 @pytest.mark.parametrize(
-    ("sites", "kind"),
-    [
-        ({"sites": []}, ConfigError),
-        ({"sites": "north"}, ConfigError),
-        ({"site": ["north"]}, ConfigError),
-        (["north"], ConfigError),
-        ({"sites": ["north", "north"]}, ConfigError),
-    ],
+    "sites", [{"sites": []}, {"sites": "north"}, {"site": ["north"]}, ["north"], {"sites": ["north", "north"]}]
 )
-def test_a_lead_that_names_no_sites(tmp_path, sites, kind):
-    with refused(kind):
+def test_a_lead_that_names_no_sites(tmp_path, sites):
+    with refused(ConfigError, "fedlit-lead.yaml"):
         Lead.read(lead(tmp_path, sites))
-
-
-def test_a_job_holds_configuration_alone(tmp_path):
-    folder = write_job(tmp_path / "job", SITES, Submission('{"seed": 1}', "one"))
-    files = {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
-    assert files == {
-        "meta.json",
-        "app_server/config/config_fed_server.json",
-        "app_server/config/fedlit.json",
-        "app_site/config/config_fed_client.json",
-    }
-    text = "".join((folder / file).read_text() for file in files if file.endswith("fedlit.json") is False)
-    assert {word for word in text.split('"') if word.startswith("fedlit.") and word != "fedlit.json"} == {
-        "fedlit.sites.flare.Rounds", "fedlit.sites.flare.Site"
-    }  # fmt: skip

@@ -7,26 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from attacker import Attacker, write_site
+from attacker import AttackerHere, write_site
 from test_private_sites import RULE, a_private_plan, after, noise, spent, weights
 
 from fedlit.aggregators import DPSGD
-from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import REPLY
-from fedlit.sites.process import SiteCrashed, answering
+from fedlit.sites.process import SiteCrashed
 
 STOPS = ((os, "replace"), (os, "fsync"), (os, "write"), (os, "unlink"), (DPSGD, "compute_gradient"))
 """What a process is killed before: writes, and steps."""
-
-
-class Killed(Attacker):
-    """A server whose site is in this process, and is replaced after it was killed."""
-
-    def __post_init__(self) -> None:
-        self.answer, self.client = answering(self.file), ""
-
-    def raw(self, content: bytes, seconds: float = 120) -> Envelope:
-        return Envelope.from_bytes(self.answer(content))
 
 
 @contextmanager
@@ -52,7 +41,7 @@ def killed_before(patch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]
 
 def played(file: Path, patch: pytest.MonkeyPatch, numbers: Sequence[int]) -> list[int]:
     """Ask a question for each number, in which the site is killed; return the questions in which it took a step."""
-    server, stepped = Killed(file), []
+    server, stepped = AttackerHere(file), []
     for question, number in enumerate(numbers):
         assert server.prepare(**a_private_plan()).verb == REPLY
         w, answers = server.model.w + 1e-3 * question, []
@@ -60,7 +49,7 @@ def played(file: Path, patch: pytest.MonkeyPatch, numbers: Sequence[int]) -> lis
             answers.append(weights(server.train(w=w, **noise())))
         if answers or "compute_gradient" in passed:
             stepped.append(question)
-        server.answer = answering(file)  # a new process
+        server.again()  # a new process
         assert server.prepare(**a_private_plan()).verb == REPLY
         assert spent(server) >= after(*[5] * len(stepped))
         if question % 3 == 0:  # asked again

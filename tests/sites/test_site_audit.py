@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
 import yaml
 from test_site_model import CONFIG, files, state, written
 
@@ -16,10 +15,9 @@ def site_file(folder: Path, runs: Path, number: int, **keys: object) -> Path:
     return file
 
 
-@pytest.mark.parametrize("aggregators", [("PersonalHeads", "FedBN"), pytest.param((), marks=pytest.mark.slow)])
-def test_a_site_gets_the_numbers_of_its_client_in_the_whole_run(ran, sites, tmp_path, monkeypatch, aggregators):
+def test_a_site_gets_the_numbers_of_its_client_in_the_whole_run(ran, sites, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    config = written(tmp_path, *aggregators)
+    config = written(tmp_path, "PersonalHeads", "FedBN")
     for where, more in (("there", "--sites loopback:2"), ("here", "")):
         ran(f"fit --config {config} --run_dir {where} {more} --data.images 240")
     data = {**CONFIG["data"], "init_args": CONFIG["data"]["init_args"] | {"images": 240}}

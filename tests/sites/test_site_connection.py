@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import refusals
 from certificates import DAY, Authority, issued, listening, now, packed
-from connect_proxy import proxying
+from proxies import proxying
 
 from fedlit.core.errors import ConfigError
 from fedlit.sites import connection
@@ -62,17 +62,15 @@ def test_an_expired_certificate_is_named_with_its_date(network, authority):
     assert f"client.crt has expired on {shown(until)}" in said
     said = network(server=authority.pair("localhost", since=-30 * DAY, until=until))
     assert said.startswith("the server's certificate (localhost:")
-    assert f"has expired on {shown(until)}, and the clock of this machine says {shown(0 * DAY)}" in said
+    assert f"has expired on {shown(until)}, and the clock of this machine says " in said
 
 
 def test_a_clock_an_hour_behind_is_told(network, authority):
     """A certificate that has just been signed is not valid yet by such a clock."""
     for given in ({"own": authority.pair("north", since=HOUR)}, {"server": authority.pair("localhost", since=HOUR)}):
         said = network(**given)
-        assert (
-            f"is valid from {shown(HOUR)} on, and the clock of this machine says {shown(0 * HOUR)}: set the clock"
-            in said
-        )
+        assert f"is valid from {shown(HOUR)} on, and the clock of this machine says " in said
+        assert ": set the clock" in said
 
 
 def test_a_certificate_that_the_server_does_not_know_is_told(network):
@@ -85,10 +83,7 @@ def test_a_certificate_that_the_server_does_not_know_is_told(network):
     [
         (lambda authority: {"own": authority.pair("north", until=20 * DAY)}, "request a new one now"),
         (lambda authority: {"server": Authority().pair("localhost")}, "is not from this federation"),
-        (
-            lambda authority: {"server": authority.pair("elsewhere")},
-            "is not for 'localhost': another server answers there",
-        ),
+        (lambda authority: {"server": authority.pair("elsewhere")}, "is not for 'localhost': another server answers"),
         (lambda authority: {"tls": False}, "does not speak TLS"),
         (lambda authority: {"name": "south"}, "client.crt: expected the name 'south' of this site, found 'north'"),
         (lambda authority: {"host": "fl.example.invalid"}, "no machine with this name is known here"),
@@ -141,20 +136,13 @@ def test_a_proxy_that_answers_without_end_is_told(network, monkeypatch):
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "https://proxy:3128",
-        "proxy:3128",
-        "http://ann:secret@proxy",
-        "http://ann:secret/1@proxy:3128",
-        "http://ann:secret#1@proxy:3128",
-        "http://ann:secret@proxy:x",
-        "http://ann:secret@[proxy:3128",
-    ],
+    ["https://proxy:3128", "http://ann:secret@proxy", "http://ann:secret/1@proxy:31", "http://ann:secret@[p:1"],
 )
 def test_a_proxy_that_nvflare_does_not_take_is_told_without_its_password(network, monkeypatch, address):
     monkeypatch.setenv("https_proxy", address)
-    assert network().startswith("https_proxy: expected http://PROXY:PORT")
-    assert "secret" not in network()
+    said = network()
+    assert said.startswith("https_proxy: expected http://PROXY:PORT")
+    assert "secret" not in said
 
 
 def test_a_check_ends_with_what_only_the_server_knows(fedlit_cli, tmp_path, authority):
@@ -179,9 +167,9 @@ def test_a_key_of_another_certificate_is_told(tmp_path, authority):
 
 def test_files_that_cannot_be_read_are_told(tmp_path, authority):
     folder = packed(tmp_path / "site", authority, authority.pair("north"), 1)
-    for name, content, kind in (("client.crt", "nothing", ConfigError), ("fed_client.json", "{}", ConfigError)):
+    for name, content in (("client.crt", "nothing"), ("fed_client.json", "{}")):
         (folder / "startup" / name).write_text(content)
-        with refusals.refused(kind, name):
+        with refusals.refused(ConfigError, name):
             list(kit_of(folder).checks())
 
 

@@ -25,16 +25,19 @@ ROLES = {
 def made(ran, tmp_path):
     """Writes the folder of a role."""
 
-    def write(role: str, more: str = "") -> Path:
-        out = ran(f"site init {tmp_path / role} --project chest {ROLES[role]} {more}").out
+    def write(role: str) -> Path:
+        out = ran(f"site init {tmp_path / role} --project chest {ROLES[role]}").out
         assert out.rstrip().endswith(f"the next steps are in {tmp_path / role / 'STEPS.txt'}")
         return tmp_path / role
 
     return write
 
 
-def test_the_file_of_a_site_has_the_rules_that_are_the_defaults(made):
-    settings = read_settings(made("site") / "local" / "fedlit-site.yaml")
+def test_a_hospital_looks_first_at_its_data_and_the_rules_which_are_the_defaults(made, ran):
+    folder = made("site")
+    out = ran(f"site check {folder}").out
+    assert out.rstrip().endswith("ready to join; the server was not checked: there is no certificate in startup/ yet")
+    settings = read_settings(folder / "local" / "fedlit-site.yaml")
     assert (settings.name, settings.share) == ("north", "1 of 2")
     assert settings.folder.is_absolute()
     assert type(settings.data).__name__ == "PhantomCXR"
@@ -50,25 +53,17 @@ def test_nvflare_is_told_of_two_classes_of_no_code_and_of_no_logs(made, role):
     assert resources.get("allow_log_streaming", False) is False
     assert "log_stream" not in json.dumps(resources["components"])
     rights = json.loads((local / "authorization.json").read_text())["permissions"]
-    assert (
-        {right["byoc"] for right in rights.values()}
-        == {right["shell_commands"] for right in rights.values()}
-        == {"none"}
-    )
+    assert {right[key] for right in rights.values() for key in ("byoc", "shell_commands")} == {"none"}
     assert {role for role, right in rights.items() if right.get("submit_job", "none") != "none"} == {"lead"}
-
-
-def test_jobs_of_a_server_are_kept_in_its_own_folder(made):
-    """The default of NVFlare is one folder in /tmp for all servers of a machine."""
-    folder = made("server")
-    said = (folder / "local" / "resources.json").read_text()
-    assert str(folder / "store" / "jobs") in said
-    assert '"/tmp/nvflare' not in said
+    if role == "server":  # the default of NVFlare is one folder in /tmp for all servers of a machine
+        said = (local / "resources.json").read_text()
+        assert str(local.parent / "store" / "jobs") in said
+        assert '"/tmp/nvflare' not in said
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_everything_in_a_folder_is_read_by_its_own_reader(made, role):
-    for file in made(role).rglob("*.yaml"):
+def test_everything_in_a_folder_is_read_by_its_own_reader_and_written_once(made, fedlit_cli, role):
+    for file in (folder := made(role)).rglob("*.yaml"):
         held = yaml.safe_load(file.read_text())
         assert held
         assert "#" in file.read_text()
@@ -76,11 +71,6 @@ def test_everything_in_a_folder_is_read_by_its_own_reader(made, role):
             (who,) = held["participants"]
             assert (held["name"], who["name"]) == ("chest", ROLES[role].partition("--name ")[2].split()[0])
             assert who["type"] == {"site": "client", "server": "server", "lead": "admin"}[role]
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_a_folder_is_written_once(made, fedlit_cli, role):
-    folder = made(role)
     (folder / "participant.yaml").write_text("mine")
     (folder / "STEPS.txt").unlink()
     fedlit_cli(f"site init {folder} --project chest {ROLES[role]}").refused(folder, "/participant.yaml")
@@ -133,12 +123,6 @@ def test_systemd_takes_the_unit(made, role, whose):
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("\nUser=" in unit.read_text()) == (not whose)
-
-
-def test_a_folder_without_a_certificate_is_looked_at_all_the_same(made, ran):
-    """As a hospital does first: its data and its rules, before it asks for anything."""
-    out = ran(f"site check {made('site')}").out
-    assert out.rstrip().endswith("ready to join; the server was not checked: there is no certificate in startup/ yet")
 
 
 def test_a_folder_of_nobody_is_told(fedlit_cli, tmp_path):

@@ -1,7 +1,8 @@
 """Killed between any two writes: a site, the server, or both; the run that comes of it is the one without kills.
 
 What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn at
-which the files, or the messages that came before, are others than at the write before; of both, every second one.
+which the files, or the messages that came before, are others than at the write before. Of the server's, the sites die
+with it at every second one.
 """
 
 import os
@@ -150,31 +151,24 @@ def writes(tmp_path_factory) -> dict[str, list[int]]:
         }
 
 
-CASES = {"a site": ("site-1", False), "the server": (SERVER, True), "both": (SERVER, False)}
-"""Who is killed, and whether the sites live on."""
-
-
-@pytest.mark.parametrize(("case", "share"), [("a site", 0.3), ("both", 0.8)])
-def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, here, writes, case, share):
-    who, surviving = CASES[case]
+@pytest.mark.parametrize(("who", "share"), [("site-1", 0.3), (SERVER, 0.8)])
+def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, here, writes, who, share):
     killing = Killing(who, writes[who][int(share * len(writes[who]))])
-    ended = played(fedlit_cli, sites, monkeypatch, tmp_path, killing, surviving)
+    ended = played(fedlit_cli, sites, monkeypatch, tmp_path, killing, surviving=False)
     assert killing.dead
     assert_same(ended, here)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("case", CASES)
-def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, case):
-    who, surviving = CASES[case]
+@pytest.mark.parametrize("who", ["site-1", SERVER])
+def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, who):
     assert len(writes[who]) > 20
-    # Each side is killed before every write of its own; both, before every second one.
-    for before in writes[who][:: 2 if case == "both" else 1]:
+    for number, before in enumerate(writes[who]):
         sites = Sites()
         monkeypatch.setattr(experiment, "Processes", sites.transport)
         path, killing = tmp_path / str(before), Killing(who, before)
-        ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving)
+        ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving=number % 2 == 1)
         assert killing.dead or before > writes[who][-1] - 5  # a folder that the first run of a process makes
         assert_same(ended, here)
         shutil.rmtree(path)

@@ -33,12 +33,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_processes_give_the_bits_of_one(tmp_path, here):
-    command = Place(tmp_path, OPTIONS).fit("--sites loopback:3")
-    assert command.wait() == 0, command.output
-    assert_same(Ended(tmp_path), here)
-
-
 def test_a_site_that_is_killed_comes_back_and_nothing_changes(tmp_path, here):
     command = Place(tmp_path, OPTIONS).fit("--sites loopback:3 --callbacks+=awkward.SignalsASite --callbacks.signum 9")
     assert command.wait() == 0, command.output

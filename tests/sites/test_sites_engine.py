@@ -65,7 +65,7 @@ def test_the_bytes_that_are_logged_are_those_that_are_sent(fit, sites, tmp_path)
     "name", [cls.__name__ for cls in shipped("aggregators") if cls.__name__ not in ("NPA", "DPSGD")]
 )
 def test_bits_of_every_aggregator_that_ships(same_as_here, tmp_path, name):
-    settings = {"aggregators": [{"class_path": name}], "rounds": 3, "schedule": STEPS, "participation": 0.7}
+    settings = {"aggregators": [{"class_path": name}], "rounds": 2, "schedule": STEPS, "participation": 0.7}
     toys = {"data": {"class_path": "saddle_toys.Sites"}, "model": {"class_path": "saddle_toys.Scorer"}}
     file = written(tmp_path, federation=settings, **(toys if name in ONE_CLASS else {}))
     same_as_here(f"--config {file} --data.clients 4")

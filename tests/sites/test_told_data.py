@@ -3,20 +3,18 @@
 from types import SimpleNamespace
 
 import pytest
+from at_sites import client_info, site_info
 from refusals import refused
 from toys import ToyData
 
 from fedlit.core.errors import ConfigError
 from fedlit.sites.experiment import RemoteData
-from fedlit.sites.messages import ClientInfo, SiteInfo
+from fedlit.sites.messages import SiteInfo
 from fedlit.sites.own_data import OwnData
 
 
 def site(name: str, client: str, counts: dict, scores: bool = False) -> SiteInfo:
-    told = ClientInfo(client, ["Edema", "Mass"], None, 20, 5, 5, False, counts, {}, "")
-    return SiteInfo(
-        name, "0.1.0", "2.14", "3.11", "cpu", 0.0, ["Edema", "Mass"], [told], scores, True, 64, 8, 10, None, None, ""
-    )
+    return site_info(name, client_info(client, counts=counts), scores=scores)
 
 
 def test_clients_of_one_name_are_refused_with_what_gives_them_another():

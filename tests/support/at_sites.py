@@ -2,23 +2,27 @@
 
 import json
 import shlex
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
 from runs import Kept
 
+import fedlit
 from fedlit.cli.main import main
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.flat import Layout
 from fedlit.sites.envelope import Envelope
-from fedlit.sites.messages import REPLY
+from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo
 from fedlit.sites.process import SiteCrashed, SitesInProcess, answering
+from fedlit.sites.roster import gather
 
 TOYS = (
     "fit --data toys.ToyData --model toys.ToyNet --federation.schedule.window 2 --federation.schedule.unit steps "
@@ -174,25 +178,33 @@ def failing(name: str, index: int, times: int, how: Callable[[Envelope, Answer],
     return between
 
 
-def lying(
-    verb: str, change: Callable[[Envelope], Envelope], times: int = 99, name: str = "site-2", after: int = 0
-) -> Callable:
-    """A site whose answers to a verb are changed, from the ``after``-th on."""
-    left = [times, after]
+Change = Callable[[Envelope], Envelope]
+
+
+def lying_in_turn(changes: Mapping[str, Sequence[Change | None]], name: str = "site-2") -> Callable:
+    """A site whose answers to each verb are changed one after the other, or not for None, and honest after that."""
+    left = {verb: list(each) for verb, each in changes.items()}
 
     def between(site: str, envelope: Envelope, answer: Answer) -> bytes:
         reply = Envelope.from_bytes(answer(envelope.to_bytes()))
-        if site == name and envelope.verb == verb and reply.verb == REPLY:
-            left[1] -= 1
-            if left[1] < 0 and left[0]:
-                left[0] -= 1
-                reply = replace(change(reply), sha256="")
+        if site == name and reply.verb == REPLY and left.get(envelope.verb) and (change := left[envelope.verb].pop(0)):
+            reply = replace(change(reply), sha256="")
         return reply.to_bytes()
 
     return between
 
 
-def said(**values) -> Callable[[Envelope], Envelope]:
+def lying(verb: str, change: Change, times: int = 99, name: str = "site-2", after: int = 0) -> Callable:
+    """A site whose answers to a verb are changed, from the ``after``-th on."""
+    return lying_in_turn({verb: [None] * after + [change] * times}, name)
+
+
+def array(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Change:
+    """Change an array of an answer."""
+    return lambda reply: replace(reply, vectors=reply.vectors | {name: change(reply.vectors[name])})
+
+
+def said(**values) -> Change:
     """Change values of an answer's header, those of its report among them."""
 
     def changed(reply: Envelope) -> Envelope:
@@ -205,6 +217,30 @@ def said(**values) -> Callable[[Envelope], Envelope]:
         return replace(reply, content=content)
 
     return changed
+
+
+def of_its_client(**changes) -> Change:
+    """Change what a site reports about its client."""
+    return lambda reply: said(clients=[reply.content["clients"][0] | changes])(reply)
+
+
+def client_info(name: str = "north", **values) -> ClientInfo:
+    """What an honest site reports about a client."""
+    usual = {"classes": ["Edema", "Mass"], "scheme": None, "train": 20, "val": 5, "test": 5, "augmented": False}
+    return ClientInfo(name, **usual | {"counts": {}, "organisations": {}, "data": "d"} | values)
+
+
+def site_info(name: str, *clients: ClientInfo, **values) -> SiteInfo:
+    """What an honest site reports about itself."""
+    versions = {"fedlit": fedlit.__version__, "torch": torch.__version__, "python": "3.11", "device": "cpu"}
+    usual = {"time": time.time(), "classes": ["Edema", "Mass"], "scores": False, "whole": True, "examples": 64}
+    rules = {"batch": 8, "hides_below": 10, "privacy": None, "until": None, "ledger": ""}
+    return SiteInfo(name, clients=list(clients), **versions | usual | rules | values)
+
+
+def greeted(answers: Mapping[str, Envelope], classes: Sequence[str] = ()) -> None:
+    """Ask sites who they are, which give these answers."""
+    gather(SitesInProcess({name: lambda a=answer: lambda _: a.to_bytes() for name, answer in answers.items()}), classes)
 
 
 def dying(envelope: Envelope, answer: Answer) -> bytes:

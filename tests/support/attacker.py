@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from fedlit.sites.folders import MemberFolder
 from fedlit.sites.messages import FAILED, End, Hello, Look, Member, Prepare, SiteInfo, Task, Train, new_run  # fmt: skip
 from fedlit.sites.payloads import module_tensors
 from fedlit.sites.plan import RunPlan, read_plan, table_of
-from fedlit.sites.process import SiteProcess
+from fedlit.sites.process import SiteProcess, answering
 
 HOSPITAL = {
     "class_path": "PhantomCXR",
@@ -30,7 +30,7 @@ HOSPITAL = {
 }
 """A hospital of 300 images: 210 to train, 30 to validate, 60 to test."""
 
-MODEL = classifier()
+MODEL, MALLORY = classifier(), "mallory@example.org"
 EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}}
 
 
@@ -80,15 +80,17 @@ class Attacker:
         file: The site's own file.
         run: The run that it claims.
         config: The plan that it has sent last.
+        lead: The lead whose job it is.
     """
 
     file: Path
     run: str = field(default_factory=new_run)
     config: dict[str, Any] = field(default_factory=a_plan)
     fingerprint: str = ""
+    lead: str = MALLORY
 
     def __post_init__(self) -> None:
-        self.site = SiteProcess("attacked", self.file, lead="mallory@example.org")
+        self.site = SiteProcess("attacked", self.file, lead=self.lead)
         self.site.start()
         self.pid = self.site.process.pid
         self.client = ""
@@ -172,8 +174,13 @@ class Attacker:
         look = Look(self.client, part, at, given.pop("method", "validation_step"), limit)
         return self.ask("evaluate", self.task(look, accepted), self.down(**given))
 
+    @property
+    def state(self) -> Path:
+        """The site's folder of states."""
+        return Path(yaml.safe_load(self.file.read_text())["state"])
+
     def ledger(self) -> list[dict[str, Any]]:
-        file = Path(yaml.safe_load(self.file.read_text())["state"]) / "ledger.jsonl"
+        file = self.state / "ledger.jsonl"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
     def close(self) -> None:
@@ -188,4 +195,30 @@ class Attacker:
         last = self.ledger()[-1]
         assert last["refused"] == answer.content["reason"]
         assert last["answer"] == "failed"
-        assert last["lead"] == "mallory@example.org"
+        assert last["lead"] == MALLORY
+
+
+class AttackerHere(Attacker):
+    """A server whose site is in this process, without the limits of time and memory."""
+
+    def __post_init__(self) -> None:
+        self.answer, self.client = answering(self.file, self.lead), ""
+
+    def raw(self, content: bytes, seconds: float = 120) -> Envelope:
+        return Envelope.from_bytes(self.answer(content))
+
+    def again(self, lead: str = MALLORY, change: Callable[[Path], None] = lambda state: None) -> None:
+        """Start the site again, for a lead, and after a change of its folder of states."""
+        change(self.state)
+        self.lead = lead
+        self.__post_init__()
+
+    def rewrite(self, change: Callable[[dict], None]) -> None:
+        """Change the site's file, and start the site again."""
+        values = yaml.safe_load(self.file.read_text())
+        change(values)
+        self.file.write_text(yaml.safe_dump(values))
+        self.again()
+
+    def close(self) -> None:
+        pass

@@ -20,18 +20,10 @@ from fedlit.sites.folders import server_rules, site_rules
 SERVER, LEAD = "localhost", "lead@example.org"
 
 
-def provision(folder: Path, sites: Sequence[str], port: int, people: dict[str, str] | None = None) -> Path:
-    """Make folders with keys and certificates under one root, as ``nvflare provision`` does; returns where they lie.
-
-    Args:
-        folder: Where.
-        sites: Names of the sites.
-        port: Where the server listens; all connect to it.
-        people: Roles of people by their names. By default one lead.
-    """
+def provision(folder: Path, sites: Sequence[str], port: int) -> Path:
+    """Make folders with keys and certificates under one root, as ``nvflare provision`` does; returns where they lie."""
     from nvflare.lighter.provision import provision
 
-    people = people or {LEAD: "lead"}
     built = "nvflare.lighter.impl"
     project = {
         "api_version": 3,
@@ -40,7 +32,7 @@ def provision(folder: Path, sites: Sequence[str], port: int, people: dict[str, s
         "participants": [
             {"name": SERVER, "type": "server", "org": "tests", "fed_learn_port": port, "admin_port": port},
             *({"name": site, "type": "client", "org": "tests"} for site in sites),
-            *({"name": name, "type": "admin", "org": "tests", "role": role} for name, role in people.items()),
+            {"name": LEAD, "type": "admin", "org": "tests", "role": "lead"},
         ],
         "builders": [
             {"path": f"{built}.workspace.WorkspaceBuilder", "args": {}},
@@ -68,18 +60,15 @@ class Network:
     processes: dict[str, subprocess.Popen] = field(default_factory=dict)
 
     @classmethod
-    def provision(
-        cls, folder: Path, sites: Sequence[str] = ("site-1", "site-2"), people: dict | None = None
-    ) -> "Network":
+    def provision(cls, folder: Path, sites: Sequence[str] = ("site-1", "site-2")) -> "Network":
         """Make the folders, with the rules that fedlit asks for, and with the lead's list of sites."""
-        network = cls(provision(folder, sites, free_port(), people), tuple(sites))
+        network = cls(provision(folder, sites, free_port()), tuple(sites))
         written = {SERVER: server_rules(network.workspace(SERVER) / "store")}
         for name, files in (written | {site: site_rules() for site in sites}).items():
             for file, content in files.items():
                 (network.workspace(name) / "local" / file).write_text(json.dumps(content, indent=2) + "\n")
-        if network.lead.exists():
-            (network.lead / "local").mkdir(exist_ok=True)
-            (network.lead / "local" / "fedlit-lead.yaml").write_text(yaml.safe_dump({"sites": list(sites)}))
+        (network.lead / "local").mkdir(exist_ok=True)
+        (network.lead / "local" / "fedlit-lead.yaml").write_text(yaml.safe_dump({"sites": list(sites)}))
         return network
 
     @property

@@ -47,7 +47,8 @@ def test_the_run_and_its_directory_are_named_by_method_and_seed(opened):
 
 def test_the_printed_address_opens_the_charts(opened):
     run, _, printed = opened
-    assert printed.splitlines()[-1] == f"http://127.0.0.1:5000/#/experiments/1/runs/{run.info.run_id}/{CHARTS}"
+    address = f"http://127.0.0.1:5000/#/experiments/1/runs/{run.info.run_id}/{CHARTS}"
+    assert printed.splitlines()[-2:] == ["mlflow ui --backend-store-uri sqlite:///mlflow.db", address]
 
 
 def test_all_metrics_but_counts_are_there_and_auroc_comes_first(opened):

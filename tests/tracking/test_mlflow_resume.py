@@ -45,15 +45,15 @@ time.sleep(60)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("back_to", [1, 3])
-def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path, back_to):
+def test_killed_before_the_acknowledgement_each_key_and_step_is_there_once(uri, tmp_path):
+    """The store has rounds that the last checkpoint, after round 1, lacks."""
     directory = tmp_path / "runs" / "nih" / "fedavg"
     assert execute(KILLED, tmp_path, directory).wait() == -signal.SIGKILL
     metrics = MetricsFile(directory / "metrics.csv")
     assert metrics.path.read_text().endswith("\n4,loss,0.")
-    metrics.truncate(back_to)
+    metrics.truncate(1)
     session = Session(tmp_path, uri, resumed=True)
-    for step in range(back_to + 1, 6):
+    for step in range(2, 6):
         session.log({"loss": step, "nan": float("nan")}, step)
     session.tracker.finish("FINISHED")
     stored = history(uri, session.run_id)

@@ -1,14 +1,13 @@
 """What fails after images were read says nothing about them, and counts like an answer."""
 
 import json
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from at_sites import classifier
 from attacker import a_plan
 
+from fedlit.sites.ledger import Ledger
 from fedlit.sites.messages import FAILED, REPLY, new_run
 
 OVERFLOWING = {"class_path": "RatioLoss", "init_args": {"a0": 1e38, "b0": 0.0, "prior": 0.5}}
@@ -84,22 +83,18 @@ def test_a_process_that_dies_on_images_has_a_line_too(attack):
     server.prepare()
     line = {**server.ledger()[-1], "verb": "train", "client": server.client, "answer": FAILED, "touched": True}
     del line["head"]
-    state = Path(yaml.safe_load(server.file.read_text())["state"])
-    server.close()
-    (state / "begun.json").write_text(json.dumps(line))  # what a process leaves that has died in a round
-    server.__post_init__()
+    begun = server.state / "begun.json"  # what a process leaves that has died in a round
+    begun.write_text(json.dumps(line))
+    server.again()
     server.prepare(run=new_run())
     server.refuses(server.train(), "has answered for 1 rounds in 30 days", "refused")
-    assert not (state / "begun.json").exists()
+    assert not begun.exists()
 
 
-def test_a_round_is_noted_before_its_images_are_read(monkeypatch, fit, sites, tmp_path):
-    noted = []
-    sites.between = lambda name, envelope, answer: answer(envelope.to_bytes())
-    from fedlit.sites.ledger import Ledger
-
-    begin = Ledger.begin
+def test_a_round_is_noted_before_its_images_are_read(monkeypatch, attack):
+    noted, begin, server = [], Ledger.begin, attack()
     monkeypatch.setattr(Ledger, "begin", lambda ledger, entry: (noted.append(entry), begin(ledger, entry)))
-    fit("--federation.rounds 1", 2)
+    server.prepare()
+    assert [server.train().verb, server.evaluate(at=1, accepted=1).verb] == [REPLY] * 2
     assert {entry.verb for entry in noted} == {"train", "evaluate"}
     assert all(entry.touched and entry.answer == FAILED for entry in noted)

@@ -2,21 +2,17 @@
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from at_sites import classifier
-from attacker import Attacker
+from attacker import AttackerHere
 from torch.utils.data import TensorDataset
 
 from fedlit.aggregators.accounting import Steps, epsilon_of
 from fedlit.core.examples import fetch
-from fedlit.sites.envelope import Envelope
 from fedlit.sites.messages import FAILED, REPLY
 from fedlit.sites.own_data import OwnData, read_settings
-from fedlit.sites.site import ResidentSite
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
 
@@ -26,11 +22,11 @@ NOISE = {"0/noise": torch.tensor(1.0, dtype=torch.float64)}
 
 
 @pytest.fixture
-def private(attack) -> Attacker:
+def private(attack) -> AttackerHere:
     return attack(privacy=RULE)
 
 
-def prepare(server: Attacker, **options) -> None:
+def prepare(server: AttackerHere, **options) -> None:
     net = classifier(lr=0.01)
     net = {**net, "init_args": net["init_args"] | {"norm": "group"} | options}
     steps = {"class_path": "DPSGD", "init_args": {"delta": 1e-4, "noise": 1.0}}
@@ -46,7 +42,7 @@ def test_the_same_question_has_the_same_answer_with_dropout_too(private):
 
 def test_a_round_whose_line_could_not_be_written_is_charged_once_it_can(private):
     prepare(private)
-    ledger = Path(yaml.safe_load(private.file.read_text())["state"]) / "ledger.jsonl"
+    ledger = private.state / "ledger.jsonl"
     aside = ledger.rename(ledger.with_suffix(".aside"))
     ledger.mkdir()
     assert private.train(**NOISE).verb == FAILED
@@ -56,27 +52,16 @@ def test_a_round_whose_line_could_not_be_written_is_charged_once_it_can(private)
     assert private.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 5)], RULE["delta"])
 
 
-class Here(Attacker):
-    """A site in the process of the test."""
-
-    def __post_init__(self) -> None:
-        self.here, self.client = ResidentSite(read_settings(self.file)), ""
-
-    def raw(self, content: bytes, seconds: float = 0) -> Envelope:
-        return Envelope.from_bytes(self.here.answer_bytes(content))
-
-
 def test_another_version_is_another_question(private, monkeypatch):
     """It may round or draw differently: below the same noise, the difference of two answers would have none."""
-    private.close()
-    server, answers = Here(private.file), []
+    answers = []
     for version in (torch.__version__, "of tomorrow"):
         monkeypatch.setattr(torch, "__version__", version)
         torch.manual_seed(0)  # for the same model
-        prepare(server)
-        answers.append(server.train(**NOISE).tensors()["vectors/w"])
+        prepare(private)
+        answers.append(private.train(**NOISE).tensors()["vectors/w"])
     assert (answers[0] - answers[1]).norm() > 0.1 * answers[0].norm()
-    assert server.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 10)], RULE["delta"])
+    assert private.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 10)], RULE["delta"])
 
 
 def test_other_patients_are_other_data(private):

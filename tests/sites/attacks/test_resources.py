@@ -4,13 +4,14 @@ outside."""
 import hashlib
 import json
 import time
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
-from attacker import MODEL, Attacker, a_plan
+from attacker import MODEL, Attacker, AttackerHere, a_plan, write_site
 
 from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
 from fedlit.sites.failures import OutOfTime
@@ -67,19 +68,29 @@ WHY = {
 }
 
 
-def test_the_message_that_they_are_made_of_is_one(attacked):
-    assert attacked.raw(framed(json.dumps(header()).encode())).verb == REPLY
-
-
 @pytest.mark.parametrize("what", NO_MESSAGES)
 def test_what_is_no_message_is_answered_in_words(attacked, what):
+    assert attacked.raw(framed(json.dumps(header()).encode())).verb == REPLY  # they are made of a whole one
     attacked.refuses(attacked.raw(NO_MESSAGES[what]), WHY.get(what, ""), "damaged")
 
 
-@pytest.mark.parametrize("run", ["/../../x", "..", "", "a" * 31, "A" * 32, "a" * 33, f"{'a' * 31}\n", "0" * 31 + "/"])
+@pytest.fixture
+def process(tmp_path) -> Iterator[Callable[..., Attacker]]:
+    """A function that starts a site in a process of its own, which has limits."""
+    made = []
+
+    def start(**policy) -> Attacker:
+        made.append(Attacker(write_site(tmp_path / "north", **policy)))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+@pytest.mark.parametrize("run", ["/../../x", "", "A" * 32, f"{'a' * 31}\n"])
 def test_a_run_that_is_no_id_makes_no_folder(attacked, run):
     attacked.prepare()
-    state = attacked.file.parents[1] / "state"
     before = {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()}
     asked = attacked.task(Train(0, [], True))
     asked.run = run
@@ -89,7 +100,7 @@ def test_a_run_that_is_no_id_makes_no_folder(attacked, run):
     attacked.refuses(answer, "run: expected 32 hexadecimal digits", "damaged")
     attacked.refuses(attacked.ask("end", End(run)), "run: expected 32")
     assert {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()} == before
-    assert state in before
+    assert attacked.state in before
 
 
 def test_lines_of_the_ledger_are_not_forged(attacked):
@@ -101,7 +112,7 @@ def test_lines_of_the_ledger_are_not_forged(attacked):
     attacked.prepare(run=new_run(), named=odd)
     after = attacked.ledger()
     assert len(after) == len(before) + 3
-    text = (attacked.file.parents[1] / "state" / "leaves_a_site.txt").read_text()
+    text = (attacked.state / "leaves_a_site.txt").read_text()
     assert "\n2026-01-01" not in text
     assert "\x1b" not in text
 
@@ -136,8 +147,9 @@ def test_a_message_that_is_too_large_is_refused_before_it_is_read(attack):
 
 def test_messages_beyond_those_of_a_day_take_no_room(attack):
     site = attack(limits={"messages": 3})
-    for _ in range(4):
-        site.hello()
+    for _ in range(3):
+        assert site.hello().verb == REPLY
+    site.refuses(site.hello(), "limits.messages allows 3 in a day", "refused")
     before = site.ledger()
     for _ in range(20):
         assert "limits.messages allows 3 in a day" in site.hello().content["reason"]
@@ -159,9 +171,8 @@ def test_frozen_bodies_of_any_number_leave_few_files(attack, tmp_path):
     assert site.train().verb == REPLY
 
 
-@pytest.mark.parametrize("stages", [10**5, 10**12])
-def test_a_schedule_of_any_number_of_stages_takes_no_memory(attacked, stages):
-    options = {"stages": stages, "window": 1, "iterations": 1, "growth": 1.0}
+def test_a_schedule_of_any_number_of_stages_takes_no_memory(attacked):
+    options = {"stages": 10**12, "window": 1, "iterations": 1, "growth": 1.0}
     schedule = {"class_path": "TheorySchedule", "init_args": options}
     attacked.refuses(attacked.prepare(run=new_run(), schedule=schedule), "stages", "failed")
 
@@ -172,60 +183,45 @@ def test_the_defaults_suit_the_machine_of_a_hospital():
     assert 0 < limits.memory < psutil.virtual_memory().total / 1e9
 
 
-def test_messages_of_a_day_are_counted(attack):
-    site = attack(limits={"messages": 3})
-    for _ in range(3):
-        assert site.hello().verb == REPLY
-    site.refuses(site.hello(), "limits.messages allows 3 in a day", "refused")
-
-
 @pytest.mark.skipif(not Path("/proc").exists(), reason="memory is not limited here")
-def test_memory_that_is_not_allowed_is_not_had(attack):
+def test_memory_that_is_not_allowed_is_not_had(process):
     """A model that would take it all is a failure in words, and the site is there for the next message."""
-    site = attack(limits={"memory": 1.5})
+    site = process(limits={"memory": 1.5})
     wide = {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "hidden": 2_000_000}}
     site.refuses(site.prepare(run=new_run(), model=wide, tensors={}), "allocate memory", "failed")
     assert site.prepare(run=new_run()).verb == REPLY
     assert site.train().verb == REPLY
 
 
-def test_an_answer_that_takes_too_long_ends_in_words(attack):
+def test_an_answer_that_takes_too_long_ends_in_words(process):
     """A round of as many steps as a site allows takes minutes; what it failed at stays at the site."""
-    site = attack(limits={"seconds": 3.0})
+    site = process(limits={"seconds": 2.0})
     long = {"class_path": "ConstantSchedule", "init_args": {"window": 90_000, "unit": "steps"}}
     assert site.prepare(run=new_run(), schedule=long).verb == REPLY
     site.refuses(site.train(), "took too long", "failed")
     assert site.prepare(run=new_run()).verb == REPLY
 
 
-def test_one_process_answers_for_a_folder(attack, monkeypatch, tmp_path):
-    first = attack()
-    assert first.hello().verb == REPLY
-    file = tmp_path / "north" / "local" / "fedlit-site.yaml"
+def test_one_process_answers_for_a_folder_and_its_files_are_its_users_own(process, monkeypatch):
+    first = process()
+    assert first.prepare().verb == REPLY
+    assert first.train().verb == REPLY
     monkeypatch.setattr("fedlit.sites.process.OTHER", 0.2)
-    from fedlit.sites.process import answering
-
-    answer = Envelope.from_bytes(answering(file)(Envelope.of("end", End(new_run())).to_bytes()))
+    answer = AttackerHere(first.file).ask("end", End(new_run()))
     assert answer.verb == FAILED
     assert "another process answers for its folder of states" in answer.content["reason"]
-
-
-def test_files_of_a_site_are_its_users_own(attacked):
-    attacked.prepare(run=new_run())
-    assert attacked.train().verb == REPLY
-    folder = attacked.file.parents[1]
+    folder = first.file.parents[1]
     assert folder.stat().st_mode & 0o077 == 0
     for part in ("state", "cache", "local"):
         for path in [folder / part, *(folder / part).rglob("*")]:
             assert path.stat().st_mode & 0o077 == 0, path
 
 
-def test_a_ledger_that_was_changed_is_refused(attack, tmp_path):
+def test_a_ledger_that_was_changed_is_refused(attack):
     site = attack()
     for _ in range(3):
         site.hello()
-    site.close()
-    file = tmp_path / "north" / "state" / "ledger.jsonl"
+    file = site.state / "ledger.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     for changed in (
         lines[:1] + lines[2:],
@@ -233,26 +229,24 @@ def test_a_ledger_that_was_changed_is_refused(attack, tmp_path):
         [lines[1], lines[0], lines[2]],
     ):
         file.write_text("".join(changed))
-        with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
-            assert again.hello().content["kind"] == "unfit"
+        site.again()
+        assert site.hello().content["kind"] == "unfit"
     file.write_text("".join(lines) + '{"time": 1')  # of a process that died while it wrote
-    with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
-        assert again.hello().ledger.startswith("4:")
+    site.again()
+    assert site.hello().ledger.startswith("4:")
 
 
-def test_an_older_copy_of_a_ledger_is_told_by_its_head(attack, tmp_path):
+def test_an_older_copy_of_a_ledger_is_told_by_its_head(attack):
     """The server remembers how far it has heard of it; a copy from before has no such line, or another one."""
     site = attack()
     heads = [site.hello().ledger for _ in range(4)]
-    file = tmp_path / "north" / "state" / "ledger.jsonl"
+    file = site.state / "ledger.jsonl"
     assert site.hello(lines=4).content["ledger"] == heads[3]
-    site.close()
-    kept = file.read_text().splitlines(keepends=True)
-    file.write_text("".join(kept[:2]))
-    with closing(Attacker(tmp_path / "north" / "local" / "fedlit-site.yaml")) as again:
-        assert again.hello(lines=4).content["ledger"] == ""
-        again.hello()
-        assert again.hello(lines=4).content["ledger"] not in ("", heads[3])
+    file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
+    site.again()
+    assert site.hello(lines=4).content["ledger"] == ""
+    site.hello()
+    assert site.hello(lines=4).content["ledger"] not in ("", heads[3])
 
 
 def test_code_that_wraps_any_error_does_not_hide_that_time_is_up():

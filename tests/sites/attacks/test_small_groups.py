@@ -5,32 +5,22 @@ import json
 import numpy as np
 import pytest
 import torch
-from attacker import HOSPITAL, Attacker, write_site
+from at_sites import client_info, site_info
+from attacker import HOSPITAL, AttackerHere, write_site
 from refusals import refused
 
 from fedlit.sites.checking import _client
 from fedlit.sites.envelope import Envelope, InvalidMessageError
 from fedlit.sites.experiment import RemoteData
-from fedlit.sites.messages import REPLY, ClientInfo, SiteInfo, new_run
+from fedlit.sites.messages import REPLY, SiteInfo, new_run
 from fedlit.sites.own_data import OwnData, read_settings
 from fedlit.sites.policy import Leaves, Policy
-from fedlit.sites.process import answering
 
 
 def at_two_scanners(share: float, images: int = 300) -> dict:
     """The hospital of the attacks, with a share of its patients at scanner B."""
     arguments = HOSPITAL["init_args"] | {"share": share, "images": images}
     return {"class_path": "two_scanners.TwoScanners", "init_args": arguments}
-
-
-class AttackerHere(Attacker):
-    """An attacker whose site is in this process."""
-
-    def __post_init__(self) -> None:
-        self.answer, self.client = answering(self.file), ""
-
-    def raw(self, content: bytes, seconds: float = 120) -> Envelope:
-        return Envelope.from_bytes(self.answer(content))
 
 
 def in_the_test(file) -> tuple[np.ndarray, np.ndarray]:
@@ -123,8 +113,8 @@ def test_whatever_is_shown_is_of_enough_patients():
     assert partly > 20
 
 
-TOLD = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {"test": ["a", "b"]}, "d", {"sex": ["f", "m"]})
-HONEST = SiteInfo("north", "1", "2", "3", "cpu", 0.0, ["Edema"], [TOLD], True, True, 64, 8, 10, None, None, "")
+TOLD = client_info(classes=["Edema"], test=3, organisations={"test": ["a", "b"]}, groups={"sex": ["f", "m"]})
+HONEST = site_info("north", TOLD, classes=["Edema"], scores=True)
 
 
 def test_the_check_of_a_site_names_the_groups_that_leave():
@@ -133,19 +123,17 @@ def test_the_check_of_a_site_names_the_groups_that_leave():
 
 @pytest.mark.parametrize("indices", [[0, 1], [0, 1, 2], [0, 1, -2], None, 1, [[0], [1], [1]], [0.0, 1.0, 1.0]])
 def test_groups_and_organisations_of_a_lying_site_that_do_not_fit_are_left_out(indices):
-    site_info = HONEST
     sent = {} if indices is None else torch.tensor(indices)
     arrays = {} if indices is None else {"group/north/sex": sent, "organisation/north/test": sent}
-    test = RemoteData([site_info], arrays={"north": arrays}).clients["north"].test
+    test = RemoteData([HONEST], arrays={"north": arrays}).clients["north"].test
     assert test.groups == {}
     assert len(test.sites) == 0
     arrays["group/north/sex"] = torch.tensor([1, -1, 0]).int()
-    groups = RemoteData([site_info], arrays={"north": arrays}).clients["north"].test.groups
+    groups = RemoteData([HONEST], arrays={"north": arrays}).clients["north"].test.groups
     assert groups["sex"].tolist() == ["m", "", "f"]
 
 
 @pytest.mark.parametrize("groups", [{"s\x1b[2J": []}, {"sex": ["f\nm"]}, {"": []}, {"sex": [""]}])
 def test_names_that_would_reach_a_terminal_are_refused(groups):
-    told = ClientInfo("north", ["Edema"], None, 4, 4, 3, False, {}, {}, "d", groups)
     with refused(InvalidMessageError, "clients.0.groups", "expected a printable text"):
-        Envelope.of("reply", SiteInfo(**vars(HONEST) | {"clients": [told]})).message(SiteInfo)
+        Envelope.of("reply", site_info("north", client_info(groups=groups))).message(SiteInfo)

@@ -1,6 +1,8 @@
-"""An HTTP proxy of this machine that connects where it is asked to, as the one of a hospital."""
+"""Proxies of this machine: one that connects where it is asked to, as a hospital's, and one that cuts connections."""
 
+import select
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -71,3 +73,40 @@ def proxying(allowed: set[int] | None = None, answer: bytes | None = None) -> It
         threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
         yield proxy
         listener.shutdown(socket.SHUT_RDWR)  # closing it alone would not end the thread's wait
+
+
+class CuttingProxy(socketserver.ThreadingTCPServer):
+    """TCP proxy before a port of this machine, which passes everything on, cuts connections, or swallows answers.
+
+    Attributes:
+        mode: ``pass``, or ``cut``: a request is not passed on, or ``swallow``: it is, but its answer is not. Both end
+            the connection.
+        cuts: Number of connections that it has ended so.
+    """
+
+    daemon_threads, allow_reuse_address = True, True
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", 0), _Connection)
+        self.upstream, self.mode, self.cuts = port, "pass", 0
+        self.uri = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
+
+    def __exit__(self, *error: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class _Connection(socketserver.BaseRequestHandler):
+    server: CuttingProxy
+
+    def handle(self) -> None:
+        with socket.create_connection(("127.0.0.1", self.server.upstream)) as upstream:
+            while True:
+                for source in select.select([self.request, upstream], [], [])[0]:
+                    if not (data := source.recv(65536)):
+                        return
+                    if self.server.mode == ("swallow" if source is upstream else "cut"):
+                        self.server.cuts += 1
+                        return
+                    (self.request if source is upstream else upstream).sendall(data)
