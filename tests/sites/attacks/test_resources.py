@@ -195,7 +195,7 @@ def test_memory_that_is_not_allowed_is_not_had(process):
 
 def test_an_answer_that_takes_too_long_ends_in_words(process):
     """A round of as many steps as a site allows takes minutes; what it failed at stays at the site."""
-    site = process(limits={"seconds": 2.0})
+    site = process(limits={"seconds": 3.0})
     long = {"class_path": "ConstantSchedule", "init_args": {"window": 90_000, "unit": "steps"}}
     assert site.prepare(run=new_run(), schedule=long).verb == REPLY
     site.refuses(site.train(), "took too long", "failed")
