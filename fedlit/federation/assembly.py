@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+import torch
 from lightning.pytorch import LightningModule
 
 from fedlit.core.aggregator import Aggregator
@@ -97,6 +98,7 @@ def assemble(
     state_bytes = _state_bytes(settings, model, masks, optimizer)
     memory = SHARE * free_memory() if settings.state_bytes is None else settings.state_bytes
     stored = away is None and fabric.broadcast(state_bytes * len(clients) > memory)  # the same on all ranks
+    torch.set_num_threads(settings.threads)  # the server's sums, too, are the same for any number of workers and cores
     engine = engine_of(program, fabric, settings, model.layout, workers, away)
     return_freed_memory()  # of copies of the model, whose parameters are now one vector
     return Session(

@@ -85,7 +85,7 @@ class Settings(RoundSettings):
             an objective's variables, CODA's dual, or BatchNorm's statistics.
         workers: Number of processes that train clients in parallel on this machine. By default the number of CPU cores,
             shared among parallel runs, or 1 on an accelerator, and at most the number of clients in a round.
-        threads: Number of threads per worker. Results are bit-identical only for the same number of threads.
+        threads: Number of threads of each worker and of the server. Results are bit-identical only for the same number.
         memory_format: Memory format of images in convolutions, ``contiguous`` or ``channels_last``. Results are
             bit-identical only for the same format. By default ``channels_last`` for ImageClassifier on a GPU, and on a
             CPU for backbones that it makes faster, such as DenseNet; otherwise ``contiguous``.
