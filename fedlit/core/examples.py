@@ -1,4 +1,4 @@
-"""Examples of a data set, and the images and labels of a batch of them.
+"""Examples of a data set and their digests, and the images and labels of a batch of them.
 
 A batch is a tuple whose first two parts are images and labels, or a dict with ``image`` and ``label``.
 """

@@ -1,4 +1,4 @@
-"""Lightning Fabric for a federation."""
+"""Lightning Fabric for a federation, and errors of modules that ask for a Trainer or its logger in its place."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""The options of an experiment: the keys of its YAML, the resolved configuration, and the objects made of it."""
+"""The options of an experiment: the keys of its YAML, the configuration with values of the environment, its objects."""
 
 import re
 from collections.abc import Iterator, Mapping

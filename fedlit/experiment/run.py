@@ -1,4 +1,4 @@
-"""A run of an experiment, from its first round to the test of its best model, with its metrics and predictions."""
+"""A run of an experiment, from its first round to the test of its best model; what it says if the disk is full."""
 
 import errno
 import shutil

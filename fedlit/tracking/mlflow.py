@@ -1,4 +1,4 @@
-"""The MLflow tracker, which talks to the store in a separate thread, so that training never waits for it."""
+"""The MLflow tracker, whose thread talks to the store while training goes on, and the check of the store before."""
 
 import atexit
 import copy
@@ -53,7 +53,7 @@ ENVIRONMENT = {
 
 OTHERWISE = "name another store with --logger.tracking_uri, or run without MLflow: --logger false"
 
-SECONDS = 2.0
+CHECK_SECONDS = 2.0
 """Longest wait for a server. One that does not answer stops no run, and the thread reports it."""
 
 
@@ -307,7 +307,7 @@ def _in_database(uri: str, kind: str, value: str) -> tuple[str, str] | None:
     column = {"experiment_name": "name", "experiment_id": "CAST(experiment_id AS TEXT)"}[kind]
     query = f"SELECT CAST(experiment_id AS TEXT), lifecycle_stage FROM experiments WHERE {column} = ?"
     try:
-        with closing(sqlite3.connect(file, timeout=SECONDS, isolation_level=None)) as database:
+        with closing(sqlite3.connect(file, timeout=CHECK_SECONDS, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")  # refused if the file or its folder is read-only
             return database.execute(query, (value,)).fetchone()
     except sqlite3.DatabaseError as error:
@@ -328,7 +328,7 @@ def _at_server(uri: str, kind: str, value: str) -> tuple[str, str] | None:
     headers = {"Authorization": f"Bearer {token}"} if token else None
     try:
         login = (user, password) if user and password else None
-        answer = requests.get(address, headers=headers, auth=login, timeout=SECONDS)
+        answer = requests.get(address, headers=headers, auth=login, timeout=CHECK_SECONDS)
         experiment = answer.json()["experiment"]
         return experiment["experiment_id"], experiment["lifecycle_stage"]
     except (OSError, ValueError, KeyError, TypeError):  # down, slow, a login page, or an experiment to be created

@@ -23,6 +23,8 @@ MUTANTS = (
            "return 0 if self.interval", "hostile/test_schedulers.py"),
     Mutant("a scheduler stands still within a round", "core/rounds.py", "local.optimizer.follow(*local.fabric.counts)",
            "...", "hostile/test_schedulers.py"),
+    Mutant("the server has the threads of the machine", "federation/assembly.py",
+           "torch.set_num_threads(settings.threads)", "...", "federation/engines/test_local_engine.py"),
     Mutant("gradients stay from step to step", "core/local_model.py", "        self.flat.drop_gradients()",
            "        ...", "hostile/test_plain_loop.py"),
     Mutant("a correction does not reach what the loss does not use", "core/local_model.py",

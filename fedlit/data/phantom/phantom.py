@@ -1,4 +1,4 @@
-"""PhantomCXR: a synthetic chest X-ray set of several hospitals, made from a seed."""
+"""PhantomCXR: a synthetic chest X-ray set of several hospitals, made from a seed with the equipment of each."""
 
 from __future__ import annotations
 

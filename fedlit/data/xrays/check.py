@@ -1,4 +1,4 @@
-"""The check of a folder of X-rays: the facts and problems that ``fedlit data check`` prints."""
+"""The check of folders of X-rays: facts, problems and near-duplicates that ``fedlit data check`` prints."""
 
 import gzip
 import re
