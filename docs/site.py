@@ -29,7 +29,7 @@ REFERENCE = {
     "callbacks": ["fedlit.federation.callbacks.Callback", "fedlit.federation.callbacks.FitState"],
     "metrics": [
         "fedlit.metrics.auroc.class_auroc", "fedlit.metrics.auroc.grouped_auroc", "fedlit.metrics.intervals.bootstrap",
-        "fedlit.metrics.paired.paired", "fedlit.metrics.paired.holm",
+        "fedlit.metrics.claim.holm",
     ],
     "testing": ["fedlit.testing.check_aggregator", "fedlit.testing.check_module", "fedlit.testing.check_data_module"],
     "errors": ["fedlit.core.errors"],

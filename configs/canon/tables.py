@@ -8,9 +8,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.claim import Difference, claim, corrected
+from fedlit.metrics.claim import Difference, claim, corrected, p_text
 from fedlit.metrics.levels import LEVEL
-from fedlit.metrics.paired import p_text
 from fedlit.reports.reproductions.published import grid
 from fedlit.reports.reproductions.report import Report, curve, light_axes, measured
 

@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from scipy import stats
 
 from fedlit.data.schemes import by_sharing
 from fedlit.metrics.auroc import slug
-from fedlit.metrics.paired import p_text, paired
+from fedlit.metrics.claim import ALPHA, p_text
 from fedlit.reports.reproductions.heterogeneity import embedding, frequencies
 from fedlit.reports.reproductions.means import compare, markdown
 from fedlit.reports.reproductions.published import grid
@@ -136,10 +137,19 @@ def compared(
     for (method, column), mine in values.items():
         cells[method, column] = "-" if np.isnan(mine).any() else f"{mine.mean():.3f} ± {mine.std(ddof=ddof):.3f}"
         if method != reference and not np.isnan(mine).any():
-            test = paired(values[reference, column], mine)
-            cells[method, column] += f" ({-test.difference:+.3f}, p {p_text(test.p)})"
-            odd += [] if test.normal else [f"{method}, {column}".removesuffix(", ")]
+            differences = mine - values[reference, column]
+            differences = differences[~np.isnan(differences)]
+            p, normality = paired_test(differences)
+            cells[method, column] += f" ({differences.mean():+.3f}, p {p_text(p)})"
+            odd += [f"{method}, {column}".removesuffix(", ")] if normality < ALPHA else []
     return cells, odd
+
+
+def paired_test(differences: np.ndarray) -> tuple[float, float]:
+    """Return p of the paired t-test, and of the Shapiro-Wilk test of normal differences (section 4.3), or NaN."""
+    varied = len(set(differences.tolist())) > 1
+    p = float(stats.ttest_1samp(differences, 0.0).pvalue) if varied else np.nan
+    return p, float(stats.shapiro(differences).pvalue) if varied and len(differences) > 2 else np.nan
 
 
 def text_of(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], said: str, odd: Sequence[str]) -> str:

@@ -200,6 +200,8 @@ def combinations_of(planned: Plan) -> Iterator[Combination]:
                 continue
         keys = {key: value for key, value in cases[origin].items() if key not in ("labels", "ranges")}
         settings = {key: str(folder) for key, folder in roots.items()} | options_of(planned.set) | options_of(keys)
+        if planned.start and not planned.bodies:
+            settings["model.weights"] = str(planned.start.absolute())
         for key, value in point.items():
             axis = planned.grid[key]
             settings |= options_of(axis[value] if isinstance(axis, Mapping) else {key: value})

@@ -35,6 +35,9 @@ BASELINES = {INDIVIDUAL: {}, POOLED: {"data.pooled": True}}
 DATA_SEED = {"data.seed", "data.init_args.seed"}
 """Keys with which all seeds share one draw of the data."""
 
+MODEL = ".safetensors"
+"""Ending of the file of a model from whose weights runs may start."""
+
 SECTIONS = ("set", "cases", "grid", "ranges")
 """Keys of a plan whose values stay as in the file, because they contain keys of `fedlit fit`."""
 
@@ -72,7 +75,8 @@ class Plan:
             unless the source fixes them. ``data.seed`` in any section keeps one draw for all seeds.
         starts: YAML of another plan, relative to this file, whose runs train first. A run starts from the weights of
             its run with the same seed, or of its first run. If that file names no seeds, it has those of this plan, or
-            the first of them if all share a draw of the data.
+            the first of them if all share a draw of the data. Or an exported model (``.safetensors``), from which all
+            runs start.
         tries: Number of settings that are tried for every method. A grid tries all.
         rule: The rule by which settings are chosen.
         sampler: ``random``, each try from another of equal parts of each range; ``grid``, which tries all combinations;
@@ -259,6 +263,22 @@ class Plan:
         """File with one row per run."""
         return self.directory / ("tune.csv" if self.is_tuning else "sweep.csv")
 
+    @property
+    def start(self) -> Path | None:
+        """File from which runs start: another plan, or a model.
+
+        Raises:
+            ConfigError: It does not exist.
+        """
+        if self.starts is None:
+            return None
+        file = Path(self.file or "").parent / self.starts
+        if not file.is_file():
+            raise ConfigError(
+                f"starts: expected the YAML of a sweep or a model ({MODEL}), found no file {file}; write its path"
+            )
+        return file
+
     @cached_property
     def bodies(self) -> "Plan | None":
         """The plan that trains first, if runs start from the weights of its runs.
@@ -266,11 +286,9 @@ class Plan:
         Raises:
             ConfigError: It does not exist, or has a mistake.
         """
-        if self.starts is None:
+        file = self.start
+        if file is None or file.suffix == MODEL:
             return None
-        file = Path(self.file or "").parent / self.starts
-        if not file.is_file():
-            raise ConfigError(f"starts: expected the YAML of a sweep, found no file {file}; write its path")
         if self.file is not None and file.samefile(self.file):
             raise ConfigError(
                 "starts: expected the YAML of another sweep, found this file; name the one that trains first"

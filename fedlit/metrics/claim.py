@@ -8,7 +8,8 @@ import numpy as np
 from scipy import stats
 
 from fedlit.metrics.intervals import Interval
-from fedlit.metrics.paired import ALPHA, holm, stars
+
+ALPHA = 0.05
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,9 @@ class Difference:
     @property
     def stars(self) -> str:
         """Return ``***``, ``**``, ``*`` for ``p_holm`` below 0.001, 0.01, 0.05, else ``ns``; ``-`` without a test."""
-        return stars(self.p_holm)
+        if self.p_holm != self.p_holm:
+            return "-"
+        return next((mark for p, mark in ((0.001, "***"), (0.01, "**"), (ALPHA, "*")) if self.p_holm < p), "ns")
 
     @property
     def untested(self) -> "Difference":
@@ -143,3 +146,25 @@ def _over_seeds(ours: np.ndarray, theirs: np.ndarray) -> tuple[float, float, flo
     pooled = (variances @ (sizes - 1)) / (sizes - 1).sum() * (1 / sizes).sum()
     p = 2 * stats.t.sf(abs(ours.mean() - theirs.mean()) / np.sqrt(pooled), (sizes - 1).sum())
     return float(p), float(parts.sum()), float(parts.sum() ** 2 / (parts**2 / (sizes - 1)).sum())
+
+
+def p_text(p: float) -> str:
+    """Return p as text: ``< 0.001``, ``0.034``, or ``-`` if p is NaN."""
+    return "-" if p != p else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def holm(p: Sequence[float], weights: Sequence[float] | None = None) -> np.ndarray:
+    """Correct p-values for the number of tests (Holm 1979, "A simple sequentially rejective multiple test procedure").
+
+    Args:
+        p: ``[C]`` p-values, one per class; NaN means no test and is not counted.
+        weights: ``[C]`` shares of the error that each test may use, above 0; by default equal ones.
+
+    Returns:
+        ``[C]`` float64 adjusted p-values; NaN if ``p`` is NaN.
+    """
+    adjusted, shares = np.array(p, dtype=np.float64), np.ones(len(p)) if weights is None else np.asarray(weights)
+    order = np.argsort(adjusted / shares)[: np.count_nonzero(~np.isnan(adjusted))]  # NaN sorts last
+    steps = adjusted[order] / shares[order] * np.cumsum(shares[order][::-1])[::-1]
+    adjusted[order] = np.minimum(np.maximum.accumulate(steps), 1)
+    return adjusted

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import timm
 import torch
 from lightning.pytorch.cli import OptimizerCallable
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from fedlit.core.checkpoints import checkpoint
@@ -40,8 +41,8 @@ class ImageClassifier(Classifier):
             weights: resnet20_cifar (He et al., 2016, for 32x32), small_cnn (three convolutions, for 28x28).
         in_chans: Number of channels of the images; pretrained weights are adapted to it.
         pretrained: Start the body from timm's pretrained weights, downloaded from its hub.
-        weights: Start the body from a local file instead: a checkpoint of the same timm backbone, or the directory of a
-            fedlit run, whose best model's body is taken and whose head is discarded.
+        weights: Start the body from a local file instead: a checkpoint of the same timm backbone, a model that fedlit
+            exported, or the directory of a run, whose best model is taken. Heads are discarded.
         norm: Normalisation layers: ``batch``, or ``group``: GroupNorm instead of every BatchNorm, which has no
             statistics that clients of different classes would have to share.
         stem: First layers of the body: ``imagenet``, or ``small`` for images of about 32x32: a 3x3 convolution of
@@ -83,13 +84,17 @@ class ImageClassifier(Classifier):
         optimizer: OptimizerCallable = lambda p: torch.optim.SGD(p, lr=0.05),
     ) -> None:
         super().__init__(classes)
-        if features and trainable == "head" and (pretrained or (weights is not None and Path(weights).is_file())):
+        trained = None if weights is None else _trained_body(Path(weights))
+        if features and trainable == "head" and (pretrained or (weights is not None and trained is None)):
             raise ConfigError(
                 "model.features: expected the weights of a run that trained with features: standardised, found "
                 f"{'pretrained weights' if pretrained else weights}, which have no mean and deviation of the features; "
                 "train such a run and set model.weights to its directory, or leave features out"
             )
-        self.body = _backbone(backbone, in_chans, pretrained, weights, norm, stem, standard=bool(features))
+        published = weights if trained is None else None
+        self.body = _backbone(backbone, in_chans, pretrained, published, norm, stem, standard=bool(features))
+        if trained is not None:
+            _start(self.body, trained, weights, backbone)
         counted = next(self.body.parameters()).is_meta  # a site counts the weights of a model before it makes it
         self._drawn = None if pretrained or weights or counted else _sum_of(self.body)
         self.backbone, self.in_chans = backbone, in_chans
@@ -164,25 +169,36 @@ def _width(body: nn.Module) -> int:
 def _backbone(
     name: str, in_chans: int, pretrained: bool, weights: Path | None, norm: str, stem: str, standard: bool
 ) -> nn.Module:
-    run = weights is not None and Path(weights).is_dir()
-    body = _timm_model(name, in_chans, pretrained, None if run else weights)
+    body = _timm_model(name, in_chans, pretrained, weights)
     if stem == "small":
         body = small_stem(body, name)
     if norm == "group":
         body = group_normalised(body)
-    if standard:
-        body = standardised(body, name, _width(body))
-    if run:
-        _load_run(body, Path(weights), name)
-    return body
+    return standardised(body, name, _width(body)) if standard else body
 
 
-def _load_run(body: nn.Module, run: Path, name: str) -> None:
-    try:
-        tensors = checkpoint.tensors(run)
-    except CheckpointError as error:
-        raise CheckpointError(f"model.weights: {error}") from error
-    trained = {k.removeprefix("body."): v for k, v in tensors.items() if k.startswith("body.")}
+def _trained_body(weights: Path) -> dict[str, Tensor] | None:
+    """Return the body of a run's best model or of an exported model; None if the file is not of fedlit."""
+    if weights.is_dir():
+        try:
+            tensors = checkpoint.tensors(weights)
+        except CheckpointError as error:
+            raise CheckpointError(f"model.weights: {error}") from error
+    elif weights.is_file():
+        try:
+            with safe_open(weights, "pt") as file:
+                if "fedlit" not in (file.metadata() or {}):
+                    return None
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        except SafetensorError:
+            return None
+    else:
+        raise ConfigError(f"model.weights: no file or directory {weights}")
+    return {key.removeprefix("body."): value for key, value in tensors.items() if key.startswith("body.")}
+
+
+def _start(body: nn.Module, trained: dict[str, Tensor], weights: Path, name: str) -> None:
+    """Give a body the weights and statistics of a trained one, which must have the same layers."""
     there, here = (
         {k: tuple(v.shape) for k, v in tensors.items() if v.is_floating_point()}
         for tensors in (trained, body.state_dict())
@@ -191,8 +207,8 @@ def _load_run(body: nn.Module, run: Path, name: str) -> None:
     if wrong:
         first = f"body.{wrong[0]} is {there.get(wrong[0], 'absent')} there, {here.get(wrong[0], 'absent')} here"
         raise ConfigError(
-            f"model.weights: the body of the model in {run} is not a {name} with this norm, stem and features: {first} "
-            f"({len(wrong)} of {len(here)} tensors differ)"
+            f"model.weights: the body of the model in {weights} is not a {name} with this norm, stem and features: "
+            f"{first} ({len(wrong)} of {len(here)} tensors differ)"
         )
     body.load_state_dict(trained, strict=False)
 
@@ -208,8 +224,6 @@ def _timm_model(name: str, in_chans: int, pretrained: bool, weights: Path | None
             raise ConfigError(f"model.pretrained: {name} has no pretrained weights; leave it out, or set model.weights")
         fetches = pretrained and may_fetch()
         return with_pretrained_weights(name, **options) if fetches else timm.create_model(name, **options)
-    if not Path(weights).is_file():
-        raise ConfigError(f"model.weights: no file or directory {weights}")
     try:
         stored = timm.models.load_state_dict(str(weights))
     except Exception as error:  # torch, pickle, zipfile and safetensors each raise their own

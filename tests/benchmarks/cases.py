@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from claims import _method, rate
 
+from fedlit.metrics.claim import ALPHA
 from fedlit.metrics.levels import LEVEL
-from fedlit.metrics.paired import ALPHA
 from fedlit.reports.compare.logged import MethodMetric, _Cases, _change
 
 MEAN = 0.8

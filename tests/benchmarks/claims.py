@@ -32,11 +32,10 @@ from scipy.stats import norm
 
 from fedlit.experiment.rule import Rule
 from fedlit.metrics.auroc import class_auroc
-from fedlit.metrics.claim import claim, corrected
+from fedlit.metrics.claim import ALPHA, claim, corrected, holm
 from fedlit.metrics.intervals import logit_intervals
 from fedlit.metrics.levels import LEVEL
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, PatientCounts, Sample, compare_groups
-from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.tally import Tally, pooled_auroc
 from fedlit.predictions.table import read
 from fedlit.reports.compare.alignment import Shared, share

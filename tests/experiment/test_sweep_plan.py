@@ -8,6 +8,8 @@ import yaml
 from sweeps import BASE, GRID, write
 
 from fedlit.experiment.sweep import load_sweep, plan
+from fedlit.models import ImageClassifier
+from fedlit.predictions.export import save_model
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -151,6 +153,15 @@ def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Pat
     assert starts == [str(folder / f"elsewhere/body/seed={seed}") for seed in expected]
 
 
+def test_all_runs_start_from_the_model_of_a_file(folder: Path, fedlit_cli):
+    save_model(ImageClassifier(("Mass",), "small_cnn"), "{}", None, {}, folder / "model.safetensors")
+    sweep = starting(folder, [0, 1], starts="model.safetensors")
+    runs = plan(load_sweep(sweep))
+    starts = [yaml.safe_load(run.config)["model"]["init_args"]["weights"] for run in runs]
+    assert starts == [str(folder / "model.safetensors")] * 2
+    assert "body" not in fedlit_cli(f"sweep --config {sweep} --dry_run true").succeeded()
+
+
 @pytest.mark.parametrize(
     ("changes", "base", "said"),
     [
@@ -159,7 +170,17 @@ def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Pat
             IMAGES,
             r"starts: expected the body of runs/body/seed=0, whose body\.\S+ is ",
         ),
-        ({"starts": "nobody.yaml"}, IMAGES, r"starts: expected the YAML of a sweep, found no file \S*nobody.yaml"),
+        (
+            {"starts": "nobody.yaml"},
+            IMAGES,
+            r"starts: expected the YAML of a sweep or a model \(\.safetensors\), found no file \S*nobody.yaml",
+        ),
+        (
+            {"starts": "model.safetensors", "set": {"model.norm": "group"}},
+            IMAGES,
+            r"model.weights: the body of the model in \S*model.safetensors is not a small_cnn with this norm",
+        ),
+        ({"starts": "model.safetensors"}, BASE, "ToyNet: Option 'weights' is not accepted; it has classes, lr"),
         ({"starts": "sweep.yaml"}, IMAGES, "starts: expected the YAML of another sweep, found this file"),
         ({"experiment": "body"}, IMAGES, r"experiment: expected another name than that of \S*body.yaml, found body"),
         ({}, BASE, "starts: expected a model with the argument weights, such as ImageClassifier, found ToyNet"),
@@ -169,6 +190,7 @@ def test_a_run_starts_from_the_run_of_its_seed_or_from_the_first_one(folder: Pat
 def test_a_start_that_does_not_fit_is_refused_before_anything_starts(
     folder: Path, changes: dict, base: dict, said: str, fedlit_cli
 ):
+    save_model(ImageClassifier(("Mass",), "small_cnn"), "{}", None, {}, folder / "model.safetensors")
     code, _, err = fedlit_cli(f"sweep --config {starting(folder, [0], base, **changes)}")
     assert code == 2
     assert re.search(said, " ".join(err.split())), err

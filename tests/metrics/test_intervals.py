@@ -11,8 +11,8 @@ from sklearn.metrics import roc_auc_score
 
 from fedlit.metrics import intervals
 from fedlit.metrics.auroc import auroc
+from fedlit.metrics.claim import holm
 from fedlit.metrics.intervals import Interval, bootstrap, logit_intervals
-from fedlit.metrics.paired import holm
 
 NAN = float("nan")
 

@@ -25,6 +25,7 @@ from fedlit.federation.monitor import Monitor
 from fedlit.models import ImageClassifier
 from fedlit.models.backbones import standardised as standardise
 from fedlit.objectives import BCE, AUCSaddle
+from fedlit.predictions.export import save_model
 
 
 @pytest.mark.slow
@@ -174,6 +175,22 @@ class TestWeightsOfARun:
     def test_another_body_is_refused(self, run, options, names):
         with refused(ConfigError, *names):
             ImageClassifier(CLASSES, **{"backbone": "resnet10t", "weights": run} | options)
+
+    def test_an_exported_model_gives_the_same_body(self, tmp_path):
+        """Also with mean and deviation of a frozen body's features."""
+        for features in (None, "standardised"):
+            torch.manual_seed(3)
+            trained, file = ImageClassifier(CLASSES, "resnet10t", features=features), tmp_path / "model.safetensors"
+            for buffer in trained.body.buffers():
+                buffer.add_(1)
+            save_model(trained, "{}", None, {}, file)
+            started = ImageClassifier(
+                ("Other",), "resnet10t", weights=file, features=features, trainable="head", hidden=4
+            )
+            for name, tensor in started.body.state_dict().items():
+                torch.testing.assert_close(tensor, trained.body.state_dict()[name], rtol=0, atol=0)
+            with refused(ConfigError, f"the body of the model in {file} is not a small_cnn"):
+                ImageClassifier(CLASSES, "small_cnn", weights=file)
 
 
 class TestLabels:

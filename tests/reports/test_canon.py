@@ -5,16 +5,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from refusals import refused
 from reproduced import measured_run
+from safetensors import safe_open
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.shipped import CONFIGS
+from fedlit.experiment.sweep import load_sweep, plan
 from fedlit.reports.reproductions.report import tables_of
 
 TABLES = tables_of(CONFIGS / "canon")
 DRAWS = 6
 NOISE = np.random.default_rng(0).normal(0, 0.001, (3, DRAWS))
+
+
+def test_the_shipped_body_is_one_that_its_plan_trains():
+    (planned,) = plan(load_sweep(CONFIGS / "canon/laptop/body.yaml"))
+    with safe_open(CONFIGS / "canon/laptop/body.safetensors", "pt") as file:
+        trained, wanted = yaml.safe_load(file.metadata()["config"]), yaml.safe_load(planned.config)
+    for section in ("seed", "data", "model", "federation", "fabric"):
+        assert trained[section] == wanted[section]
 
 
 def row(folder: Path, plan: str, case: str, seed: int, pooled: float, own: float, **columns: object) -> dict:

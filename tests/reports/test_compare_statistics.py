@@ -10,8 +10,8 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score
 
 from fedlit.core.errors import ConfigError
+from fedlit.metrics.claim import holm
 from fedlit.metrics.intervals import bootstrap, logit_intervals
-from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 
 

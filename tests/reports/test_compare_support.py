@@ -12,8 +12,8 @@ import torch
 from past_runs import CLASSES, config, predictions, write_run
 from refusals import Cli
 
+from fedlit.metrics.claim import holm
 from fedlit.metrics.intervals import MIN_PATIENTS
-from fedlit.metrics.paired import holm
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import Comparison, compare_runs
 from fedlit.reports.compare.past_run import PastRun

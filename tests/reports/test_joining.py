@@ -12,7 +12,7 @@ from refusals import Cli, refused
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import auroc
-from fedlit.metrics.paired import holm
+from fedlit.metrics.claim import holm
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.comparison import compare_runs
 from fedlit.reports.compare.joining import Joining, gains_from_joining, random_effects

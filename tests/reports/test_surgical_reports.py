@@ -15,7 +15,7 @@ from fedlit.core.system.shipped import CONFIGS
 from fedlit.data.labels import harmonised_names
 from fedlit.experiment.grid import combinations_of, plan
 from fedlit.experiment.plan import Plan
-from fedlit.metrics.paired import p_text
+from fedlit.metrics.claim import p_text
 from fedlit.reports.reproductions.report import tables_of
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -23,6 +23,17 @@ TABLES = tables_of(CONFIGS / "surgical")
 Column, over_classes = TABLES.Column, TABLES.over_classes
 
 SITES = {"A": ("x", "y"), "B": ("x", "z")}
+
+
+def test_the_papers_t_test_of_a_hand_derived_example():
+    """Differences 1, 2, 3: mean 2, standard error 1 / sqrt(3), t = 3.4641 with 2 degrees of freedom, p = 0.0742."""
+    assert TABLES.paired_test(np.array([1.0, 2.0, 3.0])) == pytest.approx((0.07417990022744853, 1.0))
+    assert np.isnan(TABLES.paired_test(np.array([0.1, 0.1, 0.1]))).all()
+    values = {("ours", ""): np.array([0.9, math.nan, 0.8, 0.7]), ("theirs", ""): np.array([0.8, 0.9, 0.85, 0.5])}
+    cells, odd = TABLES.compared(values, "ours")
+    assert (cells["theirs", ""], odd) == ("0.763 ± 0.180 (-0.083, p 0.370)", [])
+    skewed = np.exp(4 * np.random.default_rng(0).standard_normal(20))
+    assert TABLES.compared({("ours", ""): skewed * 0, ("theirs", ""): skewed}, "ours")[1] == ["theirs"]
 
 
 def row(folder: Path, method: str, tested: dict[str, float], case: str = "", seed: int = 0) -> dict:

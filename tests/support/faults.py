@@ -215,7 +215,7 @@ MUTANTS = (
            "name: values[rows] for name, values in self.groups.items()", "name: v for name, v in self.groups.items()",
            "predictions"),
     Mutant("ties count as wins", "metrics/auroc.py", "(true[1:] + true[:-1])", "(2 * true[1:])", "metrics"),
-    Mutant("Holm's steps are not kept monotone", "metrics/paired.py", "np.maximum.accumulate(steps)", "steps",
+    Mutant("Holm's steps are not kept monotone", "metrics/claim.py", "np.maximum.accumulate(steps)", "steps",
            "metrics"),
     Mutant("patients of an organisation are dealt in any order", "data/partition.py", "-images[shuffled]",
            "images[shuffled]", "data"),

@@ -7,8 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedlit.metrics.claim import Difference
-from fedlit.metrics.paired import p_text
+from fedlit.metrics.claim import Difference, p_text
 from fedlit.reports.compare.joining import Joining
 from fedlit.reports.compare.statistics import AurocEstimate, Statistics
 from fedlit.reports.compare.styles import PAGE, SMALL, TEXT, Style, method_figure, tidy

@@ -15,10 +15,9 @@ import torch
 from scipy import stats
 
 from fedlit.core.errors import ConfigError
-from fedlit.metrics.claim import Difference, corrected
+from fedlit.metrics.claim import ALPHA, Difference, corrected, holm
 from fedlit.metrics.intervals import Interval
 from fedlit.metrics.levels import DRAWS, LEVEL
-from fedlit.metrics.paired import ALPHA, holm
 from fedlit.predictions.table import COLUMNS, Predictions
 from fedlit.reports.compare.alignment import image_ids
 from fedlit.reports.compare.between_sites import CrossTest, cross_tests

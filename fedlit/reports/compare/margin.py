@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from fedlit.metrics.claim import Difference
-from fedlit.metrics.paired import holm
+from fedlit.metrics.claim import Difference, holm
 from fedlit.reports.compare.statistics import Statistics
 from fedlit.reports.compare.words import number
 

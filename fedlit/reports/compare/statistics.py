@@ -20,10 +20,9 @@ import numpy as np
 import pandas as pd
 
 from fedlit.metrics import intervals
-from fedlit.metrics.claim import Difference, claim, corrected, extra_variance
+from fedlit.metrics.claim import ALPHA, Difference, claim, corrected, extra_variance, p_text
 from fedlit.metrics.intervals import Bootstrap, Interval
 from fedlit.metrics.levels import DRAWS, LEVEL
-from fedlit.metrics.paired import ALPHA, p_text
 from fedlit.predictions.table import Predictions
 from fedlit.reports.compare.alignment import Shared, share_by_draw
 from fedlit.reports.compare.methods import Method, listed, paired_by_seed

@@ -9,9 +9,8 @@ from dataclasses import replace
 
 import pandas as pd
 
-from fedlit.metrics.claim import Difference
+from fedlit.metrics.claim import Difference, p_text
 from fedlit.metrics.intervals import FEWEST, MIN_PATIENTS, Interval
-from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.between_sites import BySite
 from fedlit.reports.compare.comparison import Comparison
 from fedlit.reports.compare.joining import Joining, MethodGains

@@ -17,11 +17,10 @@ import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics import measures
-from fedlit.metrics.claim import extra_variance
+from fedlit.metrics.claim import ALPHA, extra_variance, holm
 from fedlit.metrics.intervals import FEWEST, patient_codes, resampled
 from fedlit.metrics.levels import DRAWS, LEVEL
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES, SUPPORT, PatientCounts, standard_error
-from fedlit.metrics.paired import ALPHA, holm
 from fedlit.metrics.performance import Performance, Stated
 from fedlit.predictions.table import GROUP
 from fedlit.reports.compare.methods import Method, grouped

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from fedlit.metrics.claim import p_text
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES
-from fedlit.metrics.paired import p_text
 from fedlit.reports.compare.words import ABSENT, interval_text, number, short
 from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
