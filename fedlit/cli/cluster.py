@@ -69,6 +69,9 @@ def looked(
         for submission in submissions:
             for file in submission.freeze(plans[submission.table]()):
                 console.print(shlex.join(["fedlit", "job", str(file)]))
+    elif isinstance(ways, Slurm) and getattr(args, "dry_run", False):
+        for submission in submissions:
+            console.print(ways.script(submission, plans[submission.table]()))
     elif args.status:
         states = [state for each in submissions for state in each.states()]
         wide_console().print(Table("", ("run", "state"), (), [(name, state) for name, state, _ in states]).printed())
@@ -78,9 +81,6 @@ def looked(
     elif args.cancel:
         cancelled = sum(each.cancel() for each in submissions if each.tasks)
         console.print(f"cancelled {cancelled} jobs; what has finished stays. To continue, submit again")
-    elif isinstance(ways, Slurm) and getattr(args, "dry_run", False):
-        for submission in submissions:
-            console.print(ways.script(submission, plans[submission.table]()))
     else:
         return False
     return True

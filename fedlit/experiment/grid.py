@@ -95,8 +95,8 @@ def plan(planned: Plan, parser: Parser | None = None, bodies: Sequence[PlannedRu
             if bodies:
                 _check_start(args, body, bodies[0])
         args.experiment, args.run_dir = planned.experiment, planned.run_dir
-        args.ckpt_path, args.fast_dev_run = None, False
-        tags = {**args.tags, **point.tags, **planned.tags}
+        args.ckpt_path, args.fast_dev_run, args.name = None, False, None
+        tags, args.tags = {**args.tags, **point.tags, **planned.tags}, {}
         # Sections of the plan are in the settings; as a source, `data: CLASS` would be the place of all its keys.
         kept = one_draw(Sources(("fit", *shared)), point.settings)
         run = PlannedRun(
@@ -105,9 +105,8 @@ def plan(planned: Plan, parser: Parser | None = None, bodies: Sequence[PlannedRu
         )  # fmt: skip
         repeated = ["seeds"] if len({*planned.seeds}) < len(planned.seeds) else []
         where = _where(planned, *repeated, f"cases.{point.origin}", "grid", "seeds")
-        runs += _of_seeds(
-            run, args, parser, planned.seeds, kept=kept, tags=tags, weights=weights, names=names, where=where
-        )
+        of_group = resolved(args, parser)
+        runs += _of_seeds(run, of_group, planned.seeds, kept=kept, tags=tags, weights=weights, names=names, where=where)
     return runs
 
 
@@ -138,8 +137,7 @@ def _check_start(args: Namespace, body: Mapping[str, tuple[int, ...]], start: Pl
 
 def _of_seeds(
     run: PlannedRun,
-    args: Namespace,
-    parser: Parser,
+    of_group: str,
     seeds: Sequence[int],
     *,
     kept: bool,
@@ -150,11 +148,10 @@ def _of_seeds(
 ) -> Iterator[PlannedRun]:
     """Yield a run of a group with each seed, and with the seed's draw of the data unless they are ``kept``.
 
-    ``names`` are those of earlier runs, by the group's configuration, draw and seed; the new ones are added.
+    ``of_group`` is the configuration without name and tags, as YAML. ``names`` are those of earlier runs, by the
+    group's configuration, draw and seed; the new ones are added.
     """
     names = {} if names is None else names
-    args.name, args.tags = None, {}
-    of_group = resolved(args, parser)
     settings = documents.parse(of_group)  # faster to write for each seed than from the parser
     data, model = settings["data"], settings["model"]
     for seed in seeds:
@@ -277,16 +274,17 @@ def plan_seeds(args: Namespace, parser: Parser, seeds: Sequence[int]) -> list[Pl
             f"ckpt_path: expected nothing with {len(seeds)} seeds, found {args.ckpt_path}; to continue all runs, "
             "repeat the command without it, and to continue one run, give only its seed"
         )
-    whole = opened(args, several=True)  # what the environment lacks is found now
     check_names(args)
+    (name, args.name), (tags, args.tags) = (args.name, None), (args.tags, {})
+    whole, of_group = opened(args, several=True), resolved(args, parser)  # what the environment lacks is found now
     with without_fetching():
         objects = parser.instantiate(whole)  # mistakes that constructors refuse are found now
-    names = Names.of(objects.federation, objects.model, documents.parse(resolved(args, parser)))
+    names = Names.of(objects.federation, objects.model, documents.parse(of_group))
     run = PlannedRun(
-        group=args.name or names.group, directory=Path(args.run_dir) / args.experiment,
+        group=name or names.group, directory=Path(args.run_dir) / args.experiment,
         rounds=objects.federation.rounds, tracker=tracker_of(objects.logger),
     )  # fmt: skip
-    return list(_of_seeds(run, args, parser, seeds, kept=one_draw(parser.sources), tags=args.tags))
+    return list(_of_seeds(run, of_group, seeds, kept=one_draw(parser.sources), tags=tags))
 
 
 @contextmanager

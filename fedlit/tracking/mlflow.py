@@ -3,6 +3,7 @@
 import atexit
 import copy
 import importlib.util
+import json
 import logging
 import os
 import shlex
@@ -13,7 +14,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system import documents
 from fedlit.core.system.files import unwritable
 from fedlit.tracking.addresses import DATABASE, absent, absolute, store_address, without_credentials
 from fedlit.tracking.base import MetricsFile, RunGroup, RunInfo, RunStatus, Tracker
@@ -252,7 +252,7 @@ def opening(uri: str, page: str = "") -> str:
 def noted_opening(directory: Path) -> str:
     """Return :func:`opening` for the MLflow experiment of a run directory, or "" if it has none."""
     try:
-        note = documents.parse_json((directory / "mlflow_run.json").read_text())
+        note = json.loads((directory / "mlflow_run.json").read_text())
         return opening(note["tracking_uri"], f"#/experiments/{note['experiment_id']}/{ALL_RUNS}")
     except (FileNotFoundError, ValueError, KeyError):  # a run without MLflow, or an incomplete file
         return ""

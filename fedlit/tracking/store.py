@@ -17,7 +17,6 @@ from urllib.request import url2pathname
 import yaml
 
 from fedlit.core.errors import causes
-from fedlit.core.system import documents
 from fedlit.core.system.files import link, whole
 from fedlit.tracking.addresses import absolute, hidden, store_address, without_credentials
 from fedlit.tracking.base import RunInfo, RunStatus
@@ -277,7 +276,7 @@ def noted_run(directory: Path, tracking_uri: str | None = None) -> tuple[str, st
     same store.
     """
     try:
-        note = documents.parse_json((directory / "mlflow_run.json").read_text())
+        note = json.loads((directory / "mlflow_run.json").read_text())
         noted, run_id = note["tracking_uri"], note["run_id"]
     except (OSError, ValueError, KeyError):  # a run without MLflow, or one that ended before MLflow answered
         return None
