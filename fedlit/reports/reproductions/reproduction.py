@@ -25,9 +25,8 @@ from fedlit.reports.compare.styles import save
 from fedlit.reports.reproductions.announcement import announced
 from fedlit.reports.reproductions.costs import Estimate
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, find, read_document
-from fedlit.reports.reproductions.making import arguments, make, maker
 from fedlit.reports.reproductions.published import Paper, read_paper
-from fedlit.reports.reproductions.report import Report
+from fedlit.reports.reproductions.report import Report, arguments, make, maker
 from fedlit.tracking.mlflow import noted_opening
 
 
