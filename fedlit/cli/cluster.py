@@ -55,7 +55,8 @@ def looked(
     Args:
         args: The options of the command.
         ways: What :func:`runner` returned.
-        plans: Functions that return the runs, by the tables of the runs. Only the last two need them.
+        plans: Functions that return the runs, by the tables of the runs. Only ``--print_jobs`` and a dry run need
+            them.
         console: The console.
 
     Raises:

@@ -35,7 +35,7 @@ SWEEP = """The YAML of a sweep; all but experiment is optional:
   grid:                           # all combinations of these lists
     model.optimizer.lr: [0.1, 0.01]
   baselines: [individual, pooled] # also each client's own model, and one model of all data
-  starts: body.yaml               # runs start from the weights of a sweep that trains first, or of a .safetensors
+  starts: body.yaml               # a sweep that trains first, or a model file: runs start from its weights
   seeds: [0, 1, 2]                # by default 0
   metric: val/auroc_macro         # for the summary; with a grid not test/...
 

@@ -89,7 +89,7 @@ class ImageClassifier(Classifier):
             raise ConfigError(
                 "model.features: expected the weights of a run that trained with features: standardised, found "
                 f"{'pretrained weights' if pretrained else weights}, which have no mean and deviation of the features; "
-                "train such a run and set model.weights to its directory, or leave features out"
+                "train such a run and set model.weights to it or to its exported model, or leave features out"
             )
         published = weights if trained is None else None
         self.body = _backbone(backbone, in_chans, pretrained, published, norm, stem, standard=bool(features))

@@ -152,7 +152,7 @@ def test_stages_of_fdam_are_those_of_the_text_at_paper_and_of_the_code_at_linked
 ):
     """Algorithms 2 and 4: an average, a random round, and c = 0 in each stage; with a grid, gamma is laid over them."""
     small = {"model.backbone": "resnet10t"}
-    planned = [*Reproduction(name, root=tmp_path, scale=scale, set=small, set_body=small).plans.values()][-1]
+    planned = [*Reproduction(name, root=tmp_path, scale=scale, set=small).plans.values()][-1]
     found = {}
     for case in [*planned.cases][-len(expected) :]:
         run = one_run(replace(planned, cases={case: planned.cases[case]}, leave_out=[], starts=None))

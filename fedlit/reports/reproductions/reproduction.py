@@ -96,6 +96,8 @@ class Reproduction:
                 f"--weights: nothing in {self.name} at {self.scale} scale starts from pretrained weights; leave it "
                 "out, or choose them with --set '{model.weights: FILE}'"
             )
+        if self.set_body and not any(planned.bodies for planned in self.plans.values()):
+            raise ConfigError(f"--set_body: nothing in {self.name} trains a body before its runs; leave it out")
 
     @property
     def chosen(self) -> Scale:
