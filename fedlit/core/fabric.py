@@ -96,6 +96,11 @@ class FederationFabric(Fabric):
         return made
 
     @property
+    def double(self) -> bool:
+        """True if the arithmetic is in float64."""
+        return self.strategy.precision.precision == "64-true"
+
+    @property
     def global_step(self) -> int:
         """Number of the client's training steps so far, as a module reads it from ``self.global_step``."""
         return self.counts[0]

@@ -108,7 +108,7 @@ def _mean_loss(
     losses: list[Tensor], local: LocalModel, stream: BatchStream, used: list[range], client: Client, rnd: Round
 ) -> float:
     """Return the mean of the steps' losses; ``used`` has the positions of the batches of each step."""
-    values = torch.stack(losses).float().cpu()
+    values = torch.stack(losses).to(local.layout.dtype).cpu()
     mean = float(values.mean())
     if not math.isfinite(mean) and not torch.isfinite(values).all():
         step = int((~torch.isfinite(values)).nonzero()[0])

@@ -48,9 +48,7 @@ def resolve_memory_format(
     turning = sum(layer.weight.numel() for layer in layers if not either_order(layer.weight))
     pays = fabric.device.type == "cuda" or 2 * turning <= weights
     # Only oneDNN and cuDNN, in single precision or lower, convolve faster.
-    precise = fabric.strategy.precision.precision == "64-true" or any(
-        p.dtype == torch.float64 for p in module.parameters()
-    )
+    precise = fabric.double or any(p.dtype == torch.float64 for p in module.parameters())
     pays = pays and fabric.device.type in ("cpu", "cuda") and not precise and Parts.of(module).any_memory_format
     return "channels_last" if pays else "contiguous"
 

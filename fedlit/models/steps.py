@@ -56,6 +56,8 @@ class Classifier(Checked, LightningModule):
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
         labels = labels_of(batch, logits.shape[1])
+        # PyTorch's cross-entropy is computed in the labels' precision, even if the logits' is higher.
+        labels = labels.to(torch.promote_types(labels.dtype, logits.dtype))
         loss = self.objective(logits, labels)
         return loss if isinstance(self.objective, Loss) else zero_if_unlabelled(loss, logits, labels)
 

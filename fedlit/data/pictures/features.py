@@ -34,7 +34,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
 
 class LabelledFeatures(Dataset):
-    """Features float32 [N, D] of a whole store, from the cache, with the rows, labels and names of its images."""
+    """Features [N, D] of a whole store, from the cache, with the rows, labels and names of its images."""
 
     def __init__(self, folder: Path, images: LabelledImages) -> None:
         self.folder, self.indices, self.labels, self.names = folder, images.indices, images.labels, images.names
@@ -50,7 +50,7 @@ class LabelledFeatures(Dataset):
         return features[0], labels[0]
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return features float32 [B, D] and labels float32 [B, C]."""
+        """Return features [B, D] and labels float32 [B, C]."""
         positions = np.asarray(indices, dtype=np.int64)
         features = np.take(self._features, self.indices[positions], axis=0)
         return torch.from_numpy(features), self.labels[torch.from_numpy(positions)]
@@ -86,7 +86,7 @@ def with_fixed_features(
     def features(images: Dataset | None) -> Dataset | None:
         if not isinstance(images, LabelledImages) or not makes_batches(images):
             return images
-        key = _key(body, images)
+        key = _key(body, images, _kind(fabric))
         if key not in stores:
             stores[key] = images.store.path.parent / f"features-{key}"
             if fabric.local_rank == 0:
@@ -118,8 +118,13 @@ def keep_last_used(cache: Path, most: int) -> None:
             remove(folder)
 
 
-def _key(body: nn.Module, images: LabelledImages) -> str:
+def _kind(fabric: FederationFabric) -> type:
+    return np.float64 if fabric.double else np.float32
+
+
+def _key(body: nn.Module, images: LabelledImages, kind: type) -> str:
     digest = hashlib.sha256(repr((images.store.path.name, images.in_chans, images.mean, images.std)).encode())
+    digest.update(b"" if kind is np.float32 else kind.__name__.encode())
     digest.update(_code(body).encode())
     for name, tensor in body.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -144,14 +149,17 @@ def _code(body: nn.Module) -> str:
 def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: FederationFabric) -> None:
     """Write the features of all N images of the store, unless they exist."""
 
+    precision = fabric.strategy.precision
+
     def write(draft: Path) -> None:
         rows = np.arange(len(images.store))
-        frozen, threads = copy.deepcopy(body).eval().to(fabric.device), torch.get_num_threads()
+        frozen = precision.convert_module(copy.deepcopy(body).eval().to(fabric.device))
+        threads = torch.get_num_threads()
 
         @torch.no_grad()
         def features(batch: np.ndarray) -> np.ndarray:
             pictures = model_input(images.store[batch], images.in_chans, images.mean, images.std)
-            return frozen(fabric.to_device(pictures)).float().cpu().numpy()
+            return frozen(precision.convert_input(fabric.to_device(pictures))).cpu().numpy()
 
         batches = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
         # One batch per core, with one thread each, is faster than one batch on all cores, and the same on any machine.
@@ -161,9 +169,9 @@ def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: Fede
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
         whole = np.concatenate(parts)
-        array, known = begin(draft, whole.shape, np.float32)
+        array, known = begin(draft, whole.shape, _kind(fabric))
         array[:] = whole
         known["sum"] = [checksum(row) for row in whole]
 
     # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
-    build(folder, (len(images.store), None), np.float32, write)
+    build(folder, (len(images.store), None), _kind(fabric), write)
