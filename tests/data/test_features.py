@@ -38,7 +38,8 @@ def as_seen_by(body: nn.Module, images: LabelledImages) -> torch.Tensor:
         return body.eval()(torch.stack([images[i][0] for i in range(len(images))]))
 
 
-def test_training_gives_the_same_numbers_as_on_images(tmp_path):
+@pytest.mark.parametrize(("precision", "tolerance"), [("32-true", 1e-4), ("64-true", 1e-12)])
+def test_training_gives_the_same_numbers_as_on_images(precision, tolerance, tmp_path):
     ends = []
     for kind in (OnImages, ImageClassifier):
         assert not cached(tmp_path)
@@ -50,16 +51,16 @@ def test_training_gives_the_same_numbers_as_on_images(tmp_path):
             metrics.append({})
             validate(s.session, s.session.broadcast(s.server, s.session.round(0)), metrics[-1])
 
-        end = simulate(model(kind, hidden=16), data, federation, "32-true", evaluate)
+        end = simulate(model(kind, hidden=16), data, federation, precision, evaluate)
         ends.append((end.server.w, evaluate_sets(end.session, end.server, "test"), metrics))
     (w, tests, metrics), (w2, tests2, metrics2) = ends
-    torch.testing.assert_close(w, w2, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(w, w2, rtol=tolerance, atol=tolerance / 10)
     for scores, scores2 in zip(tests["federation"], tests2["federation"], strict=True):
-        torch.testing.assert_close(scores.scores, scores2.scores, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(scores.scores, scores2.scores, rtol=tolerance, atol=tolerance / 10)
         torch.testing.assert_close(scores.labels, scores2.labels, equal_nan=True)
     for one, other in zip(metrics, metrics2, strict=True):
         assert one["val/auroc_macro"] == pytest.approx(other["val/auroc_macro"])
-        assert one["val/loss"] == pytest.approx(other["val/loss"], rel=1e-4)
+        assert one["val/loss"] == pytest.approx(other["val/loss"], rel=tolerance)
 
 
 def test_each_part_has_its_own_rows_labels_and_names(data):

@@ -202,6 +202,12 @@ class TestLabels:
         assert torch.equal(model.training_step((images, numbers), 0), model.training_step((images, columns), 0))
         assert torch.equal(model.training_step((images, columns.long()), 0), model.training_step((images, columns), 0))
 
+    @pytest.mark.parametrize("labels", [torch.tensor([0, 2, 1, 2]), torch.eye(3)[[0, 2, 1, 2]]])
+    def test_the_loss_is_as_precise_as_the_logits(self, labels):
+        model, images = ImageClassifier(("a", "b", "c"), "small_cnn").double().eval(), torch.rand(4, 1, 28, 28).double()
+        wanted = nn.functional.binary_cross_entropy_with_logits(model(images), torch.eye(3)[[0, 2, 1, 2]].double())
+        torch.testing.assert_close(model.training_step((images, labels), 0), wanted, rtol=1e-14, atol=0)
+
 
 class TestStandardisedFeatures:
     @pytest.fixture(scope="class")
