@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.filesize import decimal
 
-from fedlit.core.system.files import whole
-from fedlit.core.system.spreadsheets import inert
+from fedlit.core.system.files import inert, whole
 from fedlit.reports.table import Table
 from fedlit.sites.ledger import LINES, LedgerEntry
 from fedlit.sites.messages import printable

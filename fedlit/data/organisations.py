@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from fedlit.core.errors import DataError
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.labels import checked_classes, letters
 from fedlit.data.partition import ByOrganisation, Partition

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.experiment.experiment import Experiment
-from fedlit.experiment.fingerprints import check_same, write_fingerprints
+from fedlit.experiment.given_objects import check_same, write_fingerprints
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.run import (
     PHASES,

@@ -11,7 +11,7 @@ from fedlit.core.governing import control_variates_warning, governed
 from fedlit.core.labels import labelled_classes
 from fedlit.core.messages import Mask, Payload
 from fedlit.core.parts import Parts
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.data.clients import group_counts, validation_counts
 from fedlit.data.pictures.cache import note_use
 from fedlit.federation.monitor import Monitor

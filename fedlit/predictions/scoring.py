@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.system.files import whole
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import whole, write_csv
 from fedlit.data.pictures.dicom import SUFFIXES, has_mark
 from fedlit.predictions.serving import BATCH, FILE, ImageScorer
 from fedlit.predictions.table import SCORE

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.experiment.naming import as_option
 from fedlit.experiment.plan import Plan
 from fedlit.experiment.ranges import at_edge

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedlit.core.system.files import inert, write_csv
 from fedlit.core.system.output import lasting_output
-from fedlit.core.system.spreadsheets import inert, write_csv
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, number: int):

@@ -111,13 +111,13 @@ def key_of(tmp_path: Path, monkeypatch):
     data = ready(Shades(cache_dir=str(tmp_path / "cache")))
     images = data.clients["client-01"].train
 
-    def key(code: str = BODY, **options) -> str:
+    def key(code: str = BODY, kind: type = np.float32, **options) -> str:
         (tmp_path / "own_body.py").write_text(code)
         sys.modules.pop("own_body", None)
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # written in the same second
         importlib.invalidate_caches()
         body: nn.Module = importlib.import_module("own_body").Body(**options)
-        return _key(body, images)
+        return _key(body, images, kind)
 
     yield key
     sys.modules.pop("own_body", None)
@@ -128,6 +128,7 @@ def test_the_key_of_features_knows_the_bodys_code(key_of):
     assert key_of(BODY.replace("* self.weight", "* self.weight * 2")) != key_of()
     assert key_of(BODY.replace("x.mean(", "x.sum(")) != key_of()  # a function beside the class
     assert key_of(power=2) != key_of()
+    assert key_of(kind=np.float64) != key_of()
 
 
 def test_the_key_of_features_knows_weights_and_versions(key_of, monkeypatch):

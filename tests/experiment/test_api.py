@@ -29,7 +29,7 @@ from fedlit.aggregators import CODASCA, FedBN, Scaffold
 from fedlit.core.errors import CheckpointError, ConfigError
 from fedlit.core.randomness import seed_process
 from fedlit.data import ClientData
-from fedlit.experiment.as_yaml import described
+from fedlit.experiment.given_objects import described
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.settings import Settings

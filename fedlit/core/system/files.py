@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all, even if the process dies while writing them."""
+"""Files that appear whole or not at all, even if the process dies meanwhile, and CSV files for spreadsheets."""
 
 import os
 import shutil
@@ -6,6 +6,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How a text begins that a spreadsheet runs as a formula."""
 
 
 @contextmanager
@@ -100,3 +107,16 @@ def unwritable(folder: Path) -> str:
     if not os.access(existing, os.W_OK | os.X_OK):
         return f"{existing} is not writable; choose another folder, or change its permissions"
     return ""
+
+
+def inert(cell: Any) -> Any:
+    """Return a cell that a spreadsheet shows as it is: names of classes, clients, runs and leads come from outside."""
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(FORMULA) and len(cell) > 1 else cell
+
+
+def write_csv(table: "DataFrame", file: Path) -> None:
+    """Write a table without its index."""
+    shown = table.copy()
+    for name in table.select_dtypes(exclude=["number", "bool"]):
+        shown[name] = table[name].map(inert)
+    shown.rename(columns=inert).to_csv(file, index=False)

@@ -148,7 +148,6 @@ def _code(body: nn.Module) -> str:
 
 def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: FederationFabric) -> None:
     """Write the features of all N images of the store, unless they exist."""
-
     precision = fabric.strategy.precision
 
     def write(draft: Path) -> None:

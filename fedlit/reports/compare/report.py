@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.reports.compare.between_sites import matrix_rows
 from fedlit.reports.compare.comparison import METRIC, Comparison
 from fedlit.reports.compare.curves import band_note, curves_figure

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from fedlit import __version__
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.metrics.calibration import BINS
 from fedlit.metrics.intervals import FEWEST
 from fedlit.metrics.measures import MEASURES, SUPPORT

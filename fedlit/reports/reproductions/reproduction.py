@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.core.system.spreadsheets import write_csv
+from fedlit.core.system.files import write_csv
 from fedlit.experiment.grid import folders_of, plan
 from fedlit.experiment.naming import shortest
 from fedlit.experiment.options import experiment_parser
