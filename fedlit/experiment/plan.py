@@ -6,7 +6,7 @@ import re
 from argparse import ArgumentError
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -317,9 +317,7 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
         ConfigError: The file cannot be read, a key is unknown, or a value has another type; names the place. Or it has
             ranges for ``sweep``, or none for ``tune``.
     """
-    path, sources = Path(path), Sources((command, "--config", str(path)))
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(Plan, skip=INTERNAL)
+    path, sources, parser = Path(path), Sources((command, "--config", str(path))), _parser()
     accepted = {*parser.get_defaults().keys()}
     try:
         content = {k: v for k, v in layered(path).items() if v is not None or k not in accepted}
@@ -350,6 +348,13 @@ def load_plan(path: str | Path, command: Literal["sweep", "tune", "reproduce"]) 
         key = re.match(r"[\w.]*", str(error))[0]  # with which the message begins
         raise ConfigError(f"{place_of(path, key)}: {error}") from error
     return plan
+
+
+@cache
+def _parser() -> Parser:
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(Plan, skip=INTERNAL)
+    return parser
 
 
 def place_of(file: Path, *keys: str) -> str:

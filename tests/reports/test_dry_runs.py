@@ -192,6 +192,7 @@ def test_runs_that_plans_share_are_counted_once(tmp_path):
     assert "| surgical-body | 1 | 0 |" in text
 
 
+@pytest.mark.slow
 def test_documents_whose_plans_others_have_can_be_read():
     every = {(name, scale) for name in NAMES for scale in read_document(find(name)).scales}
     for name, scale in every - {*shipped_plans().values()}:
@@ -199,12 +200,15 @@ def test_documents_whose_plans_others_have_can_be_read():
 
 
 def every_plan() -> Iterator[object]:
-    """Each plan once, with those of its name and scale; the fast tests have the last ones of each folder."""
-    last = {file.parent: of for file, of in shipped_plans().items()}
+    """Each plan once, with those of its name and scale; the fast tests have the last one of each folder."""
+    last = {file.parent: file for file in shipped_plans()}
     for name, scale in dict.fromkeys(shipped_plans().values()):
-        files = [file.stem for file, of in shipped_plans().items() if of == (name, scale)]
-        marks = [] if (name, scale) in last.values() else [pytest.mark.slow]
-        yield pytest.param(name, scale, files, id=f"{name}-{scale}", marks=marks)
+        files = [file for file, of in shipped_plans().items() if of == (name, scale)]
+        fast = [file.stem for file in files if file in last.values()]
+        slow = [file.stem for file in files if file not in last.values()]
+        for chosen, marks in (fast, []), (slow, [pytest.mark.slow]):
+            if chosen:
+                yield pytest.param(name, scale, chosen, id=f"{name}-{scale}-{chosen[0]}", marks=marks)
 
 
 @pytest.mark.parametrize(("name", "scale", "files"), every_plan())

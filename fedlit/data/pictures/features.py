@@ -86,15 +86,15 @@ def with_fixed_features(
     def features(images: Dataset | None) -> Dataset | None:
         if not isinstance(images, LabelledImages) or not makes_batches(images):
             return images
-        key = _key(body, images, _kind(fabric))
-        if key not in stores:
-            stores[key] = images.store.path.parent / f"features-{key}"
+        seen = repr((images.store.path, images.in_chans, images.mean, images.std))
+        if seen not in stores:
+            folder = stores[seen] = images.store.path.parent / f"features-{_key(body, images, _kind(fabric))}"
             if fabric.local_rank == 0:
-                _compute(body, images, stores[key], fabric)
+                _compute(body, images, folder, fabric)
                 if most is not None:
-                    os.utime(stores[key])  # the time of its last use
+                    os.utime(folder)  # the time of its last use
             fabric.barrier()
-        return LabelledFeatures(stores[key], images)
+        return LabelledFeatures(stores[seen], images)
 
     clients = {
         name: replace(d, train=features(d.train), val=features(d.val), test=features(d.test))
