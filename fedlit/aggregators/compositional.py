@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from fedlit.aggregators.momentum import LocalSGDAM, Newest
 from fedlit.core.aggregator import ClientContext
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.examples import images_of, labels_for
 from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
@@ -59,8 +60,8 @@ class LocalSCGDAM(LocalSGDAM):
     was.
 
     It trains a module with one class that maps images to logits [B, 1], whose ``training_step`` returns f of a batch
-    (images, labels), and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in
-    neither loss. It works in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
+    and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in neither loss. It works
+    in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
 
     With heterogeneous clients, the mean of J_k^T q_k is not the gradient of the paper's eq. 4, the product of the
     means, even with exact gradients and p = 1: a bias of the order of rho and alpha. Algorithm 1 suits mild
@@ -249,9 +250,9 @@ class LocalSCGDAM(LocalSGDAM):
         return gradient.add_(ctx.scratch[f"{name} shift"])
 
 
-def _cross_entropy(module: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    images, labels = batch
-    return BCE()(module(images), labels)
+def _cross_entropy(module: nn.Module, batch: Any) -> Tensor:
+    logits = module(images_of(batch))
+    return BCE()(logits, labels_for(logits, batch))
 
 
 def _hessian_product(model: FlatModel, slopes: Sequence[Tensor], q: Tensor, loss: Tensor) -> Tensor:

@@ -102,6 +102,18 @@ def labels_of(batch: Any, classes: int) -> Tensor:
     )
 
 
+def labels_for(logits: Tensor, batch: Any) -> Tensor:
+    """Return the labels [B, C] of a batch for logits [B, C], in the higher precision of both.
+
+    PyTorch computes cross-entropy in the precision of the labels.
+
+    Raises:
+        DataError: It has none, or they have another shape.
+    """
+    labels = labels_of(batch, logits.shape[1])
+    return labels.to(torch.promote_types(labels.dtype, logits.dtype))
+
+
 def are_indices(labels: Tensor, classes: int) -> bool:
     """Return whether labels are whole numbers [B] or [B, 1], the class of each image."""
     return classes > 1 and not labels.is_floating_point() and labels.shape[1:] in ((), (1,))

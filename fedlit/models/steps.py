@@ -8,7 +8,7 @@ from lightning.pytorch.cli import OptimizerCallable
 from torch import Tensor, nn
 
 from fedlit.core.errors import ConfigError
-from fedlit.core.examples import images_of, labels_of
+from fedlit.core.examples import images_of, labels_for
 from fedlit.core.objective import Loss, Objective, zero_if_unlabelled
 from fedlit.core.scoring import probabilities
 from fedlit.core.system.argument_types import Checked
@@ -55,9 +55,7 @@ class Classifier(Checked, LightningModule):
         return logits
 
     def _loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        labels = labels_of(batch, logits.shape[1])
-        # PyTorch's cross-entropy is computed in the labels' precision, even if the logits' is higher.
-        labels = labels.to(torch.promote_types(labels.dtype, logits.dtype))
+        labels = labels_for(logits, batch)
         loss = self.objective(logits, labels)
         return loss if isinstance(self.objective, Loss) else zero_if_unlabelled(loss, logits, labels)
 

@@ -13,7 +13,7 @@ from scripted import Net, fit, net, part
 from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
-from fedlit.aggregators import MOON, FedAvg
+from fedlit.aggregators import MOON, LocalSCGDAM
 from fedlit.core.errors import ConfigError, DataError, TrainingError
 from fedlit.core.objective import Objective
 from fedlit.models import ImageClassifier
@@ -102,12 +102,16 @@ def test_a_module_of_ones_own_gets_dicts_as_they_are():
     assert torch.equal(trained.model.head.weight, weights(net(), clients(lambda x, y, i: (x, y))))
 
 
-def test_dicts_with_an_algorithm_that_reads_images():
+@pytest.mark.parametrize("form", ["a dict", "three parts", "whole numbers"])
+@pytest.mark.parametrize("algorithm", [MOON, LocalSCGDAM])
+def test_an_algorithm_that_reads_examples_reads_them_in_any_form(algorithm, form):
+    """LocalSCGDAM is for one class."""
     trained = []
-    for change in (lambda x, y, i: (x, y), SAME["a dict"]):
+    for change in (lambda x, y, i: (x, y), SAME[form]):
         torch.manual_seed(0)
-        model = ImageClassifier(("Edema", "Mass"), "small_cnn")
-        trained.append(weights(model, clients(change), aggregators=[FedAvg(), MOON()]))
+        model = ImageClassifier(("Edema",), "small_cnn", objective=AUCSaddle())
+        data = clients(lambda x, y, i, change=change: change(x, y[:1], i))
+        trained.append(weights(model, data, aggregators=[algorithm()]))
     assert torch.equal(*trained)
 
 
