@@ -103,14 +103,8 @@ def labels_of(batch: Any, classes: int) -> Tensor:
 
 
 def labels_for(logits: Tensor, batch: Any) -> Tensor:
-    """Return the labels [B, C] of a batch for logits [B, C], in the higher precision of both.
-
-    PyTorch computes cross-entropy in the precision of the labels.
-
-    Raises:
-        DataError: It has none, or they have another shape.
-    """
-    labels = labels_of(batch, logits.shape[1])
+    """Return the labels [B, C] of a batch for logits [B, C], in the higher precision of both."""
+    labels = labels_of(batch, logits.shape[1])  # in whose precision PyTorch computes cross-entropy
     return labels.to(torch.promote_types(labels.dtype, logits.dtype))
 
 

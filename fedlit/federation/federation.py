@@ -13,13 +13,13 @@ from fedlit.core.hooks import check_scored
 from fedlit.core.messages import Broadcast, Payload, Round, ServerState
 from fedlit.federation import description, evaluation
 from fedlit.federation.callbacks import Callback, Callbacks, FitState, SaveCheckpoints, with_shipped
+from fedlit.federation.examinations import StalledTraining
 from fedlit.federation.interrupts import Interrupted, Interrupts
 from fedlit.federation.monitor import Monitor
 from fedlit.federation.progress import RoundProgress
 from fedlit.federation.server import server_round
 from fedlit.federation.session import Session
 from fedlit.federation.settings import Settings
-from fedlit.federation.stalled import StalledTraining
 from fedlit.tracking.run import Run
 
 

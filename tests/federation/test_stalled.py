@@ -8,7 +8,7 @@ from strangers import fit, seeded, stepping
 
 from fedlit.core.errors import TrainingError
 from fedlit.core.messages import ClientReport, Round
-from fedlit.federation.stalled import StalledTraining
+from fedlit.federation.examinations import StalledTraining
 
 NAMES = ["one", "two"]
 

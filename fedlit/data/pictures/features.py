@@ -82,15 +82,16 @@ def with_fixed_features(
     if body is None or augmented:
         return data.clients, data.test_sets
     stores: dict[str, Path] = {}
+    kind = np.float64 if fabric.double else np.float32
 
     def features(images: Dataset | None) -> Dataset | None:
         if not isinstance(images, LabelledImages) or not makes_batches(images):
             return images
         seen = repr((images.store.path, images.in_chans, images.mean, images.std))
         if seen not in stores:
-            folder = stores[seen] = images.store.path.parent / f"features-{_key(body, images, _kind(fabric))}"
+            folder = stores[seen] = images.store.path.parent / f"features-{_key(body, images, kind)}"
             if fabric.local_rank == 0:
-                _compute(body, images, folder, fabric)
+                _compute(body, images, folder, fabric, kind)
                 if most is not None:
                     os.utime(folder)  # the time of its last use
             fabric.barrier()
@@ -118,13 +119,9 @@ def keep_last_used(cache: Path, most: int) -> None:
             remove(folder)
 
 
-def _kind(fabric: FederationFabric) -> type:
-    return np.float64 if fabric.double else np.float32
-
-
 def _key(body: nn.Module, images: LabelledImages, kind: type) -> str:
-    digest = hashlib.sha256(repr((images.store.path.name, images.in_chans, images.mean, images.std)).encode())
-    digest.update(b"" if kind is np.float32 else kind.__name__.encode())
+    about = images.store.path.name, images.in_chans, images.mean, images.std, kind.__name__
+    digest = hashlib.sha256(repr(about).encode())
     digest.update(_code(body).encode())
     for name, tensor in body.state_dict().items():
         digest.update(name.encode() + tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
@@ -146,14 +143,13 @@ def _code(body: nn.Module) -> str:
     return ADDRESS.sub("", "\n".join([*lines, *files.values()]))
 
 
-def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: FederationFabric) -> None:
+def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: FederationFabric, kind: type) -> None:
     """Write the features of all N images of the store, unless they exist."""
     precision = fabric.strategy.precision
 
     def write(draft: Path) -> None:
-        rows = np.arange(len(images.store))
         frozen = precision.convert_module(copy.deepcopy(body).eval().to(fabric.device))
-        threads = torch.get_num_threads()
+        rows, threads = np.arange(len(images.store)), torch.get_num_threads()
 
         @torch.no_grad()
         def features(batch: np.ndarray) -> np.ndarray:
@@ -168,9 +164,9 @@ def _compute(body: nn.Module, images: LabelledImages, folder: Path, fabric: Fede
             parts = list(track(pool.map(features, batches), console=Console(stderr=True), **bar))
         torch.set_num_threads(threads)
         whole = np.concatenate(parts)
-        array, known = begin(draft, whole.shape, _kind(fabric))
+        array, known = begin(draft, whole.shape, kind)
         array[:] = whole
         known["sum"] = [checksum(row) for row in whole]
 
     # One process of a machine computes and the others wait, because runs of a sweep start at the same time.
-    build(folder, (len(images.store), None), _kind(fabric), write)
+    build(folder, (len(images.store), None), kind, write)

@@ -19,10 +19,10 @@ from fedlit.federation.examinations.modules import (
     LazyLayers,
     NewOptimizer,
     RequiredMethods,
+    StalledTraining,
 )
 from fedlit.federation.examinations.privacy import NothingElseReadsImages, PrivateRun
 from fedlit.federation.examinations.probe import Behaviour, Trial
-from fedlit.federation.stalled import StalledTraining
 
 OF_MODULES: tuple[Examination[LightningModule], ...] = (
     IsModule(),
@@ -43,5 +43,5 @@ EVERY = (
 
 __all__ = [
     "EVERY", "OF_MODULES", "Behaviour", "Compiler", "Examination", "HooksOfSteps", "KnownLabels", "Learners",
-    "NewOptimizer", "NothingElseReadsImages", "PrivateRun", "Trial", "examine", "examine_clients",
+    "NewOptimizer", "NothingElseReadsImages", "PrivateRun", "StalledTraining", "Trial", "examine", "examine_clients",
 ]  # fmt: skip

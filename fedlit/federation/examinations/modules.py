@@ -1,4 +1,4 @@
-"""Checks of a module, and of the machine that compiles it."""
+"""Checks of a module, before training and in the first rounds, and of the machine that compiles it."""
 
 import inspect
 from collections.abc import Sequence
@@ -11,7 +11,9 @@ from torch.nn.parameter import is_lazy
 
 from fedlit.core.aggregator import Aggregator
 from fedlit.core.configured_optimizer import configured_optimizer
+from fedlit.core.errors import TrainingError
 from fedlit.core.flat import FlatModel
+from fedlit.core.messages import ClientReport, Round
 from fedlit.core.module import CALLED, TrainingHooks, overrides
 from fedlit.federation.examinations.examination import Examination
 
@@ -263,3 +265,40 @@ class Compiler(Examination[torch.device]):
                 "clang, or leave compile out"
             )
         return ""
+
+
+class StalledTraining:
+    """Some client's weights change in the first rounds of a run.
+
+    A single client may have a reason not to change, such as unknown labels, and so may a round, such as the first of a
+    warm-up from a learning rate of 0. The error is raised only when every client has had a round that trains, and none
+    has changed.
+
+    Args:
+        clients: Names of the clients of the federation.
+        over: Whether to skip the check, as for a resumed run.
+    """
+
+    name = "stalled training"
+    advice = "check that the loss depends on the weights"
+
+    def __init__(self, clients: Sequence[str], over: bool) -> None:
+        self._waiting, self._over = set(clients), over
+
+    def after(self, rnd: Round, reports: Sequence[ClientReport], module: str) -> None:
+        """Process the reports of a round.
+
+        Raises:
+            TrainingError: No client's weights have changed since the start.
+        """
+        if self._over or rnd.window == 0 or rnd.lr_factor == 0:
+            return
+        self._over = any(not report.still for report in reports)
+        self._waiting -= {report.client for report in reports}
+        if self._over or self._waiting:
+            return
+        reasons = ", or ".join(sorted({report.still for report in reports}))
+        raise TrainingError(
+            f"round {rnd.index + 1}: {module} does not train: no client's weights changed, because {reasons}; "
+            f"{self.advice} (detach, a copy of a layer, a factor of 0)"
+        )
