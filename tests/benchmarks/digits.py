@@ -46,8 +46,9 @@ def swept(part: str, seeds: list[int], jobs: int, folder: Path, more: dict[str, 
     plan = folder / f"{part}.yaml"
     plan.parent.mkdir(parents=True, exist_ok=True)
     plan.write_text(yaml.safe_dump({"base": os.path.relpath(CANON / f"{part}.yaml", folder), "seeds": seeds}))
-    words = ["sweep", "--config", str(plan), "--run_dir", str(folder / "runs"), "--jobs", str(jobs)]
-    command = [sys.executable, __file__, "--fedlit", *words]
+    verb = "tune" if "ranges" in (CANON / f"{part}.yaml").read_text() else "sweep"
+    words = ["--config", str(plan), "--run_dir", str(folder / "runs"), "--jobs", str(jobs)]
+    command = [sys.executable, __file__, "--fedlit", verb, *words]
     subprocess.run(command, env=os.environ | more | place, check=True, stdout=subprocess.DEVNULL)
     found = {}
     for file in folder.glob(f"runs/canon-{part}/*/metrics.csv"):
