@@ -44,11 +44,11 @@ def with_pretrained_weights(name: str, **options: object) -> nn.Module:
 
 
 def _ask(address: str, hub: bool) -> None:
-    try:
+    try:  # for longer than `_silence` waits, so that its words are those of a server without an answer
         if hub:  # through the hub's own client, which has the user's proxy, certificates and token
-            get_hf_file_metadata(address, timeout=SECONDS)
+            get_hf_file_metadata(address, timeout=2 * SECONDS)
         else:
-            urlopen(Request(address, method="HEAD"), timeout=SECONDS).close()
+            urlopen(Request(address, method="HEAD"), timeout=2 * SECONDS).close()
     except (EntryNotFoundError, HTTPError):  # the server answers; older weights have another name
         pass
 
