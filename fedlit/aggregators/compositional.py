@@ -59,9 +59,9 @@ class LocalSCGDAM(LocalSGDAM):
     ``drift/curvature``, the mean of |rho H q| over that of |q|, is not well below 1, rho is too large; from scratch 0.1
     was.
 
-    It trains a module with one class that maps images to logits [B, 1], whose ``training_step`` returns f of a batch
-    and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in neither loss. It works
-    in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
+    It trains a module with one class that maps images to logits [B, 1], whose ``training_step`` returns f of a
+    batch, and whose objective has a dual: ``ImageClassifier`` with ``AUCSaddle``. NaN labels count in neither loss. It
+    works in all precisions of fedlit; in bf16-mixed the weights' vectors stay in float32.
 
     With heterogeneous clients, the mean of J_k^T q_k is not the gradient of the paper's eq. 4, the product of the
     means, even with exact gradients and p = 1: a bias of the order of rho and alpha. Algorithm 1 suits mild

@@ -104,7 +104,7 @@ def labels_of(batch: Any, classes: int) -> Tensor:
 
 def labels_for(logits: Tensor, batch: Any) -> Tensor:
     """Return the labels [B, C] of a batch for logits [B, C], in the higher precision of both."""
-    labels = labels_of(batch, logits.shape[1])  # in whose precision PyTorch computes cross-entropy
+    labels = labels_of(batch, logits.shape[1])  # PyTorch computes cross-entropy in their precision
     return labels.to(torch.promote_types(labels.dtype, logits.dtype))
 
 

@@ -44,7 +44,7 @@ def with_pretrained_weights(name: str, **options: object) -> nn.Module:
 
 
 def _ask(address: str, hub: bool) -> None:
-    try:  # for longer than `_silence` waits, so that its words are those of a server without an answer
+    try:  # the client waits longer than `_silence`, which then always says the same of a silent server
         if hub:  # through the hub's own client, which has the user's proxy, certificates and token
             get_hf_file_metadata(address, timeout=2 * SECONDS)
         else:
