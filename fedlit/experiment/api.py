@@ -83,6 +83,7 @@ def fit(
     run_dir: str | Path = "runs",
     ckpt_path: str | Path | None = None,
     fast_dev_run: bool = False,
+    figures: bool = True,
     logger: LoggerSetting = False,
     phases: Sequence[Phase] | None = None,
     callbacks: Sequence[Callback] | None = None,
@@ -117,6 +118,7 @@ def fit(
         run_dir: Folder of all runs.
         ckpt_path: Checkpoint to continue: ``last``, ``best``, a run directory or a file. By default the run is new.
         fast_dev_run: Whether to try one round of one step, without keeping any results.
+        figures: Whether to draw the partition and the ROC curves.
         logger: Logger besides the run directory: True for MLflow, False for none, a tracker, a logger of
             ``lightning.pytorch.loggers``, or a list of several.
         phases: Phases before the main part, in order: each is a run of its own in ``phases/NAME`` of the run's
@@ -164,6 +166,7 @@ def fit(
             "run_dir": str(Path(run_dir).expanduser()),
             "ckpt_path": ckpt_path if ckpt_path is None else str(ckpt_path),
             "fast_dev_run": fast_dev_run,
+            "figures": figures,
             "logger": logger,
             "phases": list(phases or []),
             "phase": None,

@@ -64,6 +64,7 @@ class Experiment:
     model: LightningModule
     federation: Federation
     tracker: Tracker
+    figures: bool = True
     tags: dict[str, str] = field(default_factory=dict)
     phases: list[Phase] = field(default_factory=list)
     callbacks: list[Callback] = field(default_factory=list)
@@ -87,7 +88,7 @@ class Experiment:
             callbacks=options["callbacks"] or [],
             **{
                 key: options[key]
-                for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "phases", "phase")
+                for key in ("seed", "experiment", "name", "ckpt_path", "fast_dev_run", "figures", "phases", "phase")
             },
             **objects,
         )

@@ -72,6 +72,8 @@ def experiment_parser(description: str = "") -> Parser:
     parser.add_argument("--ckpt_path", type=str | None, default=None, help=path)
     trial = "Try the configuration with one round of one step, without keeping any results."
     parser.add_argument("--fast_dev_run", type=bool, default=False, help=trial)
+    figures = "Draw the partition and the ROC curves of each run."
+    parser.add_argument("--figures", type=bool, default=True, help=figures)
     logger = (
         "Logger of metrics: true is MLflow, false is only the run directory, a class is a tracker or a logger of "
         "lightning.pytorch.loggers, and a list names several."

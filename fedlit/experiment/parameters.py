@@ -32,7 +32,9 @@ SHORT = {
 }
 """Short names, and the keys of a configuration; the first existing key has the value."""
 
-ELSEWHERE = ("config", "experiment", "fast_dev_run", "logger", "callbacks", "ckpt_path", "run_dir", "name", "tags")
+ELSEWHERE = (
+    "config", "experiment", "fast_dev_run", "figures", "logger", "callbacks", "ckpt_path", "run_dir", "name", "tags"
+)  # fmt: skip
 """Keys that do not describe the method or the data of a run."""
 
 KNOWN = (

@@ -137,7 +137,7 @@ def _fit_phase(phase: Experiment, session: Session | None) -> Outcome:
 def _run(experiment: Experiment, directory: Path, resumed: bool) -> Run:
     params = parameters(experiment.settings, experiment.federation, experiment.names)
     main = experiment.fabric.is_global_zero
-    return Run(directory, experiment.tracker, resumed, main, experiment.config, params)
+    return Run(directory, experiment.tracker, resumed, main, experiment.config, params, experiment.figures)
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None) -> Outcome:
@@ -151,7 +151,7 @@ def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None
         best = checkpoint.find(run.checkpoints, "best") or checkpoint.find(run.checkpoints, "last")
         server, rounds, _ = session.restore(best)
         sets = evaluate_sets(session, server, "test")
-        metrics = test_metrics(session, sets, run.directory if run.main else None)
+        metrics = test_metrics(session, sets, run.directory if run.main and run.figures else None)
         run.log(metrics | totals(run.metrics), experiment.federation.rounds)
         for figure in sorted(run.directory.glob("roc_*.png")):
             run.artifact(figure)

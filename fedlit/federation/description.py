@@ -173,26 +173,29 @@ def save_partition(session: Session, run: Run) -> None:
     """Save the partition with the run, as a table and as a figure."""
     if not run.main or session.data.assignment is None:
         return
-    # Importing matplotlib takes a second, pandas half a second.
-    from fedlit.data.organisations import save_classes
-    from fedlit.tracking.figures import partition_figure
+    from fedlit.data.organisations import save_classes  # pandas takes half a second to import
 
     note_use(session.data.cached(), run.directory)
     session.data.save_partition(run.directory / "partition.csv")
     counts = session.data.counts()
-    train = counts[counts["split"] == "train"]
-    positives = train.assign(shown=train["positives"].where(train["labelled"])).pivot(
-        index="client", columns="class", values="shown"
-    )
-    positives = positives.reindex(index=list(session.clients), columns=list(session.data.classes))
-    sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
-    partition_figure(positives, sizes, "Positive training images").canvas.print_png(run.directory / "partition.png")
+    listed = ["partition.csv", "classes.csv", "labels.csv", VALIDATION_COUNTS]
+    if run.figures:
+        from fedlit.tracking.figures import partition_figure  # matplotlib takes a second to import
+
+        train = counts[counts["split"] == "train"]
+        positives = train.assign(shown=train["positives"].where(train["labelled"])).pivot(
+            index="client", columns="class", values="shown"
+        )
+        positives = positives.reindex(index=list(session.clients), columns=list(session.data.classes))
+        sizes = train.groupby("client")["images"].first().reindex(list(session.clients))
+        partition_figure(positives, sizes, "Positive training images").canvas.print_png(run.directory / "partition.png")
+        listed.append("partition.png")
     save_classes(session.data, run.directory / "classes.csv")
     write_csv(counts, run.directory / "labels.csv")
     write_csv(validation_counts(session.data.clients.values(), session.data.classes), run.directory / VALIDATION_COUNTS)
-    listed = ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
+    listed += ["left_out.csv"] * session.data.save_left_out(run.directory / "left_out.csv")
     if len(groups := group_counts(session.data.clients.values(), session.data.test_sets)):
         write_csv(groups, run.directory / "groups.csv")
         listed.append("groups.csv")
-    for name in ("partition.csv", "partition.png", "classes.csv", "labels.csv", VALIDATION_COUNTS, *listed):
+    for name in listed:
         run.artifact(run.directory / name)

@@ -22,7 +22,8 @@ from fedlit.tracking.base import DataInfo, MetricsFile, RunInfo, RunStatus, Trac
 from fedlit.tracking.names import COUNT
 
 MAY_DIFFER = (
-    "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "logger", "tags", "callbacks",
+    "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "figures", "logger", "tags",
+    "callbacks",
     "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
     "federation.workers", "federation.checkpoint_every", "federation.state_memory",
     "federation.quorum", "federation.deadline", "federation.on_site_error", "data.init_args.cache_dir",
@@ -37,8 +38,9 @@ PHASES = "phases"
 """Folder in a run's directory with the runs of its phases, ``RUN/phases/NAME/``."""
 
 VALIDATION_COUNTS = "validation.csv"
-PRIVACY = "privacy.json"
 """Name of the file with the positives and negatives of each class in all validation sets together."""
+
+PRIVACY = "privacy.json"
 
 RESERVED = ".reserved"
 """Name of the file that reserves a directory for a run that has not started."""
@@ -103,6 +105,7 @@ class Run:
         main: Whether this process writes; other ranks of a run only read.
         config: The resolved configuration, as YAML.
         params: Parameters for the tracker.
+        figures: Whether the partition and ROC curves are drawn.
     """
 
     def __init__(
@@ -113,9 +116,10 @@ class Run:
         main: bool = True,
         config: str = "",
         params: Mapping[str, str | int | float | bool] | None = None,
+        figures: bool = True,
     ) -> None:
         self.directory, self.tracker, self.resumed, self.main = Path(directory), tracker, resumed, main
-        self.config, self.params = config, params or {}
+        self.config, self.params, self.figures = config, params or {}, figures
         self.metrics = MetricsFile(self.directory / "metrics.csv")
         self.client_metrics = MetricsFile(self.directory / "client_metrics.csv")
         self._started = False

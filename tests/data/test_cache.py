@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hospital_source import ready
 from shades import Shades, cached, fabric, model
 from torch import nn
@@ -86,6 +87,7 @@ def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatc
 
 BODY = """
 import torch
+import torch
 from torch import nn
 
 
@@ -111,13 +113,13 @@ def key_of(tmp_path: Path, monkeypatch):
     data = ready(Shades(cache_dir=str(tmp_path / "cache")))
     images = data.clients["client-01"].train
 
-    def key(code: str = BODY, kind: type = np.float32, **options) -> str:
+    def key(code: str = BODY, kind: type = np.float32, device: str = "cpu", **options) -> str:
         (tmp_path / "own_body.py").write_text(code)
         sys.modules.pop("own_body", None)
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)  # written in the same second
         importlib.invalidate_caches()
         body: nn.Module = importlib.import_module("own_body").Body(**options)
-        return _key(body, images, kind)
+        return _key(body, images, kind, torch.device(device))
 
     yield key
     sys.modules.pop("own_body", None)
@@ -129,14 +131,18 @@ def test_the_key_of_features_knows_the_bodys_code(key_of):
     assert key_of(BODY.replace("x.mean(", "x.sum(")) != key_of()  # a function beside the class
     assert key_of(power=2) != key_of()
     assert key_of(kind=np.float64) != key_of()
+    assert key_of(device="cuda") != key_of()
 
 
-def test_the_key_of_features_knows_weights_and_versions(key_of, monkeypatch):
+def test_the_key_of_features_knows_weights_versions_and_instructions(key_of, monkeypatch):
     before = key_of()
     for place, other in (
         ("torch.__version__", "0.0"),
         ("fedlit.data.pictures.features.version", lambda package: "0.0"),
+        ("torch.backends.cpu.get_cpu_capability", lambda: "AVX1024"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(place, other)
             assert key_of() != before
+    monkeypatch.setenv("MKL_CBWR", "SSE2")
+    assert key_of() != before

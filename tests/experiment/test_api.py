@@ -133,6 +133,11 @@ class TestWhatItGives:
         assert not model.head.weight.any()
         assert torch.equal(plain.model.head.weight, emptied.model.head.weight)
 
+    def test_figures_are_drawn_unless_they_are_not_wanted(self):
+        drawn, bare = (fit(figures=wanted).directory for wanted in (True, False))
+        names = [{file.name for file in run.iterdir()} for run in (drawn, bare)]
+        assert names[0] - names[1] == {"roc_federation.png"}
+
     def test_a_logger_of_lightning(self):
         fitted = fit(logger=CSVLogger("logs", name="", version="mine"))
         logged = Path("logs/mine/metrics.csv").read_text()

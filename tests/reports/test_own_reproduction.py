@@ -30,6 +30,14 @@ from fedlit.reports.reproductions.report import Report
 def make(runs, unit: str):
     return Report(f"{len(runs)} {unit} of {', '.join(sorted(set(runs['method'])))}", {"counted": runs})
 """
+SAYS = """
+import torch
+from fedlit.federation.callbacks import Callback
+
+class Says(Callback):
+    def on_fit_start(self, state):
+        print("computes with", torch.backends.cpu.get_cpu_capability())
+"""
 MEANS = """
 from fedlit.reports.reproductions.means import means
 """
@@ -61,10 +69,12 @@ def written(document: dict) -> str:
 
 @pytest.mark.slow
 def test_it_runs_once_and_its_paper_and_report_are_found(fedlit_cli, document: dict):
-    """Its runs start from a body."""
+    """Its runs start from a body, and in its environment."""
+    Path("says.py").write_text(SAYS)
     Path("body.yaml").write_text(yaml.safe_dump({"experiment": "body", "config": ["small.yaml"]}))
-    Path("plan.yaml").write_text(f"{Path('plan.yaml').read_text()}starts: body.yaml\n")
-    command = f"reproduce {written(document)} --jobs 1"
+    plan = f"{Path('plan.yaml').read_text()}starts: body.yaml\nset: {{callbacks: [{{class_path: says.Says}}]}}\n"
+    Path("plan.yaml").write_text(plan)
+    command = f"reproduce {written(document | {'environment': {'ATEN_CPU_CAPABILITY': 'default'}})} --jobs 1"
     out = fedlit_cli(command).succeeded()
     folder = Path("reproductions/doe-table1")
     text = (folder / "report.md").read_text()
@@ -77,6 +87,7 @@ def test_it_runs_once_and_its_paper_and_report_are_found(fedlit_cli, document: d
     assert list(zip(runs["method"], runs["seed"], strict=True)) == [("a", 0), ("b", 0)]
     configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in runs["directory"]]
     assert {config["model"]["init_args"]["weights"] for config in configs} == {str(Path("runs/body/seed=0").absolute())}
+    assert all("computes with DEFAULT\n" in Path(run, "console.log").read_text() for run in runs["directory"])
     assert "2 runs, 2 finished before" in fedlit_cli(command).succeeded()
 
 
@@ -91,9 +102,15 @@ def test_it_is_planned_without_a_paper_and_so_is_a_document_in_another_folder_th
         assert f"{Path(file).name} at laptop scale: {title}" in out
 
 
+def test_its_printed_jobs_begin_with_its_environment(fedlit_cli, document: dict):
+    out = fedlit_cli(f"reproduce {written(document | {'environment': {'NAME': 'a b'}})} --print_jobs true").succeeded()
+    assert out.startswith("export NAME='a b'\nfedlit job ")
+
+
 @pytest.mark.parametrize(
     ("change", "mistake"),
     [
+        ({"environment": {"NAME": 1}}, (ConfigError, "environment", "NAME", "found 1")),
         ({"tables": ["Table 2"]}, (ConfigError, "tables", "Table 1", "'Table 2'")),
         ({"paper": "doe"}, (ConfigError, "paper", "no such key")),
         ({"tables": "Table 1"}, (ConfigError, "tables", "found 'Table 1'")),

@@ -89,7 +89,7 @@ def with_fixed_features(
             return images
         seen = repr((images.store.path, images.in_chans, images.mean, images.std))
         if seen not in stores:
-            folder = stores[seen] = images.store.path.parent / f"features-{_key(body, images, kind)}"
+            folder = stores[seen] = images.store.path.parent / f"features-{_key(body, images, kind, fabric.device)}"
             if fabric.local_rank == 0:
                 _compute(body, images, folder, fabric, kind)
                 if most is not None:
@@ -119,8 +119,10 @@ def keep_last_used(cache: Path, most: int) -> None:
             remove(folder)
 
 
-def _key(body: nn.Module, images: LabelledImages, kind: type) -> str:
-    about = images.store.path.name, images.in_chans, images.mean, images.std, kind.__name__
+def _key(body: nn.Module, images: LabelledImages, kind: type, device: torch.device) -> str:
+    # On the device, and on a processor on its instructions, depends how sums are rounded.
+    rounding = device.type, torch.backends.cpu.get_cpu_capability(), os.environ.get("MKL_CBWR")
+    about = images.store.path.name, images.in_chans, images.mean, images.std, kind.__name__, *rounding
     digest = hashlib.sha256(repr(about).encode())
     digest.update(_code(body).encode())
     for name, tensor in body.state_dict().items():

@@ -108,6 +108,8 @@ class Document:
     place: Place  # Location of the document, for messages.
     # Tables of the paper that are printed below ours, from ``published.json`` in the folder of the document.
     tables: list[str] = field(default_factory=list)
+    # Variables that the processes of the runs start with, such as those that choose a processor's instructions.
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def homes(self) -> list[Path]:
