@@ -28,7 +28,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.cache import begin, build, checksum
 from fedlit.data.pictures.images import LabelledImages, model_input
 
-BATCH = 256
+BATCH = 64
 PLAIN = (bool, int, float, str, tuple, type(None))
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
