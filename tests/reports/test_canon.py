@@ -1,5 +1,8 @@
 """The tables of the canon: which runs are compared, what is claimed, and what is refused."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +46,39 @@ def test_the_shipped_body_is_a_model_that_its_plan_trains():
     with torch.no_grad():
         scores = model.eval()(images)
     assert roc_auc_score(labels, scores, average="macro") == pytest.approx(0.9296, abs=5e-4)
+
+
+NEAR_DIVERGENCE = """
+experiment: digits
+config: [CANON/phantom.yaml]
+starts: CANON/laptop/body.safetensors
+set: {model.objective: AUCSaddle, federation.aggregators: [CODAPlus], model.optimizer.lr: 3.0}
+"""
+FEW = "{data.images: 300, data.split: [0.5, 0.1, 0.4]}"
+SHOWN = """
+from fedlit.reports.reproductions.report import Report, measured
+
+def make(runs):
+    (directory,) = runs["directory"]
+    return Report(repr(measured(directory)["test/federation/auroc_macro"]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.__version__.partition("+")[0] != "2.14.1", reason="another PyTorch has other digits")
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() not in ("AVX2", "AVX512"), reason="no AVX2")
+def test_digits_are_the_same_on_every_machine(tmp_path):
+    """At this rate training amplifies the last digit. ``tests/benchmarks/digits.py`` emulates other processors."""
+    (tmp_path / "plan.yaml").write_text(NEAR_DIVERGENCE.replace("CANON", str(CONFIGS / "canon")))
+    (tmp_path / "tables.py").write_text(SHOWN)
+    base = f"base: {CONFIGS / 'canon/canon.yaml'}\nscales: {{laptop: {{plans: [plan.yaml]}}}}\n"
+    (tmp_path / "digits.yaml").write_text(base)
+    words = ["reproduce", "digits.yaml", "--jobs", "1", "--set", FEW]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedlit", *words], cwd=tmp_path, env=os.environ | {"XDG_CACHE_HOME": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert "0.7" in done.stdout
 
 
 def test_keys_of_bodies_are_refused_as_none_is_trained():

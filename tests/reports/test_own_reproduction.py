@@ -1,6 +1,7 @@
 """``fedlit reproduce FILE.yaml``: a document of the user's own, with its paper and its report."""
 
 import json
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -31,12 +32,12 @@ def make(runs, unit: str):
     return Report(f"{len(runs)} {unit} of {', '.join(sorted(set(runs['method'])))}", {"counted": runs})
 """
 SAYS = """
-import torch
+import os
 from fedlit.federation.callbacks import Callback
 
 class Says(Callback):
     def on_fit_start(self, state):
-        print("computes with", torch.backends.cpu.get_cpu_capability())
+        print("said", os.environ["SAID"])
 """
 MEANS = """
 from fedlit.reports.reproductions.means import means
@@ -74,7 +75,7 @@ def test_it_runs_once_and_its_paper_and_report_are_found(fedlit_cli, document: d
     Path("body.yaml").write_text(yaml.safe_dump({"experiment": "body", "config": ["small.yaml"]}))
     plan = f"{Path('plan.yaml').read_text()}starts: body.yaml\nset: {{callbacks: [{{class_path: says.Says}}]}}\n"
     Path("plan.yaml").write_text(plan)
-    command = f"reproduce {written(document | {'environment': {'ATEN_CPU_CAPABILITY': 'default'}})} --jobs 1"
+    command = f"reproduce {written(document | {'environment': {'SAID': 'in the environment'}})} --jobs 1"
     out = fedlit_cli(command).succeeded()
     folder = Path("reproductions/doe-table1")
     text = (folder / "report.md").read_text()
@@ -87,7 +88,8 @@ def test_it_runs_once_and_its_paper_and_report_are_found(fedlit_cli, document: d
     assert list(zip(runs["method"], runs["seed"], strict=True)) == [("a", 0), ("b", 0)]
     configs = [yaml.safe_load(Path(run, "config.yaml").read_text()) for run in runs["directory"]]
     assert {config["model"]["init_args"]["weights"] for config in configs} == {str(Path("runs/body/seed=0").absolute())}
-    assert all("computes with DEFAULT\n" in Path(run, "console.log").read_text() for run in runs["directory"])
+    assert all("said in the environment\n" in Path(run, "console.log").read_text() for run in runs["directory"])
+    assert "SAID" not in os.environ
     assert "2 runs, 2 finished before" in fedlit_cli(command).succeeded()
 
 

@@ -1,6 +1,5 @@
 """``fedlit reproduce``."""
 
-import os
 import shlex
 from collections.abc import Sequence
 
@@ -34,11 +33,9 @@ def execute(args: Namespace, parser: Parser) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     options = {key: value for key, value in args.items() if key not in ("config", *OF_A_CLUSTER)}
     reproduction = Reproduction(**options)
-    for name, value in reproduction.document.environment.items():
-        os.environ[name] = value  # libraries read it when they are loaded: the fork server and SLURM's jobs start later
-        if args.print_jobs:
-            console.print(f"export {name}={shlex.quote(value)}")
     reproduction.jobs = ways = runner(args, parser.sources.argv, Reproduction.jobs)
+    for name, value in reproduction.document.environment.items() if args.print_jobs else ():
+        console.print(f"export {name}={shlex.quote(value)}")
     if any(args[key] for key in OF_A_CLUSTER) and looked(args, ways, reproduction.tables(), console):
         return 0
     reproduction.run(console)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
+from fedlit.core.system.environment import with_variables
 from fedlit.core.system.files import write_csv
 from fedlit.experiment.grid import folders_of, plan
 from fedlit.experiment.naming import shortest
@@ -179,7 +180,8 @@ class Reproduction:
             console.print(self.announcement())
             return
         self._check_root()
-        of_plans = [run_plan(name, each, self.jobs, console) for name, each in self.plans.items()]
+        with with_variables(self.document.environment):
+            of_plans = [run_plan(name, each, self.jobs, console) for name, each in self.plans.items()]
         runs = pd.concat([pd.DataFrame(), *of_plans], ignore_index=True)
         report = self.report(runs)
         folder = self._apart(self.output / self.document.name)
