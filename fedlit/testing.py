@@ -373,6 +373,5 @@ def _reloaded(state: State) -> State:
 
 
 def _report(checked: object, problems: list[str]) -> None:
-    """Raise an error that names all problems, if there are any."""
     if problems:
         raise AssertionError("\n- ".join((f"{type(checked).__name__}:", *dict.fromkeys(problems))))

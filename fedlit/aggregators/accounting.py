@@ -90,7 +90,6 @@ def _prv(spent: tuple[Steps, ...], delta: float) -> float:
 
 @cache
 def _divergences(noise: float, rate: float) -> np.ndarray:
-    """Return the Renyi divergences of one step, for all orders."""
     return _rdp().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=ORDERS)
 
 

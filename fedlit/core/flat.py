@@ -195,7 +195,6 @@ class Layout:
 
     @cached_property
     def _masks(self) -> dict[tuple[bool, ...], list[Segment]]:
-        """Spans of masks, which are the same in every round."""
         return {}
 
     def expand(self, values: Tensor) -> Tensor:

@@ -328,7 +328,6 @@ class LocalModel:
             self.flat.grad.zero_()
 
     def _optimized(self) -> list[slice]:
-        """Return the elements that the optimizer updates."""
         held = {id(p) for group in self.optimizer.optimizer.param_groups for p in group["params"]}
         pairs = zip(self.layout.parameters, self.flat.parameters, strict=True)
         return _joined((entry.offset, entry.offset + entry.size) for entry, p in pairs if id(p) in held)

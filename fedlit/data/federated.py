@@ -401,5 +401,4 @@ class FederatedDataModule(Checked):
 
 
 def _without(labels: np.ndarray, hidden: np.ndarray) -> np.ndarray:
-    """Return labels, [N, C] float32, with NaN in place of hidden ones."""
     return np.where(hidden, np.nan, labels).astype(np.float32)

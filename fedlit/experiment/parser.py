@@ -29,7 +29,6 @@ def _read(text: str) -> Any:
 
 
 def _written(settings: Any) -> str:
-    """Return settings as YAML, with a mark instead of every credential in an address."""
     return documents.dump(masked(settings))
 
 

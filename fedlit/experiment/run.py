@@ -137,7 +137,7 @@ def _fit_phase(phase: Experiment, session: Session | None) -> Outcome:
 def _run(experiment: Experiment, directory: Path, resumed: bool) -> Run:
     params = parameters(experiment.settings, experiment.federation, experiment.names)
     main = experiment.fabric.is_global_zero
-    return Run(directory, experiment.tracker, resumed, main, experiment.config, params, experiment.figures)
+    return Run(directory, experiment.tracker, resumed, main, experiment.config, params, figures=experiment.figures)
 
 
 def _fit(experiment: Experiment, session: Session, run: Run, resume: Path | None) -> Outcome:

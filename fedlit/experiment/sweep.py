@@ -282,7 +282,6 @@ class SweepProgress:
         self.tick()
 
     def _clear(self, name: str) -> float:
-        """Remove a run from the display; return its duration in seconds."""
         self.bar.remove_task(self._tasks.pop(name))
         return time.monotonic() - self._began.pop(name)
 

@@ -112,7 +112,6 @@ class Federation(Settings):
         return FitState(session=session, run=run, server=server, monitor=monitor, done=done, best=best)
 
     def _rounds(self, state: FitState, interrupts: Interrupts) -> Iterator[Round]:
-        """Yield rounds until all are done, patience has run out, or a signal has arrived."""
         while not state.over and not state.session.fabric.on_any_rank(interrupts.signum):
             state.rnd = state.session.round(state.done)
             yield state.rnd

@@ -123,7 +123,6 @@ class Session:
 
     @cached_property
     def _owners(self) -> Tensor:
-        """The sum of the owners' weights, per group."""
         return sum(self.weights[name] * mask.owned.double() for name, mask in self.masks.items())
 
     @property

@@ -213,7 +213,6 @@ class SiteEngine(Engine):
 
     @cached_property
     def _own(self) -> InProcessPool:
-        """The server's own engine, for its test sets."""
         return InProcessPool(self._program, self._fabric)
 
     def _task(

@@ -125,7 +125,6 @@ class RemoteData(FederatedDataModule):
         """Do nothing: everything was set when this object was made."""
 
     def _unknown(self) -> Iterator[str]:
-        """Yield a note about classes of the run that no site labels."""
         labelled = {name for info in self.infos.values() for name in info.classes}
         if unknown := [name for name in self.classes if name not in labelled]:
             yield f"no site labels {', '.join(unknown)}: the model does not learn them"

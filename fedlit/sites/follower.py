@@ -114,7 +114,6 @@ class Link:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Context manager in which NVFlare prints nothing, so that the user sees only the run."""
     logging.getLogger("nvflare").setLevel(logging.CRITICAL)
     with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
@@ -372,7 +371,6 @@ class Follower:
         return sorted(name for name, times in job.without.items() if times >= STRANDED)
 
     def _abort(self, job: Job) -> None:
-        """Abort a job, and wait until it is gone."""
         job.cut = True
         if self._link.ask(lambda session: _abort(session, job.id)):
             self._wait_for_end(job)

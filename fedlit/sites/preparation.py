@@ -229,7 +229,6 @@ class PreparedRun:
 
 
 def _begins(sent: Tensor, expected: Tensor) -> bool:
-    """Return whether a tensor is the expected one, wherever that is not NaN."""
     return sent.shape == expected.shape and bool(((sent == expected) | expected.isnan()).all())
 
 

@@ -201,7 +201,6 @@ class Hosted:
 
     @property
     def _directory(self) -> Path | None:
-        """The directory of the run, once it is known."""
         return self._roster.directory if self._roster else None
 
     def _is_meant(self, named: Any) -> bool | None:

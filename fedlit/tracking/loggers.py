@@ -187,7 +187,6 @@ class LightningTracker(Tracker):
 
 
 def _identity(logger: Logger) -> str:
-    """Return a logger's class and location, which distinguish it from other loggers of the run."""
     return f"{type(logger).__module__}.{type(logger).__name__} {getattr(logger, 'save_dir', None)}"
 
 

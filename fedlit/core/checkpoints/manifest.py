@@ -107,7 +107,6 @@ class Manifest:
 
 
 def _hash_of(content: dict) -> str:
-    """Return the hash of a manifest's content, except for the hash itself."""
     return hashlib.sha256(json.dumps(content | {"digest": ""}, sort_keys=True).encode()).hexdigest()
 
 

@@ -343,7 +343,6 @@ def _checked(text: str, name: str) -> Iterator[yaml.Event]:
 
 
 def _below(level: _Level) -> tuple[str, ...]:
-    """Return the dotted key of the next value in a level."""
     return (*level.path, *(level.key or "").split(".")) if level.mapping else (*level.path, f"[{level.items}]")
 
 

@@ -1,10 +1,9 @@
-"""Values from the environment, ``${env:NAME}`` in a configuration, and variables for the processes that start."""
+"""Values from the environment: ``${env:NAME}`` in a configuration, which no file contains in its place."""
 
 import os
 import re
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any
 
@@ -42,21 +41,6 @@ def resolve(value: Any, key: str = "", text: Callable[[str, str], str] = from_en
         new = {name: resolve(part, below[name], text) for name, part in parts.items()}
         return type(value)(**new) if isinstance(value, Namespace) else new
     return value
-
-
-@contextmanager
-def with_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Context manager that sets variables for the processes that start meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def hide(text: str) -> str:

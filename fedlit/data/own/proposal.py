@@ -228,7 +228,6 @@ def _may_be_ids(name: str, cells: pd.Series) -> bool:
 
 
 def _may_be_split(name: str, cells: pd.Series) -> bool:
-    """Return True if a column may be the split by its name or by some of its words."""
     words = set(cells.str.casefold()) - {""}
     named = _NAMED["split"].fullmatch(name) and 0 < len(words) <= WORDS
     return bool(named or len({SPLITS[word] for word in words & SPLITS.keys()}) > 1)
@@ -280,7 +279,6 @@ def _like(classes: Sequence[str], labels: Sequence[str]) -> dict[str, str]:
 
 
 def _meanings(cells: pd.Series) -> set[str]:
-    """Return the meanings of a column's cells as labels; an empty set if a cell has no meaning."""
     means = {SPELLED.get(folded(cell), "") for cell in cells.unique()}
     return set() if "" in means else means
 

@@ -176,7 +176,6 @@ class _Canvas:
         return air
 
     def _present(self, name: str) -> tuple[NDArray[np.int64], Array]:
-        """Return the images with a finding, and its severity there."""
         severity = self.severity[:, _COLUMN[name]]
         which = np.flatnonzero(severity > 0)
         return which, severity[which, None, None]

@@ -322,5 +322,4 @@ def _figure_of(pairs: Sequence[Pair], stores: tuple, names: tuple, drawn: Path |
 
 
 def _decoded(result: Check) -> np.ndarray:
-    """Return the rows of the images that were decoded and show something."""
     return np.array([row for row, p in enumerate(result.pictures) if p is not None and p.digest], dtype=np.int64)

@@ -43,7 +43,6 @@ def home(root: Path, recognises: Callable[[Path], bool]) -> Path:
 
 
 def _holds_images(root: Path) -> bool:
-    """Return True if an image is among the first files below a folder."""
     names = (name for _, folder in [(0, root), *_below(root)] for name in os.listdir(folder)[:ENTRIES])
     return any(name.lower().endswith(SUFFIXES) for name in names)
 

@@ -275,6 +275,5 @@ def _weighed(table: pd.DataFrame, method: Method) -> pd.Series:
 
 
 def _patients(table: pd.DataFrame) -> pd.Series:
-    """Return the patient of each image, or the image if patients are unknown."""
     known = "patient" in table and (table["patient"] != "").all()
     return table["patient"] if known else pd.Series(table.index, index=table.index)

@@ -196,7 +196,6 @@ def _names(names: Sequence[str], words: Sequence[Mapping[str, str]]) -> list[str
 
 
 def _rank(key: str) -> int:
-    """Rank objectives first, then all keys that are not in LAST."""
     if key.endswith("objective"):
         return 0
     return next((2 + i for i, start in enumerate(LAST) if key.startswith(start)), 1)

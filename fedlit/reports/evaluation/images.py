@@ -247,7 +247,6 @@ def _keys(part: Predictions, file: Path) -> pd.MultiIndex:
 
 
 def _columns(part: Predictions) -> dict[str, np.ndarray]:
-    """Return the columns in which runs on the same images must agree."""
     columns = {"patient": part.patients} | {f"{GROUP}{name}": values for name, values in part.groups.items()}
     return columns | {f"label/{name}": part.labels[:, i].numpy() for i, name in enumerate(part.classes)}
 

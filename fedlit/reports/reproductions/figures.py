@@ -95,7 +95,6 @@ def _looks(runs: pd.DataFrame) -> dict[str, Style]:
 
 
 def _common(curves: pd.Series) -> tuple[list[int], np.ndarray]:
-    """Return the steps that all curves have, and the values there, [curves, steps]."""
     curves = [dict(curve) for curve in curves]
     steps = sorted(set.intersection(*(set(curve) for curve in curves)))
     return steps, np.array([[curve[step] for step in steps] for curve in curves])

@@ -1,18 +1,19 @@
 """A reproduction: starts the runs of its document, and writes their tables and figures."""
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import patch
 
 import pandas as pd
 from rich.console import Console
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
-from fedlit.core.system.environment import with_variables
 from fedlit.core.system.files import write_csv
 from fedlit.experiment.grid import folders_of, plan
 from fedlit.experiment.naming import shortest
@@ -180,7 +181,7 @@ class Reproduction:
             console.print(self.announcement())
             return
         self._check_root()
-        with with_variables(self.document.environment):
+        with patch.dict(os.environ, self.document.environment):  # libraries read it when the fork server loads them
             of_plans = [run_plan(name, each, self.jobs, console) for name, each in self.plans.items()]
         runs = pd.concat([pd.DataFrame(), *of_plans], ignore_index=True)
         report = self.report(runs)
