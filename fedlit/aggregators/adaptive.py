@@ -57,7 +57,8 @@ class AdaptiveServer(Aggregator):
         """Update m and v, and replace the mean change by the adaptive step."""
         m = self.beta_1 * state["m"] + (1 - self.beta_1) * server.delta
         v = self.second(state["v"], server.delta**2)
-        step = self.lr * m / (v.sqrt() + self.tau)
+        # MKL's root of float32 has another last digit on processors with AVX-512.
+        step = self.lr * m / (v.double().sqrt().to(v.dtype) + self.tau)
         state["m"], state["v"] = moved(rnd, m, state["m"]), moved(rnd, v, state["v"])
         server.delta = moved(rnd, step, torch.zeros_like(step))
 

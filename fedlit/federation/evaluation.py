@@ -244,7 +244,6 @@ def _ranked_together(
 
 
 def _auroc_per_view(scored: Sequence[Scores], classes: Sequence[str]) -> list[ClassAUROC]:
-    """Return the exact AUROC of each view, from scores or as reported."""
     if all(s.tally is None for s in scored):
         return grouped_auroc([(s.scores, s.labels) for s in scored], classes)
     return [s.result(classes)[1] for s in scored]

@@ -1,5 +1,6 @@
 """The server's part of a round and of a measuring round."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -87,7 +88,7 @@ def drift_metrics(layout: Layout, total: Payload, sums: Tensor, mean: Tensor, cl
     owners, norms = total.mask_weight, squared_norms(layout, mean).double()
     owned = owners > 0
     spread = torch.where(owned, each / owners, 0.0).sum() - norms.sum()
-    metrics = {"drift/client_drift": max(float(spread), 0.0), "drift/update_norm": float(norms.sum().sqrt())}
+    metrics = {"drift/client_drift": max(float(spread), 0.0), "drift/update_norm": math.sqrt(norms.sum())}
     separate = float(weighted.sum())
     if clients > 1 and separate > 0:
         metrics["drift/alignment"] = (float((owners**2 * norms).sum()) - separate) / ((clients - 1) * separate)

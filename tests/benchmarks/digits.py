@@ -24,9 +24,12 @@ import yaml
 
 CANON = Path(__file__).parents[2] / "configs" / "canon"
 SADDLE = {"model.objective": "AUCSaddle"}
+ADAM = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.01, "fused": True}}
 CASES = {
     "fedavg": {"model.optimizer.lr": 1.0},
     "scaffold": {"federation.aggregators": ["Scaffold"], "model.optimizer.lr": 1.0},
+    "fedadam": {"federation.aggregators": ["FedAdam"], "model.optimizer.lr": 0.3},
+    "server-adam": {"federation.aggregators": [{"class_path": "ServerOptimizer", "init_args": {"optimizer": ADAM}}]},
     "coda-plus": SADDLE | {"federation.aggregators": ["CODAPlus"], "model.optimizer.lr": 3.0},
     "scgdam": SADDLE | {"federation.aggregators": ["LocalSCGDAM"], "data.classes": ["Mass"], "model.optimizer.lr": 1.0},
     "whole": {"model.trainable": "all", "federation.rounds": 2, "federation.schedule.window": 1},
