@@ -146,7 +146,7 @@ class Scaffold(Aggregator):
         """Return norms of the server's control variate and of the clients' (root mean square), primal and dual."""
         norms: dict[str, float] = {}
         for name, squares in (("c", _squares(state["c"], layout)), ("c_k", state["squares"])):
-            primal, dual = squares.sqrt().tolist()
+            primal, dual = (square**0.5 for square in squares.tolist())
             norms |= {f"drift/{name}_norm": primal, f"drift/{name}_norm_dual": dual}
         return norms
 
