@@ -100,7 +100,6 @@ class Wanted:
     tags: dict[str, str]
     ckpt_path: Literal["last", "best"] | None
     fast_dev_run: bool
-    figures: bool
     model: dict[str, Any]
     federation: dict[str, Any]
     phases: list[dict[str, Any]] | None
@@ -189,7 +188,6 @@ def _made(
         run_dir=Path(own.run_dir),
         ckpt_path=wanted.ckpt_path,
         fast_dev_run=wanted.fast_dev_run,
-        figures=wanted.figures,
         fabric=fabric,
         data=data,
         model=built(LightningModule, model, "model", table),
