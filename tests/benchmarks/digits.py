@@ -6,7 +6,7 @@ Each case of a part of the canon runs on few images, with its highest rate, near
 of the last digit: here and on other processors, in the environment of ``configs/canon/canon.yaml``. Prints what
 differs. ``--own`` also repeats them here without that environment, with all instructions of this processor.
 
-Needs ``qemu-x86_64`` of QEMU's user mode (``qemu-user`` in Debian), whose arithmetic is exact. All methods take seven
+Needs ``qemu-x86_64`` of QEMU's user mode (``qemu-user`` in Debian), whose arithmetic is exact. All methods take five
 minutes on one emulated processor.
 """
 
