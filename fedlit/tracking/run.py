@@ -23,8 +23,7 @@ from fedlit.tracking.names import COUNT
 
 MAY_DIFFER = (
     "config", "ckpt_path", "experiment", "name", "run_dir", "fast_dev_run", "figures", "logger", "tags",
-    "callbacks",
-    "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
+    "callbacks", "fabric.accelerator", "fabric.devices", "fabric.num_nodes", "federation.rounds", "federation.patience",
     "federation.workers", "federation.checkpoint_every", "federation.state_memory",
     "federation.quorum", "federation.deadline", "federation.on_site_error", "data.init_args.cache_dir",
     "data.init_args.device",

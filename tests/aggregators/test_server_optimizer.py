@@ -1,7 +1,9 @@
 """Server optimizers against Algorithm 2 of Reddi et al. written by hand, and what they reduce to."""
 
 from functools import partial
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
@@ -10,6 +12,7 @@ from torch.optim import SGD, Adagrad, Adam, NAdam, RMSprop
 from toys import Problems, Quadratic, ToyData, ToyNet
 
 from fedlit.aggregators import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedBN, FedYogi, ServerOptimizer
+from fedlit.core.messages import Round
 from fedlit.testing import OwnRows
 
 
@@ -66,6 +69,15 @@ def test_two_clients_and_two_rounds_computed_by_hand():
     # FedAvgM: v = 0.35, x = 0.35; delta = 0.05 (1 - 0.35) + 0.1 (3 - 0.35) = 0.2975; v = 0.5 * 0.35 + 0.2975
     done = simulate(Quadratic(), data, federated([FedAvgM(0.5)], **settings))
     torch.testing.assert_close(done.server.w, torch.tensor([0.8225], dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_the_root_in_float32_is_the_nearest_number_on_every_processor():
+    """NumPy's is, by the standard of IEEE; MKL's root of float32 depends on the processor."""
+    aggregator, v, m = FedAdagrad(1.0, 0.5, 1.0), torch.rand(1000) * 10, torch.ones(1000)
+    server = SimpleNamespace(delta=torch.zeros(1000))
+    rnd = Round(0, 0, 1.0, 1, "steps", 0, first_of_stage=True, last_of_stage=True)
+    aggregator.on_aggregate_end({"m": m, "v": v}, server, {}, rnd)
+    assert torch.equal(server.delta, 0.5 / (torch.from_numpy(np.sqrt(v.numpy())) + 1.0))
 
 
 def run(aggregators, precision="32-true", rounds=4, participation=0.5):

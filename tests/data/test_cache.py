@@ -87,7 +87,6 @@ def test_of_a_large_file_rows_all_over_it_are_checked(tmp_path: Path, monkeypatc
 
 BODY = """
 import torch
-import torch
 from torch import nn
 
 
