@@ -112,15 +112,16 @@ class AUCSaddle(ShareObjective):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the saddle function F of a batch: ``logits`` [B, C], ``labels`` [B, C] in {0, 1, NaN}."""
-        known, positive = ~labels.isnan(), labels == 1
-        negative = known & ~positive
+        positive, negative = labels == 1, labels == 0
+        known = positive | negative
         h, p, alpha = torch.where(known, self.scores(logits), 0.0), self.p, self.margin_alpha
-        pull = (1 - p) * (h - self.a) ** 2 - 2 * alpha * (1 - p) * h
-        push = p * (h - self.b) ** 2 + 2 * alpha * p * h
-        terms = torch.where(positive, pull, torch.where(negative, push, 0.0)).sum(0) / known.sum(0).clamp(min=1)
-        constant = p * (1 - p) * (2 * self.margin * alpha - alpha**2 - self.offset)
+        # alpha multiplies signed weights, and the squares their absolute values: half the kernels of a term per side.
+        signed = torch.where(positive, p - 1, torch.where(negative, p, 0.0)) / known.sum(0).clamp(min=1)
+        spread = (signed.abs() * (h - torch.where(positive, self.a, self.b)) ** 2).sum(0)
+        gap, product = (signed * h).sum(0), p * (1 - p)
+        function = spread + alpha * (2 * (product * self.margin + gap) - product * alpha) - product * self.offset
         labelled = known.any(0)
-        return torch.where(labelled, terms + constant, 0.0).sum() / labelled.sum().clamp(min=1)
+        return torch.where(labelled, function, 0.0).sum() / labelled.sum().clamp(min=1)
 
     def measure(self, logits: Tensor, labels: Tensor, all_labels: Tensor) -> State:
         """Return a client's share of positives and sums of scores, each [C]."""
