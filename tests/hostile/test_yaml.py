@@ -1,5 +1,6 @@
 """YAML files that are ambiguous, or empty."""
 
+import os
 import time
 from pathlib import Path
 
@@ -140,6 +141,12 @@ def test_what_fedlit_writes_can_be_read(tmp_path: Path):
     words = ["\u00a0a", "a\u200b", "a:\u2003b", "\u201ca\u201d"]
     (file := tmp_path / "config.yaml").write_text(documents.dump(words), encoding="utf-8")
     assert documents.load(file) == words
+
+
+def test_a_file_name_that_is_not_utf_8_is_written_in_ascii():
+    name = os.fsdecode(b"caf\xe9")
+    assert documents.dump({"root": name, "name": "\U0001f600"}) == 'root: "caf\\uDCE9"\nname: \U0001f600\n'
+    assert documents.parse(documents.dump({"name": "\U0001f600"})) == {"name": "\U0001f600"}
 
 
 def test_a_long_file_is_no_explosion(monkeypatch: pytest.MonkeyPatch):

@@ -88,21 +88,29 @@ class DocumentError(ConfigError, yaml.YAMLError):
     """A document that no command can use."""
 
 
-class Dumper(yaml.SafeDumper):  # libyaml has no escape for file names that are not UTF-8
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):
     """A dumper that quotes the texts that :func:`load` would refuse without quotes."""
 
 
-Dumper.add_representer(
-    str,
-    lambda dumper, text: dumper.represent_scalar(
-        "tag:yaml.org,2002:str", text, style='"' if lookalikes.mistaken(text) else None
-    ),
-)
+class _Escaping(yaml.SafeDumper):
+    """The same, without libyaml, which has no escape for file names that are not UTF-8."""
 
 
-def dump(value: Any) -> str:
-    """Return a value as YAML that :func:`parse` reads."""
-    return yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True)
+def _quoted(dumper: yaml.Dumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if lookalikes.mistaken(text) else None)
+
+
+_Dumper.add_representer(str, _quoted)
+_Escaping.add_representer(str, _quoted)
+
+
+def dump(value: Any, **style: Any) -> str:
+    """Return a value as YAML that :func:`parse` reads; ``style`` is that of ``yaml.dump``."""
+    options = {"sort_keys": False, "allow_unicode": True} | style
+    try:
+        return yaml.dump(value, Dumper=_Dumper, **options)
+    except UnicodeEncodeError:
+        return yaml.dump(value, Dumper=_Escaping, **options)
 
 
 @dataclass

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import documents
@@ -89,8 +88,7 @@ class Proposal:
         """Return a YAML for ``fedlit fit --config FILE``, with a remark about each argument."""
         lines = [f"# {self.written}", f"experiment: {experiment}", "data:", "  class_path: ImageTable", "  init_args:"]
         for name, value in self.arguments.items():
-            style = {"default_flow_style": True, "width": 10_000, "allow_unicode": True}
-            text = yaml.dump(value, Dumper=documents.Dumper, **style).removesuffix("\n...\n")
+            text = documents.dump(value, default_flow_style=True, width=10_000).removesuffix("\n...\n")
             remark = f"  # {self.reasons[name]}" if self.reasons.get(name) else ""
             lines.append(f"    {name}: {text.strip()}{remark}")
         lines += [f"    # {reason}" for name, reason in self.reasons.items() if name not in self.arguments]
