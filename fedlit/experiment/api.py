@@ -31,9 +31,9 @@ from fedlit.core.system.output import lasting_output
 from fedlit.data.clients import parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
-from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment, ready
 from fedlit.experiment.given_objects import described, fingerprints, plain
+from fedlit.experiment.mistakes import named_errors
 from fedlit.experiment.naming import check_names
 from fedlit.experiment.phases import Phase
 from fedlit.experiment.result import Fitted

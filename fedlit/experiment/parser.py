@@ -10,9 +10,8 @@ from rich.console import Console
 
 from fedlit.core.errors import CheckpointError, ConfigError, TrainingError
 from fedlit.core.system import documents
-from fedlit.experiment.custom import custom_code
 from fedlit.experiment.helptexts import HelpFormatter
-from fedlit.experiment.mistakes import Sources, explain, home, of_classes
+from fedlit.experiment.mistakes import Sources, custom_code, explain, home, of_classes
 from fedlit.tracking.addresses import masked, showable
 
 HELP = "Each command has its own --help."

@@ -32,8 +32,7 @@ from fedlit.data.clients import groups_of, parts_of
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.images import LabelledImages
 from fedlit.experiment.choices import shipped
-from fedlit.experiment.custom import named_errors
-from fedlit.experiment.mistakes import Sources, explain
+from fedlit.experiment.mistakes import Sources, explain, named_errors
 from fedlit.experiment.parser import Parser
 from fedlit.federation.examinations import examine_clients
 from fedlit.sites.messages import ClientInfo

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedlit.experiment.custom import named_errors
 from fedlit.experiment.experiment import Experiment
+from fedlit.experiment.mistakes import named_errors
 from fedlit.experiment.parser import is_mistake
 from fedlit.experiment.resumption import named_run
 from fedlit.experiment.run import fit

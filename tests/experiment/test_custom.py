@@ -8,7 +8,7 @@ from refusals import refused
 from fedlit.aggregators import FedAvg
 from fedlit.core.errors import ConfigError, DataError, TrainingError
 from fedlit.data import ByOrganisation, Partition
-from fedlit.experiment.custom import custom_code, named_errors
+from fedlit.experiment.mistakes import custom_code, named_errors
 
 
 class Rule(Partition):

@@ -1,13 +1,16 @@
-"""Estimated cost of a reproduction before anything runs: runs, local steps, hours, bytes on disk.
+"""Estimated cost of a reproduction before anything runs: runs, local steps, hours, bytes on disk; and its text.
 
 Everything is computed from the configurations of the planned runs. The one measurement is the time of a local step: the
 step of a federation's client, with its algorithms, on random images of the run's size.
 """
 
 import math
+import os
 import time
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,6 +26,7 @@ from fedlit.core.messages import Broadcast, Client, Round
 from fedlit.core.parts import Parts
 from fedlit.core.system import documents
 from fedlit.core.system.fetching import without_fetching
+from fedlit.core.system.processes import cores
 from fedlit.data import FederatedDataModule, PhantomCXR
 from fedlit.experiment.grid import combinations_of, plan
 from fedlit.experiment.options import experiment_parser
@@ -30,10 +34,14 @@ from fedlit.experiment.plan import Plan
 from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.tuning import first_points_of, number_of_tries, plans_of
 from fedlit.federation.federation import Federation
+from fedlit.reports.reproductions.document import Scale
+from fedlit.reports.reproductions.published import grid
 
 SCHEDULE, EVERY = "federation.schedule.", "federation.eval_every"
 CONSTANTS = ("federation.aggregators.", "model.optimizer.")
 """Keys, and beginnings of keys, that do not change a step; of the constants only numbers."""
+
+GB = 1e9
 
 TIMED = 2
 """Number of local steps that are timed; the fastest counts."""
@@ -178,6 +186,50 @@ class Estimate:
         return cost.steps * (self.measured[cost.step] if self.given is None else self.given)
 
 
+def announced(scale: Scale, plans: Sequence[Plan], folders: Sequence[Path], estimate: Estimate) -> str:
+    """Return the runs with their steps, the files that they need, hours and bytes, as Markdown.
+
+    Plans include bodies. Folders need not exist.
+    """
+    costs: dict[str, dict[tuple[str, int], tuple[Cost, bool]]] = defaultdict(dict)
+    for each in plans:  # several may share an experiment and runs of it
+        costs[each.experiment] |= estimate.costs_of_tuning(each) if each.is_tuning else estimate.costs(each)
+    rows = [[experiment, *_row([*runs.values()], estimate)] for experiment, runs in costs.items()]
+    runs = [run for of_part in costs.values() for run in of_part.values()]
+    every, waiting = [cost for cost, _ in runs], [cost for cost, finished in runs if not finished]
+    steps = sum(cost.steps or 0 for cost in every)
+    hours = sum(estimate.seconds(cost) or 0.0 for cost in waiting) / 3600
+    lines = [
+        f"From {scale.data}.",
+        "",
+        *grid(["experiment", "runs", "finished", "clients", "local steps, all clients", "hours"], rows),
+        "",
+        f"{len(runs)} runs, {len(waiting)} of them to do; {steps:,} local steps of all clients in all; "
+        f"{hours:,.1f} hours on one device, clients and runs one after the other, without evaluations.",
+    ]
+    if any(cost.steps is None for cost in every):
+        lines.append(
+            "The length of runs with ? is in epochs of missing data: their steps are known once --root has the data."
+        )
+    if estimate.given is None and (busy := _busy()):
+        lines.append(busy)
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "the processor"
+    source = "as given" if estimate.given is not None else f"measured here, on {device}, fastest of two"
+    lines += ["", f"Seconds of a local step, {source}:", ""]
+    known = {cost.step: estimate.given or estimate.measured[cost.step] for cost in every}
+    lines += [f"- {seconds:.3g} s: {step}" for step, seconds in known.items()]
+    disk = sum(cost.disk for cost in every)
+    lines += ["", "On disk:", "", f"- runs: {disk / GB:.1f} GB (checkpoints, and the states of clients)"]
+    caches = {(cost.images, cost.picture): cost.cache for cost in every}
+    if None not in caches.values() and caches:
+        lines.append(f"- decoded images, at most: {sum(caches.values()) / GB:.1f} GB, kept for further runs")
+    if scale.root is None:
+        return "\n".join([*lines, "- no data: they are built in", ""])
+    lines.append(f"- --root: {scale.root}")
+    lines += [f"- {path}: {'there' if path.exists() else 'not there'}" for path in folders]
+    return "\n".join([*lines, ""])
+
+
 def _steps(federation: Federation, data: Mapping[str, Any], images: Mapping[str, int]) -> int | None:
     """Return the local steps of all clients together over the rounds of a part of the run."""
     clients = _clients(data, federation, images)
@@ -259,3 +311,24 @@ def _seconds(local: LocalModel, federation: Federation, batch: tuple[torch.Tenso
             torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return min(times[1:])
+
+
+def _row(runs: Sequence[tuple[Cost, bool]], estimate: Estimate) -> list[str]:
+    """Return the numbers of runs, of finished ones and of clients, all steps, and the hours of runs to do."""
+    steps, waiting = [cost.steps for cost, _ in runs], [cost for cost, finished in runs if not finished]
+    clients = sorted({cost.clients for cost, _ in runs})
+    span = str(clients[0]) if len(clients) == 1 else f"{clients[0]} to {clients[-1]}"
+    hours = sum(estimate.seconds(cost) or 0.0 for cost in waiting) / 3600
+    takes = ["?", "?"] if None in steps else [f"{sum(steps):,}", f"{hours:,.2f}"]
+    return [str(len(runs)), str(len(runs) - len(waiting)), span, *takes]
+
+
+def _busy() -> str:
+    """Return a warning if other processes keep the cores of this machine busy, or ""."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    if load <= cores() or torch.cuda.is_available():
+        return ""
+    return (
+        f"This machine is busy: a load of {load:.1f} on {cores()} cores. The steps were timed while other work ran, so "
+        "the hours may be many times too large. Repeat the command on an idle machine, or give --seconds_per_step."
+    )

@@ -24,8 +24,7 @@ from fedlit.experiment.planned_run import LOG, PlannedRun
 from fedlit.experiment.sweep import run_sweep
 from fedlit.experiment.tuning import first_points_of, run_tuning, runs_of
 from fedlit.reports.compare.styles import save
-from fedlit.reports.reproductions.announcement import announced
-from fedlit.reports.reproductions.costs import Estimate
+from fedlit.reports.reproductions.costs import Estimate, announced
 from fedlit.reports.reproductions.document import LINKED, Document, Scale, find, read_document
 from fedlit.reports.reproductions.published import Paper, read_paper
 from fedlit.reports.reproductions.report import Report, arguments, make, maker
