@@ -3,6 +3,7 @@
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,10 +85,21 @@ def test_there_are_commands_to_check():
     assert ["fit", "--config", "configs/quickstart.yaml"] in commands()
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+def is_plain(words: Sequence[str]) -> bool:
+    """Whether a command trains a shipped configuration as it is, which ``test_configs`` does, too."""
+    return [*words[:2]] == ["fit", "--config"] and [*words[3:]] in ([], ["--data.root", "FOLDER"])
+
+
+@pytest.mark.parametrize(
+    "words", [list(words) for words in dict.fromkeys(map(tuple, commands())) if not is_plain(words)], ids=" ".join
+)
 def test_every_command_line_parses(words: list[str], project: Path):
     args, _ = parse(words)
     assert args.subcommand == words[0]
+
+
+def test_shipped_configurations_that_commands_name_are_there():
+    assert [words for words in commands() if is_plain(words) and not (ROOT / words[2]).exists()] == []
 
 
 def test_readme_is_short_and_begins_with_the_installation():

@@ -11,7 +11,7 @@ from argparse import ArgumentError
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -101,16 +101,22 @@ def settings_of(values: Any) -> SiteSettings:
     """
     if not isinstance(values, dict):
         raise ConfigError(f"expected the keys of a site, found {yaml.safe_dump(values)[:60].strip()!r}")
-    for axis in ("data", "partitions"):
-        shipped(axis)  # importing the classes registers their short names
-    parser = Parser(exit_on_error=False)
-    parser.add_class_arguments(SiteSettings, fail_untyped=True)
+    parser = _parser()
     try:
         return SiteSettings(**parser.instantiate(parser.parse_object(values)).as_dict())
     except (ArgumentError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(explain(error, Sources(()), parser.get_defaults().as_dict())) from error
+
+
+@cache
+def _parser() -> Parser:
+    for axis in ("data", "partitions"):
+        shipped(axis)  # importing the classes registers their short names
+    parser = Parser(exit_on_error=False)
+    parser.add_class_arguments(SiteSettings, fail_untyped=True)
+    return parser
 
 
 KEY = "key"

@@ -15,6 +15,7 @@ from toys import TOYS
 
 import fedlit
 from fedlit import aggregators, objectives
+from fedlit.cli.commands import fit
 from fedlit.cli.main import parse
 from fedlit.cli.tables import list_shipped
 from fedlit.data import IID, NIHChestXray14
@@ -121,6 +122,7 @@ class TestHabits:
 
 class TestHelp:
     def test_fit_describes_every_part_its_choices_and_the_metrics_of_classes(self, fedlit_cli, monkeypatch):
+        monkeypatch.setattr(fit, "_parser", fit._parser.__wrapped__)
         monkeypatch.setattr(aggregators.FedProx, "metrics_help", {"drift/pull": "Strength of the pull."})
         monkeypatch.setattr(objectives.BCE, "metrics_help", {"objective/mood": "Mood of the loss."}, raising=False)
         out = fedlit_cli("fit --help").succeeded()

@@ -200,8 +200,8 @@ def test_documents_whose_plans_others_have_can_be_read():
 
 
 def every_plan() -> Iterator[object]:
-    """Each plan once, with those of its name and scale; the fast tests have the last one of each folder."""
-    last = {file.parent: file for file in shipped_plans()}
+    """Each plan once, with those of its name and scale; the fast tests have the last one of each paper."""
+    last = {file.parents[1]: file for file in shipped_plans()}
     for name, scale in dict.fromkeys(shipped_plans().values()):
         files = [file for file, of in shipped_plans().items() if of == (name, scale)]
         fast = [file.stem for file in files if file in last.values()]

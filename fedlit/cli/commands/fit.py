@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 from jsonargparse import Namespace
@@ -30,7 +31,12 @@ from fedlit.tracking.run import Result
 
 
 def parser(argv: Sequence[str]) -> Parser:
-    """Make the options of a run: the keys of a YAML, the number of parallel runs, and the sites."""
+    """Return the options of a run: the keys of a YAML, the number of parallel runs, and the sites."""
+    return _parser()
+
+
+@cache  # the runs of a sweep inherit it
+def _parser() -> Parser:
     options = experiment_parser(COMMANDS["fit"])
     jobs = "Number of runs at a time, if --seed names several seeds."
     options.add_argument("--jobs", type=Count, default=1, help=jobs)
