@@ -157,7 +157,7 @@ class Kit:
             connected = socket.create_connection((proxy.hostname, proxy.port), PATIENCE)
             connected.sendall("\r\n".join([*lines, "", ""]).encode())
             answer = b""
-            while b"\r\n\r\n" not in answer and len(answer) < HEAD and (more := connected.recv(1)):
+            while not answer.endswith(b"\r\n\r\n") and len(answer) < HEAD and (more := connected.recv(1)):
                 answer += more
         except OSError as error:
             raise Unreachable(
@@ -165,7 +165,7 @@ class Kit:
                 "environment"
             ) from error
         status = printable(answer.partition(b"\r\n")[0].decode(errors="replace"), 100)
-        if status.split()[1:2] != ["200"] or b"\r\n\r\n" not in answer:
+        if status.split()[1:2] != ["200"] or not answer.endswith(b"\r\n\r\n"):
             connected.close()
             raise Unreachable(
                 f"{shown} does not connect to {self.address} ({status or 'no answer'}): ask its administrator to "
