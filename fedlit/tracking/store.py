@@ -1,9 +1,11 @@
 """Requests to MLflow; the only module that uses MLflow's client."""
 
 import getpass
+import hashlib
 import json
 import logging
 import os
+import platform
 import shutil
 import threading
 import time
@@ -26,6 +28,9 @@ logger = logging.getLogger(__name__)
 
 PARENT_ID = "mlflow.parentRunId"
 """MLflow's tag with the id of the run above."""
+
+START = "mlflow.fedlit.start"
+"""Tag, which MLflow does not show, of the process that has created a run: two runs may have a name and a start time."""
 
 TAG_LENGTH = 5000  # of a value; a server of MLflow 2 accepts no more
 WEB_SERVERS = ("http://", "https://")
@@ -172,12 +177,13 @@ class MLflowStore:
     def _create_run(self) -> None:
         if self.experiment_id is None:
             self.experiment_id = self._find_or_create_experiment()
-        # A request whose response was lost may have created the run, which its start time identifies.
-        same_start = f"attributes.start_time = {self.started_ms}"
-        begun = self._client.search_runs([self.experiment_id], filter_string=same_start)
-        self.run_id = next((run.info.run_id for run in begun if run.info.run_name == self.run.name), None)
+        # A request whose response was lost may have created the run.
+        here = f"{platform.node()} {self.run.directory.absolute()} {self.started_ms}"
+        start = hashlib.sha256(here.encode(errors="surrogateescape")).hexdigest()[:32]
+        begun = self._client.search_runs([self.experiment_id], filter_string=f"tags.`{START}` = '{start}'")
+        self.run_id = next((run.info.run_id for run in begun), None)
         if self.run_id is None:
-            tags = {"mlflow.user": user()} | ({PARENT_ID: self._whole.run_id} if self._whole else {})
+            tags = {"mlflow.user": user(), START: start} | ({PARENT_ID: self._whole.run_id} if self._whole else {})
             options = {"start_time": self.started_ms, "run_name": self.run.name, "tags": tags}
             self.run_id = self._client.create_run(self.experiment_id, **options).info.run_id
 

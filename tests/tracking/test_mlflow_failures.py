@@ -153,6 +153,16 @@ def test_runs_that_share_a_locked_database_all_arrive(uri, tmp_path, caplog):
     assert {run.info.status for run in runs_of(uri)} == {"FINISHED"}
 
 
+def test_two_runs_of_a_name_that_start_at_the_same_time_stay_two(uri, tmp_path, monkeypatch):
+    sessions, now = [], time.time()
+    monkeypatch.setattr(mlflow_store.time, "time", lambda: now)
+    for number, name in enumerate("ab"):
+        sessions.append(Session(tmp_path / name, uri))
+        sessions[-1].log({"loss": number}, 0)
+        sessions[-1].tracker.finish("FINISHED")
+    assert [history(uri, session.run_id) for session in sessions] == [{"loss": [(0, 0)]}, {"loss": [(0, 1)]}]
+
+
 @pytest.mark.slow
 def test_artifacts_that_have_nowhere_to_go_hold_up_nothing_else(uri, tmp_path, monkeypatch, caplog):
     flaky(monkeypatch, lambda number, name: "before" if name == "log_artifact" else None)

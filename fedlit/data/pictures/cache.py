@@ -8,6 +8,7 @@ import json
 import math
 import os
 import shutil
+import threading
 import time
 import warnings
 import zlib
@@ -32,6 +33,9 @@ ROW = np.dtype([("id", "<u8"), ("sum", "<u4"), ("hash", "<u8", len(PARTS))])
 CHECKED = 64 * 2**20
 """Number of bytes that are compared with their checksums when an array is opened: of a larger one, rows spread over it,
 in less than a second."""
+
+_OPENING = threading.Lock()
+"""Python's parser, with which NumPy reads the header of an array, sometimes fails in several threads (3.11)."""
 
 UNREADABLE = (OSError, ValueError, EOFError, SyntaxError)
 """Errors of ``np.load`` for a file that is missing or damaged."""
@@ -124,7 +128,8 @@ def begin(draft: Path, shape: tuple[int, ...], dtype: type, ids: np.ndarray | in
 
 def opened(folder: Path, mode: Literal["r", "r+"] = "r") -> tuple[np.memmap, np.memmap]:
     """Return the array of an entry, and its rows."""
-    return np.load(folder / "array.npy", mmap_mode=mode), np.load(folder / "rows.npy", mmap_mode=mode)
+    with _OPENING:
+        return np.load(folder / "array.npy", mmap_mode=mode), np.load(folder / "rows.npy", mmap_mode=mode)
 
 
 def checksum(row: np.ndarray) -> int:
