@@ -47,7 +47,6 @@ def run() -> None:
 
 
 def _is_watched() -> bool:
-    """Return whether a profiler or a debugger is active, which has something to write at the end."""
     tools = getattr(sys, "monitoring", None)  # from Python 3.12 on
     return bool(sys.getprofile() or sys.gettrace() or (tools and any(map(tools.get_tool, range(6)))))
 

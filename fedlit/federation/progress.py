@@ -149,7 +149,6 @@ class RoundProgress(Callback):
 
 
 def _loss(loss: float) -> str:
-    """Return a loss as text, "" if steps are private and it stays with the client."""
     return "" if math.isnan(loss) else f"loss {loss:.4f}"
 
 

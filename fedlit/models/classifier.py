@@ -253,5 +253,4 @@ def _sum_of(body: nn.Module) -> float:
 
 
 def _fingerprint(value: Tensor) -> tuple[tuple[int, ...], float]:
-    """Return a key that distinguishes a tensor's values from others."""
     return tuple(value.shape), float(value.double().sum())

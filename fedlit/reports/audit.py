@@ -30,8 +30,7 @@ from fedlit.metrics.membership import FEWEST_FALSE, RATES, TITLES, Estimate, mem
 from fedlit.predictions.table import GROUP
 from fedlit.reports.compare.page import Chart, report_folder, template
 from fedlit.reports.compare.roc import patient_draws, roc_curve
-from fedlit.reports.compare.words import interval_text, short
-from fedlit.reports.table import Number, Table
+from fedlit.reports.table import Number, Table, interval_text, short
 from fedlit.tracking.figures import COLOURS, blank_figure, roc_axes
 
 FOLDER, FILE = "audit", "audit.json"

@@ -1,4 +1,4 @@
-"""A table of a report: made once, and shown on a terminal, in a page, in Markdown and in LaTeX."""
+"""A table of a report: made once, and shown on a terminal, in a page, in Markdown and in LaTeX; numbers as text."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,6 +12,8 @@ from rich.table import Column
 from rich.table import Table as Printed
 from rich.text import Text
 
+ABSENT = "-"
+UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 OPEN = {"box": box.SIMPLE_HEAD, "show_edge": False, "pad_edge": False}
 LOOKS: dict[str, dict[str, Any]] = {"open": OPEN, "narrow": OPEN | {"padding": 0}, "boxed": {}}
 BOLD = "textbf:--rwrap;"
@@ -129,3 +131,29 @@ def _claims(cell: Cell) -> bool:
 
 def _lines(cell: Cell) -> str:
     return f"{cell}\n{cell.interval}" if isinstance(cell, Number) and cell.interval else str(cell)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes with its unit, such as ``1.3 GB``."""
+    if count != count:
+        return ABSENT
+    factor, unit = next((pair for pair in UNITS if count >= pair[0]), UNITS[-1])
+    return f"{count / factor:.3g} {unit}"
+
+
+def number(value: float, form: str = ",.0f") -> str:
+    """Return a number as text, ``-`` if it is undefined."""
+    if value != value:
+        return ABSENT
+    text = format(value, form)
+    return text.replace("-", "+" if "+" in form else "", 1) if text.strip("-0.") == "" else text
+
+
+def short(value: float) -> str:
+    """Return an AUROC with three decimals, ``-`` if it is undefined."""
+    return number(value, ".3f")
+
+
+def interval_text(low: float, high: float, form: str = ".3f") -> str:
+    """Return both ends of an interval, ``-`` if it is undefined."""
+    return f"{low:{form}} to {high:{form}}" if low == low else ABSENT

@@ -16,8 +16,8 @@ from fedlit.experiment.ranges import at_edge
 from fedlit.experiment.samplers import Point
 from fedlit.experiment.sweep import draws_of
 from fedlit.experiment.tuning import Tuned, as_list, as_text, noted, number_of_tries
-from fedlit.reports.compare.words import number
 from fedlit.reports.reproductions.published import grid
+from fedlit.reports.table import number
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import Result, metric_of
 

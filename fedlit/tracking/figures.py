@@ -259,7 +259,6 @@ def _mean(result: ClassAUROC) -> str:
 
 
 def _longest(texts: Sequence[str], size: float) -> float:
-    """Return the width of the longest text in inches."""
     renderer, font = RendererAgg(1, 1, 150), FontProperties(size=size)
     return max((renderer.get_text_width_height_descent(text, font, False)[0] for text in texts), default=0) / 150
 

@@ -27,7 +27,7 @@ from fedlit.reports.compare.page import template
 from fedlit.reports.compare.past_run import PastRun
 from fedlit.reports.compare.runs import from_directory
 from fedlit.reports.compare.statistics import statistics
-from fedlit.reports.compare.words import ABSENT, interval_text, short, size
+from fedlit.reports.table import ABSENT, interval_text, short, size
 from fedlit.tracking.names import CLIENT_MEAN
 from fedlit.tracking.run import Result
 

@@ -19,7 +19,7 @@ from fedlit.reports.compare.logged import LoggedMetric, logged_metrics, ranks
 from fedlit.reports.compare.methods import Method, baseline_method, grouped, listed
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.statistics import SET, Statistics, numbers_of
-from fedlit.reports.compare.words import ABSENT
+from fedlit.reports.table import ABSENT
 from fedlit.tracking.names import BUDGET, STAGE
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from fedlit.reports.compare.external import completed
 from fedlit.reports.compare.methods import Method, grouped, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
 from fedlit.reports.compare.statistics import SET, AurocEstimate, Statistics, numbers_of
-from fedlit.reports.compare.words import number
+from fedlit.reports.table import number
 
 
 @dataclass(frozen=True, eq=False)

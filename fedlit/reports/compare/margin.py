@@ -13,7 +13,7 @@ from scipy import stats
 
 from fedlit.metrics.claim import Difference, holm
 from fedlit.reports.compare.statistics import Statistics
-from fedlit.reports.compare.words import number
+from fedlit.reports.table import number
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.choices import shipped
 from fedlit.experiment.mistakes import near
 from fedlit.reports.compare.past_run import PastRun
-from fedlit.reports.compare.words import ABSENT
+from fedlit.reports.table import ABSENT
 from fedlit.tracking.names import CHOSEN, STAGE
 
 LAST = ("federation.rounds", "federation.schedule", "model", "data")
@@ -25,6 +25,8 @@ FILE = "predictions"
 """Setting with the name of a file of predictions."""
 
 Draw = tuple[tuple[str, int], ...]
+
+ALONE = "There is only one method, so there are no differences; add runs of another method."
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from fedlit import __version__
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.intervals import FEWEST, LEFT, MIN_PATIENTS
 from fedlit.reports.compare.comparison import Comparison
+from fedlit.reports.compare.methods import ALONE
 from fedlit.reports.compare.styles import LARGER, Style, save, svg
-from fedlit.reports.compare.words import ABSENT, ALONE
-from fedlit.reports.table import Table
+from fedlit.reports.table import ABSENT, Table
 
 SVG = "http://www.w3.org/2000/svg"
 XLINK = "http://www.w3.org/1999/xlink"

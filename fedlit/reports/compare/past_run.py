@@ -13,7 +13,7 @@ import pandas as pd
 from fedlit.experiment.naming import APART, is_data_seed
 from fedlit.metrics.auroc import slug
 from fedlit.predictions.table import FOLDER, Predictions, read
-from fedlit.reports.compare.words import number, size
+from fedlit.reports.table import number, size
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.run import PRIVACY, Result, flatten, read_config
 

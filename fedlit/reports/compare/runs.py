@@ -99,7 +99,6 @@ def load_runs(
 
 
 def _is_path(name: str) -> bool:
-    """Return whether a name is a path; MLflow writes a run as ``runs:/ID``."""
     return "/" in name and not name.startswith("runs:/")
 
 

@@ -18,8 +18,7 @@ from fedlit.reports.compare.logged import LoggedMetric
 from fedlit.reports.compare.methods import Method
 from fedlit.reports.compare.past_run import cost_row
 from fedlit.reports.compare.statistics import MethodDifferences, Statistics
-from fedlit.reports.compare.words import ABSENT, interval_text, number, short
-from fedlit.reports.table import Cell, Number, Table
+from fedlit.reports.table import ABSENT, Cell, Number, Table, interval_text, number, short
 
 COSTS = ("rounds", "sent", "steps", "drift")
 MOST_SETTINGS = 12

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from fedlit.metrics.intervals import FEWEST
 from fedlit.reports.compare.comparison import Comparison
-from fedlit.reports.compare.methods import differences
+from fedlit.reports.compare.methods import ALONE, differences
 from fedlit.reports.compare.tables import (
     estimates_table,
     gains_list,
@@ -17,7 +17,6 @@ from fedlit.reports.compare.tables import (
     settings_list,
     spread_table,
 )
-from fedlit.reports.compare.words import ALONE
 
 NAME_WIDTH = 22
 COSTS = "Means over runs; sent: bytes from and to all clients; steps: of all clients."

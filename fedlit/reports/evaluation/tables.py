@@ -7,10 +7,9 @@ import pandas as pd
 
 from fedlit.metrics.claim import p_text
 from fedlit.metrics.measures import AT_THRESHOLD, MEASURES
-from fedlit.reports.compare.words import ABSENT, interval_text, number, short
 from fedlit.reports.evaluation.evaluation import ALL, Evaluation
 from fedlit.reports.evaluation.points import FEDERATION
-from fedlit.reports.table import Number, Table
+from fedlit.reports.table import ABSENT, Number, Table, interval_text, number, short
 
 RANKING = ("auroc", "auprc", "sensitivity", "specificity")
 CALIBRATION = ("intercept", "slope", "brier", "net_benefit")
