@@ -13,6 +13,6 @@ NAMES = (
     *("surgical-fig4a", "surgical-fig4b", "surgical-fig5", "surgical-fig6", "surgical-fig7"),
     *("surgical-sites", "surgical-warmup"),
     *("flamby-heart", "flamby-isic2019"),
-    *("canon", "privacy"),
+    *("canon", "canon-heads", "privacy"),
 )
 """Names of what can be reproduced, those of one paper together."""
