@@ -97,10 +97,10 @@ def _panels(methods: Sequence[str], names: Sequence[str], across: int, height: f
     figure = blank_figure(width, 0.4 + down * (0.65 + height * len(names)))
     panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     for number, (panel, method) in enumerate(zip(panels, methods, strict=False)):
+        panel.set_title(wrapped(method, width / across - 1.2, TEXT), fontsize=TEXT, color=INK, loc="left", pad=12)
         _rows(panel, names, range(len(names)), len(names))
         panel.axvline(0, color=INK, linewidth=0.8, zorder=1.5)
         panel.tick_params(labelbottom=number + across >= len(methods))
-        panel.set_title(wrapped(method, width / across - 1.2, TEXT), fontsize=TEXT, color=INK, loc="left", pad=12)
         panel.annotate("p (Holm)", (1, 1), (16, 4), "axes fraction", "offset points", fontsize=SMALL, color=FAINT)
     for panel in panels[len(methods) :]:
         panel.remove()

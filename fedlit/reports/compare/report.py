@@ -47,22 +47,27 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     if comparison.joining is not None:
         charts["joining"] = [_gains(comparison.joining)]
     file = report_folder(folder, (chart for section in charts.values() for chart in section))
-    if numbers is not None:
-        write_csv(numbers.auroc_table(), folder / "auroc.csv")
-        write_csv(numbers.differences_table(), folder / "differences.csv")
-    if comparison.joining is not None:
-        write_csv(comparison.joining.table(), folder / "gains.csv")
-        write_csv(matrix_rows(comparison.joining.matrix), folder / "matrix.csv")
-    if comparison.logged:
-        write_csv(pd.concat([metric.table() for metric in comparison.logged]), folder / "logged.csv")
-    if comparison.sites:
-        write_csv(pd.concat([each.table() for each in comparison.sites]), folder / "sites.csv")
+    for name, table in _for_other_programs(comparison).items():
+        write_csv(table, folder / name)
     differing = differences(comparison.methods)
     same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
     shared = Table("Settings that all methods share", ("setting", "value"), (), same)
     text = page(comparison, looks, charts, _tables(comparison, differing), shared, _partitions(comparison.methods))
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def _for_other_programs(comparison: Comparison) -> dict[str, pd.DataFrame]:
+    numbers, joining, tables = comparison.statistics, comparison.joining, {}
+    if numbers is not None:
+        tables |= {"auroc.csv": numbers.auroc_table(), "differences.csv": numbers.differences_table()}
+    if joining is not None:
+        tables |= {"gains.csv": joining.table(), "matrix.csv": matrix_rows(joining.matrix)}
+    if comparison.logged:
+        tables["logged.csv"] = pd.concat([metric.table() for metric in comparison.logged])
+    if comparison.sites:
+        tables["sites.csv"] = pd.concat([each.table() for each in comparison.sites])
+    return tables
 
 
 def write_latex(comparison: Comparison, folder: Path) -> list[Path]:
@@ -89,8 +94,7 @@ def _tables(comparison: Comparison, differing: pd.DataFrame) -> dict[str, list[T
     tables = {"runs": [runs_table(comparison.methods), *([settings_table(differing)] if len(differing) else [])]}
     if (numbers := comparison.statistics) is not None:
         tables["auroc"] = [auroc_table(numbers, comparison.test_set)]
-        tests = [tests_table(numbers, against) for against in numbers.against]
-        tables["differences"] = tests
+        tables["differences"] = [tests_table(numbers, against) for against in numbers.against]
     if (joining := comparison.joining) is not None:
         tables["joining"] = [*(sites_table(joining, gains) for gains in joining.methods), matrix_table(joining)]
     if comparison.logged:
@@ -109,16 +113,14 @@ def _numbers(numbers: Statistics, looks: Mapping[str, Style]) -> dict[str, list[
     auroc = Chart("auroc", intervals_figure(numbers, looks), f"{values}{ends}", alt)
     caption = _roc_caption(seeds, "images" if numbers.shared.patients is None else "patients")
     drawn = comparison_roc_figure(class_curves(numbers), numbers, looks)
-    roc = Chart("roc", drawn, caption, "ROC curves by class.")
-    charts = {"auroc": [auroc], "roc": [roc]}
+    charts = {"auroc": [auroc], "roc": [Chart("roc", drawn, caption, "ROC curves by class.")]}
     if numbers.against:
         baseline = numbers.against[0].baseline.name
         several = [against.several_seeds for against in numbers.against]
         noise = "both noises" if all(several) else "test-set noise"
         if any(several) and not all(several):
             noise = "both noises, or test-set noise only if a method has one seed"
-        alone = "One seed supports no claim: no point is filled."
-        points = "Filled points have p (Holm) below 0.05." if any(several) else alone
+        points = "Filled points have p (Holm) below 0.05." if any(several) else "One seed supports no claim."
         caption = f"Difference in AUROC from {baseline}, with {level} under {noise}. {points}"
         alt = "Differences of each class and method; the tables have the numbers."
         charts["differences"] = [Chart("differences", differences_figure(numbers, looks), caption, alt)]
@@ -130,8 +132,7 @@ def _gains(joining: Joining) -> Chart:
         f"Gain of each site from joining: AUROC on its own test images minus that of its own model, with "
         f"{100 * joining.level:g}% intervals. Filled points have p (Holm, over sites and methods) below 0.05."
     )
-    names = [each.method.name for each in joining.methods]
-    figure = gains_figure(joining, styles(names))
+    figure = gains_figure(joining, styles([each.method.name for each in joining.methods]))
     return Chart("gains", figure, caption, "Gains of each site and method; the table has the numbers.")
 
 
@@ -152,8 +153,7 @@ def _roc_caption(seeds: Sequence[int], units: str) -> str:
 
 def _progress(comparison: Comparison, looks: Mapping[str, Style]) -> list[Chart]:
     charts: list[Chart] = []
-    key = comparison.metric
-    if key is None:
+    if (key := comparison.metric) is None:
         return charts
     y_label = "validation AUROC, mean of classes" if key == METRIC else key
     for name, label, x_label, x in (
