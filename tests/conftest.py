@@ -1,4 +1,7 @@
-"""Fixtures of all tests. Torch has one thread, because tests compare results bit for bit and run in parallel."""
+"""Fixtures of all tests. Torch has one thread, because tests compare results bit for bit and run in parallel.
+
+What they import takes seconds, so the process that only hands the tests out imports none of it.
+"""
 
 import gc
 import shlex
@@ -9,20 +12,14 @@ from functools import cache
 from multiprocessing import forkserver
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from lightning.fabric.utilities import registry
-from refusals import Printed
-from runs import PRELOADED, leave_figures_blank
 
-from fedlit.cli.main import main
-from fedlit.core.system.files import whole
 from fedlit.core.system.imports import uncollected
-from fedlit.federation.engines import local
-from fedlit.tracking import store
 
-torch.set_num_threads(1)
+if TYPE_CHECKING:
+    from refusals import Printed
 
 FIRST = ("test_site_security", "test_sweep_mlflow", "test_over_nvflare", "test_mlflow_outages")
 
@@ -55,8 +52,17 @@ def _frozen_objects_counted_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _cached_entry_points() -> Iterator[None]:
     """Search the installed packages for callbacks once, not for each Fabric, which took a tenth of a short run."""
+    from lightning.fabric.utilities import registry
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "entry_points", cache(registry.entry_points))
         yield
@@ -65,6 +71,8 @@ def _cached_entry_points() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_fork_server() -> Iterator[None]:
     """Preload the imports of all tests into the fork server, whichever test starts it."""
+    from runs import PRELOADED
+
     preload = forkserver.set_forkserver_preload
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forkserver, "set_forkserver_preload", lambda names: preload([*PRELOADED, *names]))
@@ -74,6 +82,8 @@ def _one_fork_server() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_worker_by_default() -> Iterator[None]:
     """Train small runs in this process: two workers cost a third of one. Tests of workers give their number."""
+    from fedlit.federation.engines import local
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "cores", lambda: 1)
         yield
@@ -82,6 +92,8 @@ def _one_worker_by_default() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _blank_figures() -> Iterator[None]:
     """Leave the figures of runs blank. Tests of figures have imported the real ones, and runs of sweeps draw them."""
+    from runs import leave_figures_blank
+
     with pytest.MonkeyPatch.context() as patch:
         leave_figures_blank(patch.setattr)
         yield
@@ -90,6 +102,9 @@ def _blank_figures() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Create MLflow's tables once, which takes seconds, and copy them for each new database of a test."""
+    from fedlit.core.system.files import whole
+    from fedlit.tracking import store
+
     create, empty, making = store.create_database, tmp_path_factory.mktemp("mlflow") / "empty.db", Lock()
 
     def copied(file: Path, client: Callable) -> None:
@@ -123,8 +138,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def fedlit_cli(capsys: pytest.CaptureFixture):
     """A function that runs a command line in this process; returns the exit code, stdout and stderr."""
+    from refusals import Printed
 
-    def run(line: str) -> Printed:
+    from fedlit.cli.main import main
+
+    def run(line: str) -> "Printed":
         with pytest.raises(SystemExit) as stopped:
             main(shlex.split(line))
         printed = capsys.readouterr()
