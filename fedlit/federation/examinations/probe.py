@@ -101,7 +101,8 @@ class Behaviour(Examination[Trial]):
                 kind = type(module).__name__
                 before, after = (_attributes(turns.module) for turns in (_Turns(trial), copy))
                 changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-                named = f" Attributes that changed: {', '.join(f'{kind}.{name}' for name in changed)}." if changed else ""
+                names = ", ".join(f"{kind}.{name}" for name in changed)
+                named = f" Attributes that changed: {names}." if changed else ""
                 return (
                     f"{kind}: expected the same weights from the same {trial.steps} steps of client {first!r}, found "
                     f"others {where}: {difference}.{named} {advice}"
