@@ -30,7 +30,7 @@ PARENT_ID = "mlflow.parentRunId"
 """MLflow's tag with the id of the run above."""
 
 START = "mlflow.fedlit.start"
-"""Tag, which MLflow does not show, of the process that has created a run: two runs may have a name and a start time."""
+"""Tag, which MLflow does not show, of the start of a run: two runs may share their name and the time of their start."""
 
 TAG_LENGTH = 5000  # of a value; a server of MLflow 2 accepts no more
 WEB_SERVERS = ("http://", "https://")

@@ -88,6 +88,10 @@ def test_what_the_first_client_leaves_behind_is_seen():
     assert "another client was first" in refusal(CORPUS["a mean of the first batch"][1])
 
 
+def test_an_attribute_that_stays_as_it_was_is_not_named():
+    assert "Attributes that changed" not in refusal(CORPUS["an attribute of a parameter's memory in the loss"][1])
+
+
 NAMED = {
     "a counter of calls in slots": ("on the same copy", "Strange.count"),
     "a teacher in a list": ("on the same copy", "Strange.others"),

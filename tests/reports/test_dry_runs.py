@@ -200,7 +200,7 @@ def test_documents_whose_plans_others_have_can_be_read():
 
 
 def every_plan() -> Iterator[object]:
-    """Each plan once, with those of its name and scale; the fast tests have the last one of each paper."""
+    """Each plan once, with those of its name and scale; of five equal ones the first. One of a paper is fast."""
     last = {file.parents[1]: file for file in shipped_plans()}
     for name, scale in dict.fromkeys(shipped_plans().values()):
         files = [file for file, of in shipped_plans().items() if of == (name, scale)]

@@ -35,7 +35,7 @@ CHECKED = 64 * 2**20
 in less than a second."""
 
 _OPENING = threading.Lock()
-"""Python's parser, with which NumPy reads the header of an array, sometimes fails in several threads (3.11)."""
+"""Held while arrays are opened: NumPy parses their headers, and Python 3.11 may fail to parse in several threads."""
 
 UNREADABLE = (OSError, ValueError, EOFError, SyntaxError)
 """Errors of ``np.load`` for a file that is missing or damaged."""

@@ -81,6 +81,7 @@ class Behaviour(Examination[Trial]):
             return ""
         first, *others = trial.clients
         copy, another = (_Turns(trial) for _ in range(2))
+        before = _attributes(copy.module)
         try:
             once = copy.round(first)
             for turns in (copy, another):
@@ -89,6 +90,10 @@ class Behaviour(Examination[Trial]):
             plainly = _plain_loop(trial, first) if objective_of(module) is None and not copy.ascends else None
         except Exception:  # of the module or its data; the first round names the client and the step
             return ""
+        after = _attributes(copy.module)
+        changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+        kind = type(module).__name__
+        named = f" Attributes that changed: {', '.join(f'{kind}.{name}' for name in changed)}." if changed else ""
         exact = 0.0 if trial.fabric.device.type == "cpu" else CLOSE
         cases = [
             (again, exact, "after another client has trained on the same copy of the module", self.advice),
@@ -98,11 +103,6 @@ class Behaviour(Examination[Trial]):
             cases.append((plainly, CLOSE, "in a plain PyTorch loop", UNSHARED))
         for other, bound, where, advice in cases:
             if difference := _difference(copy.start, once, other, bound):
-                kind = type(module).__name__
-                before, after = (_attributes(turns.module) for turns in (_Turns(trial), copy))
-                changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-                names = ", ".join(f"{kind}.{name}" for name in changed)
-                named = f" Attributes that changed: {names}." if changed else ""
                 return (
                     f"{kind}: expected the same weights from the same {trial.steps} steps of client {first!r}, found "
                     f"others {where}: {difference}.{named} {advice}"

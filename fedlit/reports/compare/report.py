@@ -47,7 +47,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     if comparison.joining is not None:
         charts["joining"] = [_gains(comparison.joining)]
     file = report_folder(folder, (chart for section in charts.values() for chart in section))
-    for name, table in _for_other_programs(comparison).items():
+    for name, table in _csv_files(comparison).items():
         write_csv(table, folder / name)
     differing = differences(comparison.methods)
     same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
@@ -57,7 +57,7 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     return file
 
 
-def _for_other_programs(comparison: Comparison) -> dict[str, pd.DataFrame]:
+def _csv_files(comparison: Comparison) -> dict[str, pd.DataFrame]:
     numbers, joining, tables = comparison.statistics, comparison.joining, {}
     if numbers is not None:
         tables |= {"auroc.csv": numbers.auroc_table(), "differences.csv": numbers.differences_table()}
