@@ -82,10 +82,10 @@ def _one_fork_server() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _one_worker_by_default() -> Iterator[None]:
     """Train small runs in this process: two workers cost a third of one. Tests of workers give their number."""
-    from fedlit.federation.engines import local
+    from fedlit.federation.engines import pool
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "cores", lambda: 1)
+        patch.setattr(pool, "cores", lambda: 1)
         yield
 
 

@@ -14,8 +14,8 @@ COMMAND = """
 import os, sys
 os.environ |= {"COLUMNS": "120", "PYTHONWARNINGS": "ignore"}
 from fedlit.cli.main import main
-from fedlit.federation.engines import local
-local.cores = lambda: 1  # two workers cost a third of such a run
+from fedlit.federation.engines import pool
+pool.cores = lambda: 1  # two workers cost a third of such a run
 main(sys.argv[1:])
 """
 

@@ -15,7 +15,7 @@ from fedlit.core.flat import FlatModel, Layout
 from fedlit.core.messages import Measured, Round, ServerState, State
 from fedlit.core.parts import Parts
 from fedlit.core.ranges import Within
-from fedlit.objectives.bce import BCE
+from fedlit.objectives.cross_entropy import BCE
 
 EXCHANGED = ("inner", "outer")
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Literal, overload
 import torch
 from torch import Tensor, nn
 
-from fedlit.core.correction import Correction
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel, Layout
+from fedlit.core.local_training import Correction
 from fedlit.core.messages import Client, Mask, Measured, Payload, Round, ServerState, State
 from fedlit.core.optimizer import LocalOptimizer
 from fedlit.core.schedule import Schedule

@@ -13,11 +13,10 @@ from torch import Tensor
 from fedlit.core import hooks
 from fedlit.core.aggregator import Aggregator, ClientContext
 from fedlit.core.batches import BatchStream
-from fedlit.core.correction import Correction
 from fedlit.core.errors import TrainingError
 from fedlit.core.fabric import FederationFabric
 from fedlit.core.flat import FlatModel, Layout, joined
-from fedlit.core.local_training import LocalTraining
+from fedlit.core.local_training import Correction, LocalTraining
 from fedlit.core.messages import Broadcast, Client, ClientState, Mask, Round, State
 from fedlit.core.module import TrainingHooks, collect_logs, loss_of, step_of
 from fedlit.core.objective import Objective

@@ -42,10 +42,9 @@ from fedlit.federation.callbacks import Callback
 from fedlit.federation.examinations import OF_MODULES, examine
 from fedlit.federation.federation import Federation
 from fedlit.federation.settings import Options, RoundSettings, Settings
-from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import masked
 from fedlit.tracking.loggers import LoggerSetting
-from fedlit.tracking.names import DEFAULT_EXPERIMENT
+from fedlit.tracking.names import DEFAULT_EXPERIMENT, better
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

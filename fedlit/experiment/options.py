@@ -25,10 +25,9 @@ from fedlit.experiment.parser import Parser
 from fedlit.experiment.phases import Phase
 from fedlit.federation.callbacks import Callback
 from fedlit.federation.federation import Federation
-from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import lacks_credentials, masked, without_credentials
 from fedlit.tracking.loggers import LoggerSetting
-from fedlit.tracking.names import DEFAULT_EXPERIMENT
+from fedlit.tracking.names import DEFAULT_EXPERIMENT, better
 
 DEFAULT_CLASSES = ("--data", "PhantomCXR", "--model", "ImageClassifier", "--federation.schedule", "ConstantSchedule")
 """Default classes, as the first words of every command line. Defaults of the parser would pass their own defaults, such

@@ -12,13 +12,12 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import ConfigError
 from fedlit.experiment.mistakes import near
 from fedlit.experiment.rule import VALIDATION
-from fedlit.metrics.direction import better
 from fedlit.tracking.addresses import absent, without_credentials
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.journal import FILE
 from fedlit.tracking.lock import RunLock, is_held
 from fedlit.tracking.mlflow import prepare
-from fedlit.tracking.names import IS_PARENT, TEST
+from fedlit.tracking.names import IS_PARENT, TEST, better
 from fedlit.tracking.run import PHASES, Result, last_checkpoint, metric_of, read_config
 from fedlit.tracking.store import PARENT_ID, cause, connect, error_code, noted_run
 

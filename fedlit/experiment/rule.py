@@ -12,10 +12,9 @@ import pandas as pd
 
 from fedlit.core.errors import ConfigError
 from fedlit.metrics.auroc import slug
-from fedlit.metrics.direction import better
 from fedlit.metrics.support import few
 from fedlit.tracking.base import MetricsFile
-from fedlit.tracking.names import COUNT, TEST
+from fedlit.tracking.names import COUNT, TEST, better
 from fedlit.tracking.run import VALIDATION_COUNTS, Result
 
 VALIDATION = "val/auroc_macro"

@@ -26,7 +26,7 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.pictures.features import with_fixed_features
 from fedlit.federation import devices
 from fedlit.federation.engines.base import Away, Engine, Program
-from fedlit.federation.engines.local import LocalEngine, wanted_workers
+from fedlit.federation.engines.pool import LocalEngine, wanted_workers
 from fedlit.federation.engines.ranks import FabricEngine
 from fedlit.federation.examinations import (
     OF_MODULES,

@@ -20,8 +20,8 @@ from fedlit.core.local_model import LocalTraining
 from fedlit.core.ranges import Count, Positive, PositiveOrInf, UpToOne
 from fedlit.core.system.argument_types import checked
 from fedlit.federation.participation import Participation, Share
-from fedlit.metrics.direction import better
 from fedlit.schedules import ConstantSchedule, Schedule
+from fedlit.tracking.names import better
 
 
 @dataclass(kw_only=True)

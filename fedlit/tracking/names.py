@@ -1,4 +1,4 @@
-"""Names of metrics in trackers, and counts that trackers omit.
+"""Names of metrics: in trackers, which omit counts, and the direction in which a metric improves.
 
 Trackers sort metrics by name. A digit before each key puts the most important metrics first: validation AUROC is
 ``1-val/auroc_macro``, and costs of a round such as ``9-bytes/up`` come last. ``metrics.csv`` and the configuration use
@@ -7,6 +7,7 @@ keys without the digit.
 
 import re
 from collections.abc import Mapping
+from typing import Literal
 
 ORDER = (
     (1, r"val/auroc_macro"),
@@ -67,3 +68,17 @@ def is_count(key: str) -> bool:
 def shown(metrics: Mapping[str, float]) -> dict[str, float]:
     """Return metrics for trackers: with their names there, sorted, and without counts."""
     return dict(sorted((shown_name(key), value) for key, value in metrics.items() if not is_count(key)))
+
+
+def better(metric: str) -> Literal["max", "min"] | None:
+    """Return ``max`` for an AUROC, ``min`` for a loss, and None for other metrics.
+
+    Only the level of the key that names the metric counts, not the class or the client: ``val/auroc/Volume_loss`` is an
+    AUROC. The default ``auto`` has the direction ``max``.
+    """
+    levels = metric.split("/")
+    level = levels[min(2 if levels[0] == "client" else 1, len(levels) - 1)]
+    words = re.split(r"[\W_]+", level.lower())
+    if "loss" in words:
+        return "min"
+    return "max" if "auroc" in words or metric == "auto" else None

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from fedlit.aggregators import Aggregator, ClientContext, Scaffold
-from fedlit.core.batches import BatchStream, Draws
+from fedlit.core.batches import BatchStream, Draws, ReadAhead
 from fedlit.core.errors import ConfigError, DataError
 from fedlit.data.federated import FederatedDataModule
 from fedlit.data.in_memory import GivenClients
@@ -25,7 +25,6 @@ from fedlit.data.pictures.images import ImageStore, LabelledImages
 from fedlit.federation import devices
 from fedlit.federation.devices import Placement, placed, resolve_placement
 from fedlit.federation.engines import base
-from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.federation import Federation
 from fedlit.schedules import ConstantSchedule
 

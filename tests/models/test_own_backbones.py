@@ -8,7 +8,7 @@ from toys import CLASSES
 
 from fedlit.core.flat import Layout
 from fedlit.models import ImageClassifier
-from fedlit.models.resnet20 import Block
+from fedlit.models.networks import Block
 from fedlit.objectives import BCE, AUCSaddle
 
 BACKBONES = {"resnet20_cifar": (3, 32, 64), "small_cnn": (1, 28, 128)}

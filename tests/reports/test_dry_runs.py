@@ -18,7 +18,7 @@ from fedlit.data import folders
 from fedlit.experiment import grid
 from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, backbones
-from fedlit.models.small_cnn import SmallCNN
+from fedlit.models.networks import SmallCNN
 from fedlit.objectives import AUCSaddle
 from fedlit.reports.reproductions import NAMES, costs
 from fedlit.reports.reproductions.costs import Estimate

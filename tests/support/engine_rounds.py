@@ -12,7 +12,7 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientReport, Payload, Round, ServerState
 from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
-from fedlit.federation.engines.local import LocalEngine
+from fedlit.federation.engines.pool import LocalEngine
 from fedlit.federation.evaluation import client_views
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session

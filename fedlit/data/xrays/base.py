@@ -12,6 +12,7 @@ import pandas as pd
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.core.ranges import Within
 from fedlit.data.federated import FederatedDataModule
+from fedlit.data.folders import home, other_than_expected
 from fedlit.data.groups import GroupColumn, group_columns
 from fedlit.data.labels import (
     UNCERTAIN,
@@ -33,7 +34,6 @@ from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.records import LeftOut, Records, listed
 from fedlit.data.spelling import located
 from fedlit.data.tables import LabelTable
-from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.reading import Reading
 
 DARK = 64

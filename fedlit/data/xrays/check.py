@@ -17,6 +17,7 @@ from rich.progress import track
 
 from fedlit.core.errors import ConfigError
 from fedlit.data import xrays
+from fedlit.data.folders import home, other_than_expected
 from fedlit.data.own.class_folders import ClassFolders
 from fedlit.data.patients import keys, united
 from fedlit.data.pictures.duplicates import Pair, draw_pairs, near_pairs, shared
@@ -26,7 +27,6 @@ from fedlit.data.records import SPLITS, check_records, contents, listed
 from fedlit.data.splits import shared_patients
 from fedlit.data.xrays.base import ChestXrays
 from fedlit.data.xrays.checked import LEAK, SHOWN, Check, Picture, Problem, inspect_image
-from fedlit.data.xrays.folders import home, other_than_expected
 from fedlit.data.xrays.reading import Reading
 
 DEEP = 16

@@ -13,12 +13,12 @@ import numpy as np
 import pandas as pd
 
 from fedlit.core.errors import DataError, MissingFileError
+from fedlit.data.folders import header
 from fedlit.data.groups import GroupColumn
 from fedlit.data.labels import UNCERTAIN, checked_classes
 from fedlit.data.records import Records
 from fedlit.data.tables import LabelTable, numbers, read_table, refuse_repeats
 from fedlit.data.xrays.base import ChestXrays, refuse, refuse_shared
-from fedlit.data.xrays.folders import header
 from fedlit.data.xrays.reading import Reading
 
 LABEL_FILES = {"train": "train.csv", "val": "valid.csv", "test": "test_labels.csv"}

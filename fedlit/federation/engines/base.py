@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.batches import BatchStream, PoissonStream
+from fedlit.core.batches import BatchStream, PoissonStream, ReadAhead
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState
 from fedlit.core.errors import DataError
 from fedlit.core.examples import fetch, labels_of, refuse_input
@@ -29,7 +29,6 @@ from fedlit.core.randomness import seed_process
 from fedlit.core.rounds import client_round
 from fedlit.core.scoring import Link, exclusive_scores, link_of
 from fedlit.core.system.processes import keep_freed_memory, return_freed_memory
-from fedlit.federation.engines.read_ahead import ReadAhead
 from fedlit.federation.engines.scores import Scores, View, scores_of
 from fedlit.federation.settings import Settings
 

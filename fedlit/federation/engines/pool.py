@@ -1,4 +1,4 @@
-"""Worker processes of one machine that train clients in parallel."""
+"""The engine of one machine, and its worker processes, which train clients in parallel."""
 
 import copyreg
 import errno
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +26,16 @@ from fedlit.core.errors import ConfigError, DataError, FedlitError, TrainingErro
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
 from fedlit.core.system.pickling import Pickler, dumps
-from fedlit.core.system.processes import context, end_with_parent, keep_freed_memory, let_go, starting
-from fedlit.federation.engines.base import AnyState, Program, Reply, Worker, jobs_of
+from fedlit.core.system.processes import (
+    context,
+    cores,
+    end_with_parent,
+    keep_freed_memory,
+    let_go,
+    may_have_children,
+    starting,
+)  # fmt: skip
+from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, Program, Reply, Worker, jobs_of
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room
 
@@ -38,6 +47,29 @@ START = "start-up"
 
 DEATHS = {-9: "a lack of memory", -7: "a lack of shared memory (/dev/shm)"}
 """Usual causes of the exit codes of dead workers."""
+
+
+def wanted_workers(setting: int | Literal["auto"], fabric: FederationFabric) -> int:
+    """Return the number of workers for the setting ``federation.workers``, before it is limited to the clients."""
+    if setting != "auto":
+        return setting
+    return cores() if fabric.device.type == "cpu" else 1
+
+
+class LocalEngine(Engine):
+    """Engine that simulates a federation in one process or in ``workers`` parallel processes.
+
+    On a CPU two clients with one thread each are faster than one client with two threads. Replies are added in cohort
+    order, so results are bit-identical for any number of workers.
+    """
+
+    def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:
+        alone = workers > 1 and not may_have_children()
+        workers = 1 if alone else workers
+        super().__init__(ProcessPool(program, fabric, workers) if workers > 1 else InProcessPool(program, fabric))
+        self.where = f"{workers} workers" if workers > 1 else f"one worker on {fabric.device}"
+        if alone:
+            self.where += " (this process belongs to a multiprocessing pool and cannot start workers)"
 
 
 @dataclass(frozen=True)

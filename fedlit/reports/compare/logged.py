@@ -17,13 +17,12 @@ from fedlit.core.errors import ConfigError
 from fedlit.experiment.past_runs import monitored
 from fedlit.metrics.auroc import slug
 from fedlit.metrics.claim import Difference, claim, corrected, extra_variance
-from fedlit.metrics.direction import better
 from fedlit.metrics.intervals import MIN_PATIENTS, Interval
 from fedlit.predictions.table import FOLDER
 from fedlit.reports.compare.alignment import overlap_of
 from fedlit.reports.compare.methods import Method, paired_by_seed
 from fedlit.reports.compare.past_run import Notes, PastRun
-from fedlit.tracking.names import BY_CLIENT, CLIENT_MEAN
+from fedlit.tracking.names import BY_CLIENT, CLIENT_MEAN, better
 
 TEXTS = ("image", "patient", "client")
 """Columns of a table of cases that are not metrics; only the first must be there."""

@@ -47,13 +47,13 @@ def write_report(comparison: Comparison, folder: Path) -> Path:
     if comparison.joining is not None:
         charts["joining"] = [_gains(comparison.joining)]
     file = report_folder(folder, (chart for section in charts.values() for chart in section))
-    for name, table in _csv_files(comparison).items():
-        write_csv(table, folder / name)
     differing = differences(comparison.methods)
     same = [(k, str(v)) for k, v in comparison.methods[0].settings.items() if k not in differing.index]
     shared = Table("Settings that all methods share", ("setting", "value"), (), same)
     text = page(comparison, looks, charts, _tables(comparison, differing), shared, _partitions(comparison.methods))
     file.write_text(text, encoding="utf-8")
+    for name, table in _csv_files(comparison).items():
+        write_csv(table, folder / name)
     return file
 
 

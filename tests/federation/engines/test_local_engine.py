@@ -21,9 +21,9 @@ from fedlit.core.fabric import make_fabric
 from fedlit.core.system import processes
 from fedlit.core.system.processes import GENTLE
 from fedlit.federation.assembly import assemble
-from fedlit.federation.engines import base, local, pool
+from fedlit.federation.engines import base, pool
 from fedlit.federation.engines.base import jobs_of
-from fedlit.federation.engines.local import wanted_workers
+from fedlit.federation.engines.pool import wanted_workers
 from fedlit.federation.federation import Federation
 from fedlit.federation.interrupts import Interrupted, Interrupts
 from fedlit.schedules import ConstantSchedule
@@ -291,7 +291,7 @@ def test_a_worker_hears_sigterm_whoever_started_the_fork_server():
 
 
 def test_without_a_number_there_is_a_worker_for_each_core(monkeypatch):
-    monkeypatch.setattr(local, "cores", lambda: 3)
+    monkeypatch.setattr(pool, "cores", lambda: 3)
     assert [wanted_workers(setting, make_fabric("cpu")) for setting in ("auto", 2)] == [3, 2]
 
 

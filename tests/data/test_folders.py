@@ -13,8 +13,8 @@ from refusals import refused
 
 from fedlit.core.errors import ConfigError, DataError, FedlitError, MissingFileError
 from fedlit.data import MIMICCXR, MIMICCXRLT, CheXpert, NIHChestXray14, PadChest, VinDrCXR
+from fedlit.data.folders import home
 from fedlit.data.xrays.check import recognise
-from fedlit.data.xrays.folders import home
 
 OFF = {
     "NIH, Box": (NIHChestXray14, small_nih.write_folder, "CXR8", "."),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedlit.metrics.direction import better
+from fedlit.tracking.names import better
 
 LESS = "val/loss val/loss_client_mean train/loss val/auc_loss/Edema client/a/train_loss client/loss/loss own/focal_loss"
 MORE = "val/auroc_macro val/auroc/Volume_loss client/loss/auroc_macro client/q25/auroc/Edema val/auroc_shared auto"
