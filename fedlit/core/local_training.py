@@ -1,4 +1,4 @@
-"""What changes a local gradient before the optimizer sees it: bounds, which are settings, and corrections."""
+"""Bounds and corrections of local gradients, before the optimizer sees them, and the settings of local steps."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
