@@ -204,7 +204,7 @@ MUTANTS = (
            '.lacking(layout.groups(("head", "dual"), others))', '.lacking(layout.groups(("dual",), others))',
            "aggregators"),
     Mutant("unlabelled classes count as negatives", "objectives/cross_entropy.py",
-           "torch.where(known, terms, 0.0).sum() / known.sum()", "terms.sum() / known.sum()", "objectives"),
+           'labels.nan_to_num() if self.missing == "negative" else labels', "labels.nan_to_num()", "objectives"),
     Mutant("the AUC objective swaps p and 1-p", "objectives/auc.py", "torch.where(positive, p - 1,",
            "torch.where(positive, -p,", "objectives"),
     Mutant("a positive weighs only a0", "objectives/ratio.py", "self.b0 * torch.where(self.p == 0",
