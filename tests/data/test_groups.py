@@ -251,9 +251,11 @@ def test_patients_that_are_not_known_are_not_counted():
 
 
 def test_organisations_join_the_groups_of_all_sources(tmp_path):
-    nih = opened(NIHChestXray14, small_nih.write_folder(tmp_path / "nih"), groups=["view"])
-    padchest = small_padchest.write_folder(tmp_path / "padchest")
-    spanish = opened(PadChest, padchest, groups=["view", "scanner"], names={"Hernia": "hernia", "Mass": "mass"})
+    nih = opened(NIHChestXray14, small_nih.write_folder(tmp_path / "nih", patients=5), groups=["view"])
+    padchest = small_padchest.write_folder(tmp_path / "padchest", patients=6)
+    spanish = opened(
+        PadChest, padchest, groups=["view", "scanner"], depth=12, names={"Hernia": "hernia", "Mass": "mass"}
+    )
     data = Organisations({"NIH": nih, "Spain": spanish}, image_size=16, cache_dir=str(tmp_path / "cache"))
     records = data.records()
     here = records.sites == "NIH"

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from own_tables import opened, people, write_table
 from PIL import Image
 from refusals import refused
@@ -12,6 +13,8 @@ from fedlit.core.errors import DataError
 from fedlit.data import ImageTable, Organisations, PhantomCXR
 from fedlit.data.pictures.images import decode_images
 from fedlit.data.pictures.pixels import read_image
+from fedlit.models import ImageClassifier
+from fedlit.predictions.export import described_images, save_model
 from fedlit.predictions.serving import ImageScorer
 
 SIZE = 16
@@ -67,15 +70,13 @@ def test_organisations_resize_all_alike_or_say_why_not(wide):
         Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
 
 
-def test_an_exported_model_pads_pictures_as_in_training(wide, fedlit_cli, monkeypatch):
-    monkeypatch.chdir(wide)
-    options = (
-        "--data ImageTable --data.table ours.csv --data.image file --data.patient patient "
-        f"--data.site site --data.labels '[Edema]' --data.image_size {SIZE} --data.cache_dir cache --data.resize pad "
-        "--model.backbone small_cnn --logger false --federation.workers 1 --federation.rounds 1"
-    )
-    fedlit_cli(f"fit --name one {options}").succeeded()
-    fedlit_cli(f"export {options} --ckpt_path last --output model.safetensors").succeeded()
+def test_an_exported_model_pads_pictures_as_in_training(wide):
+    data = table(wide, resize="pad")
+    data.setup("fit")
+    model = {"class_path": "fedlit.models.ImageClassifier", "init_args": {"backbone": "small_cnn"}}
+    config = yaml.safe_dump({"model": model, "fabric": {"precision": "32-true"}})
+    described = {"round": 1, "classes": data.classes, "learned": [True], "exclusive": False} | described_images(data)
+    save_model(ImageClassifier(data.classes, "small_cnn"), config, None, described, wide / "model.safetensors")
     file = wide / "3.png"
     found = ImageScorer(wide / "model.safetensors").read(file)
     np.testing.assert_array_equal(found, read_image(file, SIZE, resize="pad"))

@@ -68,21 +68,22 @@ def test_exact_ids_stay_apart(tmp_path):
     assert data.assignment["patient"].nunique() == 40
 
 
-def two_hospitals(root: Path, **options) -> Organisations:
-    """Two tables of people with the same ids, of which p0 to p4 are in the test of the first, and other pictures."""
-    tables = {}
-    for name, start in (("A", 0), ("B", 100)):
-        columns = people(split=["test"] * 10 + ["train_val"] * 30) if name == "A" else people()
-        file = write_table(root / name, columns, {n: picture(start + n) for n in range(40)})
-        given = {"split": "split"} if name == "A" else {}
-        tables[name] = ImageTable(file, image="file", patient="patient", labels=["Edema"], **given)
-    return Organisations(tables, image_size=16, cache_dir=str(root / "cache"), augment=False, **options)
-
-
 def test_one_id_in_two_sources_may_be_one_person(tmp_path):
-    apart = ready(two_hospitals(tmp_path))
+    """Two tables of people with the same ids, of which p0 to p4 are in the test of the first, and other pictures."""
+    written = {"A": people(split=["test"] * 10 + ["train_val"] * 30), "B": people()}
+    files = {
+        name: write_table(tmp_path / name, columns, {n: picture(100 * start + n) for n in range(40)})
+        for start, (name, columns) in enumerate(written.items())
+    }
+
+    def two_hospitals(**options) -> Organisations:
+        given = {"image": "file", "patient": "patient", "labels": ["Edema"]}
+        tables = {"A": ImageTable(files["A"], split="split", **given), "B": ImageTable(files["B"], **given)}
+        return Organisations(tables, image_size=16, cache_dir=str(tmp_path / "cache"), augment=False, **options)
+
+    apart = ready(two_hospitals())
     assert apart.assignment["patient"].nunique() == 40
-    data = ready(two_hospitals(tmp_path, patients="shared"))
+    data = ready(two_hospitals(patients="shared"))
     assert data.assignment["patient"].nunique() == 20
     assert data.assignment.groupby("patient")["split"].nunique().max() == 1
     test = data.assignment.query("split == 'test'")

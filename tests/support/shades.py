@@ -45,7 +45,7 @@ class Shades(FederatedDataModule):
 def model(kind: type[ImageClassifier] = ImageClassifier, seed: int = 0, **options) -> ImageClassifier:
     torch.manual_seed(seed)
     optimizer = lambda p: torch.optim.SGD(p, lr=0.1)  # noqa: E731
-    return kind(CLASSES, backbone="mobilenetv2_035", trainable="head", optimizer=optimizer, **options)
+    return kind(CLASSES, backbone="small_cnn", trainable="head", optimizer=optimizer, **options)
 
 
 def fabric():

@@ -19,7 +19,7 @@ def rows_of(images: list[tuple[int, int]], header: str = KAGGLE) -> list[str]:
     ]
 
 
-IMAGES = [(row // 3, int(row % 10 == 0)) for row in range(60)]
+IMAGES = [(row // 3, int(row % 10 == 0)) for row in range(40)]
 
 
 def write_folder(

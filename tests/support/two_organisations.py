@@ -20,4 +20,4 @@ def both(roots, sources: dict | None = None, **kwargs) -> Organisations:
 
 
 def small_phantom(**kwargs) -> PhantomCXR:
-    return PhantomCXR(hospitals=1, images=40, **kwargs)
+    return PhantomCXR(**{"hospitals": 1, "images": 40} | kwargs)

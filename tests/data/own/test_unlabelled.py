@@ -22,10 +22,10 @@ TABLES = {
     "an empty column": ("Edema,Mass,Hernia", lambda n: f"{n % 2},{int(n % 3 == 0)},"),
     "no list": ("Findings", lambda n: ("Mass", "Edema|Fibrosis", "No Finding")[n % 3]),
 }
-"""Tables of 48 images of one hospital that does not report Hernia."""
+"""Tables of images of one hospital that does not report Hernia."""
 
 
-def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 48) -> Path:
+def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 24) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for n in range(images):
         picture(n, 16).save(folder / "images" / f"{n}.png")
@@ -101,7 +101,7 @@ def _loss(data: ImageTable, run_dir: Path) -> list[float]:
 def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
     north = opened(write(tmp_path / "north", *TABLES["an empty column"]), labels=CLASSES, unlabelled=["Hernia"])
     labels = "Edema,Mass,Hernia", lambda n: f"{n % 3 % 2},{int(n % 5 == 0)},{int(n % 7 == 0)}"
-    south = opened(write(tmp_path / "south", *labels, 30), labels=CLASSES, duplicates="allow")
+    south = opened(write(tmp_path / "south", *labels, 20), labels=CLASSES, duplicates="allow")
     data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", cache_dir=str(tmp_path))
     data.setup("fit")
     assert data.schemes == {"north": ("Edema", "Mass"), "south": ("Edema", "Hernia", "Mass")}
@@ -127,7 +127,7 @@ def test_it_is_refused_in_words(tmp_path, case):
 
 
 def site(tmp_path: Path, case: str, **given) -> Path:
-    table = write(tmp_path, *TABLES[case])
+    table = write(tmp_path, *TABLES[case], 48)
     arguments = {"table": str(table), "root": str(table.parent / "images"), "image": "file", "patient": "pid"}
     arguments |= {"site": "Hospital", "image_size": 16, "batch_size": 8, "cache_dir": str(tmp_path / "cache")} | given
     file = tmp_path / "fedlit-site.yaml"

@@ -34,17 +34,15 @@ def whole(tmp_path_factory) -> Path:
 # Reading
 
 
-def test_it_keeps_the_contract_of_data_modules(whole, tmp_path):
+def test_it_keeps_the_contract_of_data_modules(tmp_path):
+    root = write_folder(tmp_path / "chexpert", patients=8)
     options = {"uncertain": {"Edema": "ones", "default": "ignore"}, "views": ["frontal", "lateral"], "image_size": 16}
-    check_data_module(CheXpert, root=whole, cache_dir=tmp_path / "cache", **options)
+    check_data_module(CheXpert, root=root, cache_dir=tmp_path / "cache", **options)
 
 
-@pytest.mark.parametrize(
-    ("prefix", "inside"),
-    [("CheXpert-v1.0-small/", False), ("CheXpert-v1.0/", True), ("renamed/", True), ("renamed/", False), ("", False)],
-)
+@pytest.mark.parametrize(("prefix", "inside"), [("CheXpert-v1.0-small/", False), ("renamed/", True), ("", False)])
 def test_the_prefix_of_paths_is_no_part_of_the_folder(tmp_path, prefix, inside):
-    root = write_folder(tmp_path / "chex", prefix, inside)
+    root = write_folder(tmp_path / "chex", prefix, inside, patients=5)
     records = open_folder(root).records()
     assert records.names[[0, 1, -1]].tolist() == [
         "train/patient00001/study1/view1_frontal.jpg",
@@ -52,7 +50,7 @@ def test_the_prefix_of_paths_is_no_part_of_the_folder(tmp_path, prefix, inside):
         "valid/patient64545/study1/view1_frontal.jpg",
     ]
     assert records.patients[:2].tolist() == ["patient00001", "patient00002"]
-    assert len(records.names) == 25
+    assert len(records.names) == 10
     assert records.splits is None
     assert records.table.columns.tolist() == COLUMNS
     assert set(records.sites) == {"CheXpert"}
@@ -87,9 +85,7 @@ def test_label_files_that_are_not_asked_for_are_not_read(tmp_path):
     ("uncertain", "blank", "expected"),
     [
         ("zeros", "zeros", [[1, 0, 0], [0, 0, 0], [0, 1, 0]]),
-        ("ones", "zeros", [[1, 1, 0], [0, 0, 0], [1, 1, 1]]),
-        ("ignore", "zeros", [[1, NAN, 0], [0, 0, 0], [NAN, 1, NAN]]),
-        ("zeros", "ignore", [[1, 0, 0], [NAN, NAN, NAN], [0, 1, 0]]),
+        ("ones", "ignore", [[1, 1, 0], [NAN, NAN, NAN], [1, 1, 1]]),
         (
             {"Edema": "ones", "default": "ignore"},
             {"Edema": "ignore", "default": "zeros"},
@@ -98,7 +94,7 @@ def test_label_files_that_are_not_asked_for_are_not_read(tmp_path):
     ],
 )
 def test_policies_decide_on_uncertain_and_blank_labels(whole, uncertain, blank, expected):
-    data = open_folder(whole, uncertain=uncertain, blank=blank)
+    data = open_folder(whole, uncertain=uncertain, blank=blank, parts=("train",))
     as_they_stand = [[1, -1, 0], [NAN, NAN, NAN], [-1, 1, -1]]
     np.testing.assert_array_equal(data.read().labels[:3][:, [HEART, EDEMA, FLUID]], as_they_stand)
     np.testing.assert_array_equal(data.records().labels[:3][:, [HEART, EDEMA, FLUID]], expected)
@@ -117,16 +113,15 @@ def test_views_are_chosen_and_the_others_counted(whole):
     assert len(both.read().names) == 50
 
 
-def test_patients_are_divided_anew_unless_the_official_split_is_asked_for(tmp_path):
-    root = write_folder(tmp_path, test=True)
-    own, kept = (ready(open_folder(root, official_split=official)) for official in (False, True))
+def test_patients_are_divided_anew_unless_the_official_split_is_asked_for(whole, tmp_path):
+    own, kept = (ready(open_folder(whole, official_split=official)) for official in (False, True))
     assert own.assignment.groupby("patient")["split"].nunique().max() == 1
     for data in (own, kept):
         official = data.assignment["image"].str.split("/").str[0].replace({"valid": "val"})
         assert (official == data.assignment["split"]).all() == (data is kept)
     assert kept.assignment["split"].value_counts().to_dict() == {"train": 20, "val": 5, "test": 5}
     assert (kept.records().labels[-5:] == 1).all()
-    (root / "test_labels.csv").unlink()
+    root = write_folder(tmp_path)
     assert all(client.test is None for client in ready(open_folder(root, official_split=True)).clients.values())
 
 
