@@ -21,10 +21,11 @@ from fedlit.federation.federation import Federation
 from fedlit.objectives import BCE, RatioLoss
 from fedlit.schedules import Stage, StageSchedule
 
-LR, ROUNDS = 0.3, 3
+LR = 0.3
 TWO = {"north": (13, 0.15, ()), "south": (21, 0.5, ())}
-THREE = TWO | {"east": (34, 0.6, ())}
-FOUR = THREE | {"west": (18, 0.3, ())}
+FOUR = TWO | {"east": (34, 0.6, ()), "west": (18, 0.3, ())}
+FALLING = (1.0, 0.5)
+"""Factors of the rates of the rounds."""
 PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
 
 
@@ -80,8 +81,6 @@ SADDLES = {
     "exact": compositional(),
     "first order": compositional(first_order=True),
     "same batch": compositional(same_batch=True),
-    "first order, same batch": compositional(first_order=True, same_batch=True),
-    "large rho": compositional(rho=3.0, alpha=0.9),
     "in place": in_place(),
     "LocalSGDAM": SGDAM,
 }
@@ -131,7 +130,7 @@ def compare(
     precision: str = "64-true",
     participation: float = 1.0,
     weights: str | None = None,
-    rates: tuple[float, ...] = (1.0,) * ROUNDS,
+    rates: tuple[float, ...] = FALLING,
     form: str = "margin",
 ) -> Algorithm:
     """Compare every variable after every round; all devices of the transcription hold the same values then."""
@@ -186,37 +185,26 @@ def compare(
 
 
 @pytest.mark.parametrize(
-    ("case", "p"), [("exact", 1), ("first order", 4), ("LocalSGDAM", 4), *((name, 2) for name in SADDLES)]
+    ("case", "p"), [("exact", 1), ("first order", 3), *((name, 2) for name in SADDLES if name != "first order")]
 )
 def test_every_round_equals_the_transcription(case, p):
-    compare(SADDLES[case], Trained(), Sites(THREE), p)
+    compare(SADDLES[case], Trained(), Sites(TWO), p)
 
 
-@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
-def test_every_round_equals_the_transcription_of_a_linear_model(case):
-    compare(SADDLES[case], Trained(hidden=0), Sites(TWO), 3)
+def test_every_round_equals_the_transcription_in_float32():
+    compare(SADDLES["exact"], Trained(hidden=0), Sites(TWO), 2, "32-true")
 
 
-@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
-def test_every_round_equals_the_transcription_in_float32(case):
-    compare(SADDLES[case], Trained(), Sites(THREE), 2, "32-true")
-
-
-@pytest.mark.parametrize(("case", "p"), [("exact", 3), ("in place", 3), ("LocalSGDAM", 3)])
-def test_every_round_equals_the_transcription_where_few_take_part(case, p):
-    compare(SADDLES[case], Trained(), Sites(FOUR), p, participation=0.5)
-
-
-@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
-def test_every_round_equals_the_transcription_with_weights_by_examples(case):
-    compare(SADDLES[case], Trained(), Sites(FOUR), 2, participation=0.5, weights="examples")
+@pytest.mark.parametrize(("case", "weights"), [("exact", None), ("in place", None), ("LocalSGDAM", "examples")])
+def test_every_round_equals_the_transcription_where_few_take_part(case, weights):
+    compare(SADDLES[case], Trained(), Sites(FOUR), 2, participation=0.5, weights=weights, rates=(1.0, 1.0, 0.5))
 
 
 def test_where_h_is_deployed_x_goes_on_as_it_would():
     """The federation's weights are h, and x continues unchanged; another test covers BatchNorm's statistics."""
     case = compositional()
     case.aggregator.deploy = "h"
-    compare(case, Trained(), Sites(FOUR), 3, participation=0.5)
+    compare(case, Trained(), Sites(FOUR), 2, participation=0.5, rates=(1.0, 1.0, 0.5))
 
 
 def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
@@ -233,36 +221,30 @@ def test_where_h_is_deployed_statistics_are_those_of_all_training_images_at_h():
 
 
 @pytest.mark.parametrize("case", ["exact", "in place", "LocalSGDAM"])
-def test_the_dual_has_a_rate_of_its_own_and_the_schedule_scales_both(case):
-    compare(SADDLES[case], Trained(dual_scale=3.0), Sites(THREE), 2, rates=(1.0, 0.5, 0.25))
+def test_the_dual_has_a_rate_of_its_own_also_in_the_papers_form_and_of_raw_scores(case):
+    compare(SADDLES[case], Trained(dual_scale=3.0, form="paper", score="raw"), Sites(TWO), 2, form="paper")
 
 
-@pytest.mark.parametrize("case", ["exact", "LocalSGDAM"])
-def test_every_round_equals_the_transcription_of_the_papers_form_and_raw_scores(case):
-    compare(SADDLES[case], Trained(form="paper", score="raw"), Sites(THREE), 2, form="paper")
+def test_every_round_of_momentum_equals_the_transcription():
+    compare(SGDM, CrossEntropy(BCE()), Sites(TWO), 3)
 
 
-@pytest.mark.parametrize(("loss", "p"), [(BCE, 1), (RatioLoss, 2), (BCE, 4)])
-def test_every_round_of_momentum_equals_the_transcription(loss, p):
-    compare(SGDM, CrossEntropy(loss()), Sites(THREE), p)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_round_of_momentum_equals_the_transcription_where_few_take_part(precision):
-    compare(SGDM, CrossEntropy(RatioLoss(0.5, 2.0)), Sites(FOUR), 3, precision, participation=0.5, weights="examples")
+def test_every_round_of_momentum_equals_the_transcription_where_few_take_part():
+    module = CrossEntropy(RatioLoss(0.5, 2.0))
+    compare(SGDM, module, Sites(FOUR), 2, participation=0.5, weights="examples", rates=(1.0, 1.0, 0.5))
 
 
 @pytest.mark.parametrize(("state", "participation"), [("local", 0.5), ("reset", 1.0)])
 def test_every_round_equals_the_transcription_where_momentum_is_not_averaged(state, participation):
     case = Case(LocalSGDM(0.7, state), WrittenSGDM, {}, {}, {"momentum": 0.7, "state": state})
-    compare(case, CrossEntropy(BCE()), Sites(FOUR), 3, participation=participation)
+    compare(case, CrossEntropy(BCE()), Sites(FOUR), 2, participation=participation, rates=(1.0, 1.0, 0.5))
 
 
 def test_a_client_alone_has_nobody_to_exchange_gradients_with():
     ends = []
     for outer in ("local", "exchanged"):
         aggregator = LocalSCGDAM(0.4, 0.3, 0.4, 0.2, outer=outer)
-        server = simulate(Trained().double(), Sites({"south": THREE["south"]}), federated([aggregator])).server
+        server = simulate(Trained().double(), Sites({"south": TWO["south"]}), federated([aggregator], rounds=2)).server
         ends.append(torch.cat([server.w, server.stats, server.aggregators[0]["u"], server.aggregators[0]["h"]]))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-13)
 

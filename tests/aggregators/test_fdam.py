@@ -25,10 +25,10 @@ SAMPLED = 2
 VARIABLES = ("a", "b", "alpha")
 
 
-THREE = {"north": (13, 0.15, ()), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
+TWO = {"north": (13, 0.15, ()), "south": (21, 0.4, ())}
 TWO_CLASSES = {"north": (13, 0.3, ("Nodule",)), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
-STAGES = [Written(LR, 2, 2), Written(LR / 2, 3, 2), Written(LR / 4, 2, 3)]
-DRAWN = [Written(LR, 3, 4), Written(LR / 2, 2, 2), Written(LR / 4, 2, 5)]
+STAGES = [Written(LR, 2, 2), Written(LR / 2, 3, 3)]
+DRAWN = [Written(LR, 2, 4), Written(LR / 2, 1, 3), Written(LR / 4, 2, 3)]
 STEPWISE = [Written(LR, 1, 3), Written(LR / 3, 1, 2)]
 
 
@@ -123,7 +123,6 @@ CASES = {
     "CODA, implicit": ([CODA(GAMMA, proximal="implicit")], STAGES, {"dual_from_sample": True, "implicit": True}),
     "CODA+, centre": ([CODAPlus(GAMMA, "centre")], STAGES, {"output": "centre"}),
     "CODASCA": ([CODASCA(GAMMA)], STAGES, {"scaffold": True}),
-    "CODASCA, always": ([CODASCA(GAMMA, reset="always")], STAGES, {"scaffold": True}),
     "CODASCA, never": ([CODASCA(GAMMA, reset="never")], STAGES, {"scaffold": True, "reset": False}),
     "CODASCA, eta_g": ([CODASCA(GAMMA, 1.3)], STAGES, {"scaffold": True, "eta_g": 1.3}),
     "CODASCA, random": ([CODASCA(GAMMA, output="random")], DRAWN, {"scaffold": True, "output": "random"}),
@@ -158,38 +157,36 @@ def compare(case, hidden, precision, data, **model) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_round_equals_the_transcription(case):
-    compare(case, PERCEPTRON, "64-true", Sites(THREE))
+    compare(case, PERCEPTRON, "64-true", Sites(TWO))
 
 
 @pytest.mark.parametrize(
-    ("case", "hidden"), [("CODA", PERCEPTRON), ("CODASCA", LINEAR), ("CODASCA, eta_g", PERCEPTRON)]
+    ("case", "hidden"), [("CODA", LINEAR), ("CODASCA, eta_g", PERCEPTRON)]
 )
 def test_every_round_equals_the_transcription_in_float32(case, hidden):
-    compare(case, hidden, "32-true", Sites(THREE))
+    compare(case, hidden, "32-true", Sites(TWO))
 
 
-@pytest.mark.parametrize("case", ["CODA", "CODASCA"])
-def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin(case):
-    compare(case, 6, "64-true", Sites(THREE), score="raw", margin=0.6, lr=LR)
+def test_every_round_equals_the_transcription_with_raw_scores_and_another_margin():
+    compare("CODA", PERCEPTRON, "64-true", Sites(TWO), score="raw", margin=0.6, lr=LR)
 
 
 @pytest.mark.parametrize("options", [{"start": "zeros"}, {"dual_means": "clients"}], ids=["zeros", "clients"])
-@pytest.mark.parametrize("case", ["CODA", "CODA+"])
-def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_of_the_dual(case, options):
+def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_of_the_dual(options):
     """CODA recomputes its dual from zeros too; means of the clients' means change its start and its trajectory."""
-    compare(case, 6, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
+    compare("CODA", PERCEPTRON, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
 
 
-@pytest.mark.parametrize("case", ["CODA", "CODA+, average", "CODASCA, never"])
+@pytest.mark.parametrize("case", ["CODA+, average", "CODASCA, never"])
 def test_every_round_equals_the_transcription_where_a_client_lacks_a_class(case):
     classes = ("Edema", "Nodule")
-    compare(case, 6, "64-true", Sites(TWO_CLASSES, classes))
+    compare(case, PERCEPTRON, "64-true", Sites(TWO_CLASSES, classes))
 
 
 @pytest.mark.parametrize("extra", [None, 2])
 def test_what_fedbn_keeps_local_takes_no_part(extra):
     torch.manual_seed(3)
-    module, data = Scorer(hidden=6).double(), Sites(THREE)
+    module, data = Scorer(hidden=6).double(), Sites(TWO)
     local = frozenset(f"body.1.{n}" for n in ("weight", "bias", "running_mean", "running_var"))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Scaffold or CODASCA: the schedule has a stage")
@@ -208,7 +205,7 @@ def test_what_fedbn_keeps_local_takes_no_part(extra):
 
 def test_the_random_output_is_one_of_the_stages_rounds_each_as_likely():
     flat = FlatModel(Scorer())
-    algorithm, rounds, seeds = CODAPlus(0.1, "random"), 5, 2000
+    algorithm, rounds, seeds = CODAPlus(0.1, "random"), 5, 800
     counts = [0] * rounds
     for seed in range(seeds):
         state = algorithm.server_state(flat.layout, flat.w)
