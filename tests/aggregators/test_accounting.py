@@ -13,8 +13,8 @@ pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedl
 from fedlit.aggregators.accounting import Steps, epsilon_of, noise_for, prv_epsilon_of
 
 EXACT = {
-    (10.0, 1.0, 100, 1e-5): 4.3772, (0.71, 0.0128, 1563, 1e-5): 6.8379, (1.0, 0.15, 140, 1e-3): 9.2679,
-    (5.0, 0.15, 140, 1e-3): 0.9247, (0.8, 0.004, 5000, 1e-6): 2.9073, (1.3, 0.3, 30, 1e-3): 5.3452,
+    (10.0, 1.0, 100, 1e-5): 4.3772, (1.0, 0.15, 140, 1e-3): 9.2679,
+    (5.0, 0.15, 140, 1e-3): 0.9247, (0.8, 0.004, 5000, 1e-6): 2.9073,
 }  # fmt: skip
 """Epsilon by noise, rate, steps and delta: PLDAccountant of dp-accounting 0.6."""
 
@@ -40,10 +40,10 @@ def test_prv_is_left_out_where_it_takes_long():
     assert math.isnan(prv_epsilon_of([Steps(0.3, 0.15, 1000)], 1e-4))
 
 
-@pytest.mark.parametrize("epsilon", [1.0, 8.0])
-def test_noise_for_an_epsilon_spends_it_and_no_more(epsilon):
-    noise = noise_for(epsilon, 1e-3, 32 / 210, 140)
-    assert 0.99 * epsilon < epsilon_of([Steps(noise, 32 / 210, 140)], 1e-3) <= epsilon
+@pytest.mark.parametrize(("epsilon", "rate"), [(1.0, 32 / 210), (8.0, 1.0)])
+def test_noise_for_an_epsilon_spends_it_and_no_more(epsilon, rate):
+    noise = noise_for(epsilon, 1e-3, rate, 140)
+    assert 0.99 * epsilon < epsilon_of([Steps(noise, rate, 140)], 1e-3) <= epsilon
 
 
 def test_without_opacus_it_says_what_to_install(monkeypatch):

@@ -118,7 +118,7 @@ def test_the_exchange_of_gradients_removes_the_bias_between_clients():
     left = {}
     for outer in ("local", "exchanged"):
         aggregator = LocalSCGDAM(1.0, alpha=0.5, beta_x=0.5, beta_y=0.5, same_batch=True, outer=outer)
-        done = run([aggregator], module, data, rounds=75, window=1)
+        done = run([aggregator], module, data, rounds=60, window=1)
         left[outer] = Truth(done, module, data, 1.0).gradient(done.server.w).norm()
         if outer == "local":
             at_rest = done.server.aggregators[0]["u"].norm()
@@ -137,13 +137,13 @@ def test_exchanged_gradients_are_the_clients_means():
 
 def test_at_large_rho_the_exact_jacobian_works_where_first_order_fails():
     """If rho times the Hessian is above 1 the inner step overshoots, and a step along only grad_g f leads uphill."""
-    module, data = seeded(lr=0.5), Sites(1, batch_size=12, positives=(6,))
+    module, data = seeded(lr=1.5), Sites(1, batch_size=12, positives=(6,))
     with torch.no_grad():
         module.head.weight *= 0.2
     losses, ranked = {}, {}
     for first_order in (False, True):
         aggregator = at_the_newest(LocalSCGDAM(10.0, same_batch=True, first_order=first_order))
-        done = run([aggregator], module, data, rounds=1, window=150)
+        done = run([aggregator], module, data, rounds=1, window=50)
         truth = Truth(done, module, data, 10.0)
         losses[first_order] = truth.value(done.server.w)
         scores = truth.sets[0][0] @ done.tensor("head.weight")[0]
@@ -234,10 +234,9 @@ def test_an_operation_without_second_derivative_is_named(layer, said):
 @pytest.mark.parametrize(
     ("aggregator", "workers"),
     [
-        pytest.param(LocalSCGDAM(0.5), 1, id="exact"),
         pytest.param(LocalSCGDAM(0.5, deploy="h"), 1, id="deploy h"),
         pytest.param(LocalSCGDAM(0.5, outer="exchanged"), 2, id="exchanged", marks=pytest.mark.slow),
     ],
 )
 def test_it_keeps_to_the_rules(aggregator, workers):
-    check_aggregator(aggregator, workers, seeded(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.2)), Sites(5))
+    check_aggregator(aggregator, workers, seeded(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.2)), Sites(3))

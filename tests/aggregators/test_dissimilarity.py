@@ -78,7 +78,7 @@ def noisy_clients(apart: float) -> GivenClients:
 @pytest.mark.parametrize("apart", [0.0, 0.3])
 def test_the_noise_of_batches_does_not_count(apart):
     found = []
-    given = federation([GradientDissimilarity(batches=2)], rounds=60, window=1)
+    given = federation([GradientDissimilarity(batches=2)], rounds=40, window=1)
     simulate(Noisy().double(), noisy_clients(apart), given, after_round=lambda done: found.append(measured(done)[0]))
     values = torch.tensor(found)
     exact, noise = 20 * apart**2, 20 / 8  # |mean of a client's z|^2 and the variance of a mean of 8

@@ -10,7 +10,7 @@ from private_toys import Canaries, EqualClients, Linear, PlainNet, local
 from refusals import refused
 from simulation import federated, simulate
 
-from fedlit.aggregators import CODASCA, DPSGD, NPA, CODAPlus, FedAvgM, FedBN, FedProx, Scaffold, SurgicalHeads
+from fedlit.aggregators import CODASCA, DPSGD, NPA, FedBN, FedProx, SurgicalHeads
 from fedlit.core.batches import PoissonStream
 from fedlit.core.errors import ConfigError
 from fedlit.core.hooks import initial_client_state
@@ -19,9 +19,7 @@ from fedlit.core.rounds import client_round
 from fedlit.objectives import AUCSaddle
 
 OPEN = {"clip": math.inf, "delta": 1e-3, "noise": 0.0}
-COMPANIONS = [
-    [], [FedProx(0.3)], [Scaffold(0.7)], [CODASCA(0.1)], [SurgicalHeads()], [FedBN()], [FedAvgM()],
-]  # fmt: skip
+COMPANIONS = [[CODASCA(0.1)], [SurgicalHeads(), FedBN(), FedProx(0.3)]]
 
 
 def net(saddle: bool = False) -> PlainNet:
@@ -34,11 +32,11 @@ def net(saddle: bool = False) -> PlainNet:
 
 
 @pytest.mark.filterwarnings("ignore:Scaffold or CODASCA. the schedule")
-@pytest.mark.parametrize("others", COMPANIONS, ids=lambda others: "+".join(type(a).__name__ for a in others) or "alone")
+@pytest.mark.parametrize("others", COMPANIONS, ids=lambda others: "+".join(type(a).__name__ for a in others))
 def test_without_noise_clip_and_draws_it_is_the_plain_step(others):
-    saddle = any(isinstance(a, CODAPlus | CODASCA) for a in others)
+    saddle = any(isinstance(a, CODASCA) for a in others)
     with_it, without = (
-        simulate(net(saddle), EqualClients(), federated([*others, *more], rounds=3, window=2))
+        simulate(net(saddle), EqualClients(2, 20, 2, 20), federated([*others, *more], rounds=2))
         for more in ([DPSGD(**OPEN)], [])
     )
     assert (with_it.server.w - with_it.start.w).norm() > 1e-3
@@ -47,12 +45,13 @@ def test_without_noise_clip_and_draws_it_is_the_plain_step(others):
 
 def test_npa_takes_one_private_step_a_round():
     done = [
-        simulate(net(True), EqualClients(), federated([NPA(0.1), *more], window=1)) for more in ([DPSGD(**OPEN)], [])
+        simulate(net(True), EqualClients(2, 20, 3, 20), federated([NPA(0.1), *more], 2, 1))
+        for more in ([DPSGD(**OPEN)], [])
     ]
     torch.testing.assert_close(done[0].server.w, done[1].server.w, rtol=0, atol=1e-12)
 
 
-NUMBER, STEPS = 5000, 4
+NUMBER, STEPS = 2500, 4
 
 
 def scores(aggregator: DPSGD, batch_size: int, steps: int = STEPS) -> tuple[np.ndarray, np.ndarray, float]:
@@ -76,8 +75,8 @@ def scores(aggregator: DPSGD, batch_size: int, steps: int = STEPS) -> tuple[np.n
     return member, sums / aggregator.clip, stream.rate
 
 
-@pytest.mark.parametrize("noise", [2.0, 1.0], ids=["mu 1", "mu 2"])
-def test_canaries_find_the_noise_that_is_claimed(noise):
+def test_canaries_find_the_noise_that_is_claimed():
+    noise = 2.0
     member, found, _ = scores(DPSGD(0.5, noise, delta=1e-5), batch_size=0)
     outside, inside = found[~member], found[member]
     assert outside.std() / math.sqrt(STEPS) == pytest.approx(noise, rel=0.05)
@@ -104,10 +103,10 @@ def test_noise_has_the_digits_of_the_gradients():
 
 
 def test_the_divisor_is_the_batch_size_and_not_the_draw():
-    member, found, rate = scores(DPSGD(0.5, 0.0, delta=1e-5), batch_size=250, steps=8)
+    member, found, rate = scores(DPSGD(0.5, 0.0, delta=1e-5), batch_size=125, steps=8)
     drawn = np.rint(found[member])
     np.testing.assert_allclose(found[member], drawn, atol=1e-4)
-    assert drawn.sum() != 8 * 250
+    assert drawn.sum() != 8 * 125
     assert drawn.sum() == pytest.approx(8 * rate * member.sum(), rel=0.1)
     assert not found[~member].any()
 
@@ -127,7 +126,7 @@ def test_nothing_that_follows_the_images_is_reported():
 
 def test_a_round_repeated_gives_the_same_noise_and_another_question_another():
     one, same, other = (
-        simulate(net(), EqualClients(batch_size=8), federated([DPSGD(1.0, noise, delta=1e-3)], rounds=2)).server.w
+        simulate(net(), EqualClients(2, batch_size=4), federated([DPSGD(1.0, noise, delta=1e-3)], rounds=2)).server.w
         for noise in (1.0, 1.0, 1.0000001)
     )
     assert torch.equal(one, same)

@@ -53,14 +53,14 @@ def perceptron() -> Scorer:
     return Scorer(hidden=5, lr=0.2).double()
 
 
-@pytest.mark.parametrize(("window", "eta_g"), [(1, 1.0), (5, 1.0), (3, 1.4)])
+@pytest.mark.parametrize(("window", "eta_g"), [(1, 1.0), (3, 1.4)])
 def test_eq_7_is_eq_6(window, eta_g):
     """Averaged over clients, eq. 6 is c = (x_{r-1} - x_r) / (eta_g I eta_l); means of gradients must equal it."""
     data = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ()), "east": (9, 0.4, ())})
     seen = []
 
     def check(done) -> None:
-        c, lr = done.server.aggregators[0]["c"], 0.2 * (1.0 if len(seen) < 6 else 0.5)
+        c, lr = done.server.aggregators[0]["c"], 0.2 * (1.0 if len(seen) < 3 else 0.5)
         if seen:
             moved = (seen[-1] - done.server.w) / (eta_g * window * lr)
             torch.testing.assert_close(c, moved, rtol=1e-9, atol=1e-9)
@@ -69,14 +69,14 @@ def test_eq_7_is_eq_6(window, eta_g):
         torch.testing.assert_close(c, sum(c_k) / 3, rtol=1e-9, atol=1e-12)
         seen.append(done.server.w.clone())
 
-    stages = [Stage(6, window, "steps"), Stage(3, window, "steps", 0.5)]
+    stages = [Stage(3, window, "steps"), Stage(2, window, "steps", 0.5)]
     run(CODASCA(0.3, eta_g), data, perceptron(), stages, check)
-    assert len(seen) == 9
+    assert len(seen) == 5
 
 
 def test_among_identical_clients_codasca_is_coda_plus():
-    data = Twins({"north": (24, 0.25, ()), "south": (24, 0.25, ()), "east": (24, 0.25, ())})
-    stages = [Stage(4, 6, "steps"), Stage(3, 4, "steps", 0.5)]
+    data = Twins({"north": (24, 0.25, ()), "south": (24, 0.25, ())})
+    stages = [Stage(3, 3, "steps"), Stage(2, 2, "steps", 0.5)]
     one, other = (run(a, data, perceptron(), stages) for a in (CODASCA(0.3), CODAPlus(0.3)))
     torch.testing.assert_close(one.server.w, other.server.w, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(one.server.stats, other.server.stats, rtol=1e-11, atol=1e-12)
@@ -86,8 +86,8 @@ def test_one_round_a_stage_with_reset_is_coda_plus():
     """Federation refuses it as useless, so its check gets a schedule of longer stages."""
     data, ends = Sites({"north": (13, 0.2, ()), "south": (21, 0.5, ())}), []
     for aggregator in (CODASCA(0.3, reset="always"), CODAPlus(0.3), CODASCA(0.3, reset="never")):
-        federation = federated([aggregator], rounds=5, window=4)
-        federation.schedule = StageSchedule([Stage(1, 4, "steps")] * 5)
+        federation = federated([aggregator], rounds=3, window=2)
+        federation.schedule = StageSchedule([Stage(1, 2, "steps")] * 3)
         ends.append(simulate(perceptron(), data, federation).server.w)
     torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=0)
     assert (ends[2] - ends[1]).abs().max() > 1e-4
@@ -164,7 +164,7 @@ def test_codasca_reaches_the_pooled_saddle_where_coda_plus_keeps_the_bias_that_a
     assert np.abs(biased - saddle).max() > 0.05
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     some.lists(some.tuples(some.floats(-3, 3), some.booleans()), min_size=2, max_size=15).filter(
         lambda pairs: len({positive for _, positive in pairs}) == 2

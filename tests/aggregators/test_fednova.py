@@ -21,7 +21,7 @@ def closed_form(steps: int, rho: float = 0.0, alpha: float = 0.0) -> float:
     return (1 - (1 - alpha) ** steps) / alpha if alpha else float(steps)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 30])
+@pytest.mark.parametrize("steps", [1, 7])
 @pytest.mark.parametrize(("rho", "alpha"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.04)])
 def test_the_length_of_local_training_is_the_papers(steps, rho, alpha):
     assert length(steps, rho, alpha) == pytest.approx(closed_form(steps, rho, alpha), rel=1e-12)
@@ -78,7 +78,10 @@ class Unequal(Problems):
 
 @pytest.mark.parametrize(("rho", "mu"), [(0.0, 0.0), (0.5, 0.0), (0.0, 1.0)], ids=["SGD", "momentum", "proximal"])
 def test_it_is_consistent_where_fedavg_is_not(rho, mu):
-    """Theorem 1: FedAvg converges to the mean weighed by |a_k|_1, here the number of steps; FedNova to the mean."""
+    """Theorem 1: FedAvg converges to the mean weighed by |a_k|_1, here the number of steps; FedNova to the mean.
+
+    Both start between the two points.
+    """
 
     class WithMomentum(Quadratic):
         def configure_optimizers(self):
@@ -87,10 +90,10 @@ def test_it_is_consistent_where_fedavg_is_not(rho, mu):
     data = Unequal(one=(1.0, 0.0), two=(1.0, 1.0))
     ends = []
     for first in (FedAvg("uniform"), FedNova(rho)):
-        federation = federated([first, FedProx(mu)], 50, 3, "epochs", weights="uniform")
-        ends.append(float(simulate(WithMomentum(lr=0.02), data, federation).server.w))
+        federation = federated([first, FedProx(mu)], 12, 2, "epochs", weights="uniform")
+        ends.append(float(simulate(WithMomentum(0.58, 0.05), data, federation).server.w))
     averaged, consistent = ends
-    lengths = [closed_form(steps, rho, 0.02 * mu) for steps in (3, 6)]
+    lengths = [closed_form(steps, rho, 0.05 * mu) for steps in (2, 4)]
     assert averaged == pytest.approx(lengths[1] / sum(lengths), abs=0.03)
     assert consistent == pytest.approx(0.5, abs=0.03)
     assert averaged > 0.6
@@ -98,10 +101,11 @@ def test_it_is_consistent_where_fedavg_is_not(rho, mu):
 
 def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
     data = Problems(one=(1.0, 0.0), two=(1.0, 1.0))
-    ends = [simulate(Quadratic(), data, federated([a], 5, 4)).server.w for a in (FedNova(), FedAvg())]
+    ends = [simulate(Quadratic(), data, federated([a], 2, 2)).server.w for a in (FedNova(), FedAvg())]
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
-    slow = {"rounds": 40, "window": 4, "lr_factors": {"two": 0.2}}
-    ends = [float(simulate(Quadratic(lr=0.05), data, federated([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
+    slow = {"rounds": 18, "window": 3, "lr_factors": {"two": 0.2}}
+    start = Quadratic(0.33, 0.08)  # between the two points
+    ends = [float(simulate(start, data, federated([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
     assert ends[0] == pytest.approx(0.5, abs=0.03)
     assert ends[1] == pytest.approx(1 / 6, abs=0.03)
 

@@ -128,4 +128,4 @@ def test_late_clients_go_on_along_the_servers_momentum():
 
 
 def test_localsgdam_trains_a_saddle_objective_in_worker_processes():
-    check_aggregator(LocalSGDAM(), module=saddle(), data=Sites(5))
+    check_aggregator(LocalSGDAM(), module=saddle(), data=Sites(3))

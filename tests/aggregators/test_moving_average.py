@@ -8,7 +8,7 @@ from canon_oracle import state
 from simulation import federated, simulate
 from toys import ToyData, ToyNet
 
-from fedlit.aggregators import Aggregator, FedAvg, FedAvgM, FedBN, MovingAverage, Scaffold
+from fedlit.aggregators import Aggregator, FedAvgM, FedBN, MovingAverage, Scaffold
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.fabric import make_fabric
 from fedlit.federation.assembly import assemble
@@ -19,7 +19,7 @@ from fedlit.tracking.base import MetricsFile, Tracker
 from fedlit.tracking.run import Run
 
 
-def models(aggregators: list[Aggregator], rounds: int = 4) -> list[dict[str, torch.Tensor]]:
+def models(aggregators: list[Aggregator], rounds: int = 3) -> list[dict[str, torch.Tensor]]:
     """The server's weights and statistics after each round, and what is scored."""
     kept = []
 
@@ -31,8 +31,8 @@ def models(aggregators: list[Aggregator], rounds: int = 4) -> list[dict[str, tor
     return kept
 
 
-@pytest.mark.parametrize("others", [[FedAvg()], [Scaffold(), FedAvgM()]], ids=["FedAvg", "Scaffold and FedAvgM"])
-def test_the_average_is_that_of_the_rounds_and_training_goes_on_without_it(others):
+def test_the_average_is_that_of_the_rounds_and_training_goes_on_without_it():
+    others = [Scaffold(), FedAvgM()]
     plain, before, after = models(others), models([MovingAverage(0.8), *others]), models([*others, MovingAverage(0.8)])
     average = {}
     for without, one, other in zip(plain, before, after, strict=True):
@@ -61,9 +61,9 @@ def last(path: Path) -> Path:
 
 
 def test_a_resumed_run_continues_the_average_bit_for_bit(tmp_path):
-    fit(tmp_path / "whole", 5)
-    fit(tmp_path / "parts", 2)
-    fit(tmp_path / "parts", 5, last(tmp_path / "parts"))
+    fit(tmp_path / "whole", 3)
+    fit(tmp_path / "parts", 1)
+    fit(tmp_path / "parts", 3, last(tmp_path / "parts"))
     whole, parts = (torch.load(last(tmp_path / p) / "server.pt", weights_only=True) for p in ("whole", "parts"))
     assert whole.keys() == parts.keys() == {"w", "stats", "scored/w", "scored/stats"}
     assert all(torch.equal(whole[name], parts[name]) for name in whole)

@@ -77,7 +77,7 @@ def test_heads_fit_each_client_where_one_model_cannot():
     """The published property of both: the product of one body and own heads fits all clients."""
     data = Problems(one=(1.0, 2.0), two=(1.0, 4.0))
     for aggregator in (FedRep(2), FedPer()):
-        done = simulate(Product(), data, federated([aggregator], rounds=25, window=4))
+        done = simulate(Product(), data, federated([aggregator], rounds=12, window=4))
         body = float(done.tensor("body.weight"))
         heads = [float(state.w) for state in done.states.values()]
         assert [body * head for head in heads] == pytest.approx([2.0, 4.0], abs=1e-3)

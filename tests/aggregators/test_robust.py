@@ -27,9 +27,7 @@ from fedlit.core.messages import Mask
 EACH = [CoordinateMedian(), TrimmedMean(0.2), NormBound(), NormBound(12.5)]
 
 
-def named(aggregator: Aggregator | bool) -> str:
-    if not isinstance(aggregator, Aggregator):
-        return str(aggregator)
+def named(aggregator: Aggregator) -> str:
     return type(aggregator).__name__ + "".join(f"-{value}" for value in vars(aggregator).values())
 
 
@@ -103,10 +101,17 @@ def shared(done: Simulation, client, listed: list[Aggregator]) -> tuple[list[boo
     return own, not kept
 
 
+ALL_KEEP, SOME_KEEP = [FedBN(), SurgicalHeads()], [SomeNorms(), SurgicalHeads()]
+
+
 @pytest.mark.parametrize(
-    "others", [[], [FedBN(), SurgicalHeads()], [SomeNorms(), SurgicalHeads()]], ids=["", "both", "some"]
-)
-@pytest.mark.parametrize("aggregator", EACH, ids=named)
+    ("aggregator", "others"),
+    [
+        *((aggregator, SOME_KEEP) for aggregator in EACH),
+        (CoordinateMedian(), ALL_KEEP), (NormBound(), ALL_KEEP), (TrimmedMean(0.2), []),
+    ],
+    ids=lambda value: named(value) if isinstance(value, Aggregator) else "+".join(named(a) for a in value) or "alone",
+)  # fmt: skip
 def test_against_a_loop_over_elements(aggregator, others):
     listed = [Push(), aggregator, *others]
     weights = "uniform" if isinstance(aggregator, CoordinateMedian | TrimmedMean) else "examples"
@@ -148,31 +153,24 @@ class Liar(Aggregator):
 def moved_by_a_liar(aggregator: Aggregator) -> tuple[Tensor, Tensor]:
     """The change of the weights in a round, and those of the honest clients [K, P]."""
     torch.manual_seed(0)
-    done = simulate(ToyNet().double(), ToyData(7), federation([Liar(), aggregator], window=4))
+    done = simulate(ToyNet().double(), ToyData(7), federation([Liar(), aggregator], window=2))
     honest = [sent for name, sent in Liar.sent.items() if name != "site-2"]
     return done.server.w - done.start.w, torch.stack(honest)
 
 
-@pytest.mark.parametrize(
-    ("aggregator", "holds"),
-    [(CoordinateMedian(), True), (TrimmedMean(0.15), True), (TrimmedMean(0.3), True), (FedAvg("uniform"), False)],
-    ids=named,
-)
-def test_a_liar_does_not_move_a_weight_beyond_the_honest_clients(aggregator, holds):
-    delta, honest = moved_by_a_liar(aggregator)
+def test_a_liar_does_not_move_the_weights_further_than_the_honest_clients():
+    """A weight by a median or a trimmed mean, and their vector by a bound of its norm."""
+    free, honest = moved_by_a_liar(FedAvg("uniform"))
     assert honest.abs().max() > 1e-3
     lowest, highest = honest.min(0).values - 1e-12, honest.max(0).values + 1e-12
-    within = (delta >= lowest) & (delta <= highest)
-    assert bool(within.all()) == holds
-    assert holds or within.double().mean() < 0.5
-
-
-@pytest.mark.parametrize("norm", [None, 0.05])
-def test_a_liar_is_no_longer_than_the_bound(norm):
-    delta, honest = moved_by_a_liar(NormBound(norm))
-    most = float(honest.norm(dim=1).max()) if norm is None else norm
-    assert 0 < float(delta.norm()) <= most
-    assert float(moved_by_a_liar(FedAvg())[0].norm()) > 2 * most
+    assert ((free >= lowest) & (free <= highest)).double().mean() < 0.5
+    for aggregator in (CoordinateMedian(), TrimmedMean(0.15)):
+        delta, _ = moved_by_a_liar(aggregator)
+        assert bool(((delta >= lowest) & (delta <= highest)).all()), named(aggregator)
+    for norm, most in ((None, float(honest.norm(dim=1).max())), (0.05, 0.05)):
+        delta, _ = moved_by_a_liar(NormBound(norm))
+        assert 0 < float(delta.norm()) <= most
+        assert float(free.norm()) > 2 * most
 
 
 def test_a_bound_that_nobody_reaches_is_fedavg():
@@ -204,17 +202,16 @@ def test_measuring_rounds_are_added_up():
 
 
 def many(workers: int, aggregator: Aggregator) -> Tensor:
-    """Two rounds over so many clients that a job has several, most of which agree on 1."""
+    """A round over so many clients that a job has several, most of which agree on 1."""
     problems = {f"site {k:03}": (1.0, 1.0 if k % 5 else 1000.0) for k in range(130)}
-    done = simulate(Quadratic(lr=0.5), Problems(**problems), federation([aggregator], rounds=2), workers=workers)
+    done = simulate(Quadratic(lr=0.5), Problems(**problems), federation([aggregator]), workers=workers)
     return done.server.w
 
 
 def test_of_many_clients_each_is_a_reply_of_its_own_whatever_the_workers():
     one = many(1, TrimmedMean(0.25))
-    assert float(one) == pytest.approx(0.75, rel=1e-12)
+    assert float(one) == pytest.approx(0.5, rel=1e-12)
     assert torch.equal(one, many(2, TrimmedMean(0.25)))
-    assert float(many(1, FedAvg())) > 100
 
 
 def test_a_composition_reduces_as_the_part_that_does():

@@ -45,7 +45,6 @@ CASES = {
     "PFL, FedBN+": Case([FedBNPlus(), PersonalHeads()], "personal", "FedBN+"),
     "partial loss, FedAvg": Case([UNIFORM], "partial", "FedAvg"),
     "partial loss, FedBN+": Case([UNIFORM, FedBNPlus()], "partial", "FedBN+"),
-    "vanilla, FedAvg": Case([UNIFORM], "vanilla", "FedAvg", Negatives),
     "vanilla, FedBN+": Case([UNIFORM, FedBNPlus()], "vanilla", "FedBN+", Negatives),
 }
 
@@ -109,32 +108,29 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
 
 
 @pytest.mark.parametrize(
-    ("name", "participation"), [*((name, 0.6) for name in CASES), ("SurgAgg, FedBN+", 1.0), ("PFL, FedBN", 1.0)]
+    ("name", "participation"), [*((name, 0.6) for name in CASES), ("PFL, FedBN", 1.0)]
 )
 def test_every_round_equals_the_transcription(name, participation):
     compare(name, classifier(), participation=participation)
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "PFL, FedBN+"])
-def test_every_round_equals_the_transcription_in_float32(name):
+def test_every_round_equals_the_transcription_in_float32():
     torch.manual_seed(3)
-    compare(name, Classifier(), "32-true")
+    compare("SurgAgg, FedBN", Classifier(), "32-true")
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "PFL, FedBN+", "partial loss, FedAvg"])
+@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "PFL, FedBN+"])
 def test_every_round_equals_the_transcription_with_weights_by_examples(name):
     compare(name, classifier(), weights="examples", participation=0.6)
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedAvg", "PFL, FedBN"])
-def test_every_round_equals_the_transcription_with_adam(name):
+def test_every_round_equals_the_transcription_with_adam():
     # Batch normalisation leaves the layer before it a bias without gradient, whose rounding Adam takes for a direction.
-    compare(name, classifier(optimizer=torch.optim.Adam, lr=0.02), adam=True)
+    compare("PFL, FedBN", classifier(optimizer=torch.optim.Adam, lr=0.02), adam=True)
 
 
-@pytest.mark.parametrize("name", ["SurgAgg, FedBN", "partial loss, FedAvg"])
-def test_every_round_equals_the_transcription_with_weight_decay(name):
-    compare(name, classifier(weight_decay=0.2), decay=0.2)
+def test_every_round_equals_the_transcription_with_weight_decay():
+    compare("SurgAgg, FedBN", classifier(weight_decay=0.2), decay=0.2)
 
 
 CODASCA_NEVER = CODASCA(0.1, 1.2, reset="never")
@@ -143,12 +139,8 @@ CODASCA_NEVER = CODASCA(0.1, 1.2, reset="never")
 @pytest.mark.parametrize(
     "aggregators",
     [
-        [Scaffold()],
-        [SurgicalHeads(), Scaffold()],
         [FedBN(), SurgicalHeads(), Scaffold(0.7)],
-        [Scaffold(0.7), SurgicalHeads(), FedBNPlus()],
         [SurgicalHeads(), CODASCA_NEVER],
-        [CODASCA_NEVER, FedBNPlus(), SurgicalHeads()],
         [PersonalHeads(), FedBNPlus(), Scaffold()],
     ],
     ids=lambda aggregators: "+".join(type(a).__name__ for a in aggregators),

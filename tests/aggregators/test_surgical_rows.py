@@ -80,9 +80,9 @@ OWNERS = {
 }
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.2])
-def test_partial_loss_dilutes_a_class_and_surgical_heads_do_not(decay):
+def test_partial_loss_dilutes_a_class_and_surgical_heads_do_not():
     """A class of K_c of K sites moves by K_c/K of its owners' update; weight decay at the others shrinks it further."""
+    decay = 0.2
     module, data = classifier(weight_decay=decay), Sites(FOUR, FINDINGS)
     before = start_of(module)
     local = {name: trained_alone(data, module, name) for name in FOUR}
@@ -97,10 +97,10 @@ def test_partial_loss_dilutes_a_class_and_surgical_heads_do_not(decay):
         shrinking = (1 - share) * (shrunk - 1) * before[c]
         torch.testing.assert_close(partial[c], before[c] + share * update + shrinking, rtol=1e-12, atol=1e-13)
         assert (partial[c] - surgical[c]).abs().max() < 1e-12 or share < 1
-        assert (shrinking.abs().max() > 1e-2) == (decay > 0 and share < 1)
+        assert (shrinking.abs().max() > 1e-2) == (share < 1)
 
 
-@pytest.mark.parametrize("others", [[], [FedBN()], [Scaffold(0.7)]])
+@pytest.mark.parametrize("others", [[], [FedBN(), Scaffold(0.7)]])
 def test_a_class_that_nobody_in_the_cohort_labels_keeps_its_row(others):
     module = classifier(weight_decay=0.1, momentum=0.9)
     last, seen = start_of(module), set()
@@ -114,7 +114,7 @@ def test_a_class_that_nobody_in_the_cohort_labels_keeps_its_row(others):
             seen.add((c, c in labelled))
         last = now
 
-    fed = federation([SurgicalHeads(), *others], rounds=12, participation=0.3, optimizer_state="keep")
+    fed = federation([SurgicalHeads(), *others], rounds=12, window=2, participation=0.3, optimizer_state="keep")
     simulate(module, Sites(SITES, FINDINGS), fed, after_round=check)
     assert {c for c, labelled in seen if not labelled} == {"Cardiomegaly", "Effusion", "Nodule"}
     assert {c for c, labelled in seen if labelled} == set(FINDINGS)
@@ -132,7 +132,7 @@ def push(name: str, size: int) -> Tensor:
     return torch.randn(size, generator=torch.Generator().manual_seed(sum(name.encode())), dtype=torch.float64)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(
     some.lists(
         some.tuples(some.integers(2, 40), some.sets(some.sampled_from(FINDINGS), max_size=3)), min_size=1, max_size=5
