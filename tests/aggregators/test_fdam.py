@@ -160,9 +160,7 @@ def test_every_round_equals_the_transcription(case):
     compare(case, PERCEPTRON, "64-true", Sites(TWO))
 
 
-@pytest.mark.parametrize(
-    ("case", "hidden"), [("CODA", LINEAR), ("CODASCA, eta_g", PERCEPTRON)]
-)
+@pytest.mark.parametrize(("case", "hidden"), [("CODA", LINEAR), ("CODASCA, eta_g", PERCEPTRON)])
 def test_every_round_equals_the_transcription_in_float32(case, hidden):
     compare(case, hidden, "32-true", Sites(TWO))
 

@@ -141,7 +141,7 @@ def pooled_saddle(clients) -> np.ndarray:
 
 @pytest.mark.slow
 def test_codasca_reaches_the_pooled_saddle_where_coda_plus_keeps_the_bias_that_algebra_predicts():
-    window, lr, rounds = 64, 0.02, 25
+    window, lr, rounds = 8, 0.16, 25
     data = Whole(HETEROGENEOUS, inputs=2)
     clients = moments(data)
     p = float(np.mean([y.mean() for _, y in clients]))

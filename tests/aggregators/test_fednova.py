@@ -4,12 +4,11 @@ import pytest
 import torch
 from canon_oracle import assert_equal, trained_by_fedlit
 from simulation import federated, simulate
-from toys import Problems, Quadratic, ToyNet
+from toys import Problems, Quadratic
 
 from fedlit.aggregators import FedAvg, FedNova, FedProx
 from fedlit.aggregators.fednova import length
 from fedlit.schedules import ConstantSchedule
-from fedlit.testing import check_aggregator
 
 EPOCH = ConstantSchedule(1, "epochs")
 
@@ -108,8 +107,3 @@ def test_equal_numbers_of_steps_are_fedavg_and_slow_clients_count_in_full():
     ends = [float(simulate(start, data, federated([a], **slow)).server.w) for a in (FedNova(), FedAvg())]
     assert ends[0] == pytest.approx(0.5, abs=0.03)
     assert ends[1] == pytest.approx(1 / 6, abs=0.03)
-
-
-@pytest.mark.slow
-def test_it_keeps_to_the_rules_in_worker_processes_with_momentum():
-    check_aggregator(FedNova(0.9), module=ToyNet(momentum=0.9))

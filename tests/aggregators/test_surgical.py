@@ -107,9 +107,7 @@ def compare(name: str, module: Classifier, precision: str = "64-true", weights: 
     assert (personal > 0) == (case.head == "personal" or case.norm == "FedBN")
 
 
-@pytest.mark.parametrize(
-    ("name", "participation"), [*((name, 0.6) for name in CASES), ("PFL, FedBN", 1.0)]
-)
+@pytest.mark.parametrize(("name", "participation"), [*((name, 0.6) for name in CASES), ("PFL, FedBN", 1.0)])
 def test_every_round_equals_the_transcription(name, participation):
     compare(name, classifier(), participation=participation)
 

@@ -1,12 +1,12 @@
 import pickle
-import subprocess
-import sys
 from operator import attrgetter
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
+from runs import execute
 
 from fedlit.core.system.pickling import dumps
 
@@ -29,17 +29,17 @@ class Named:
         with torch.backends.cudnn.flags(enabled=False):
             return relu(self.net.weight) + aten.neg(self.net.bias) + torch.ops.aten.add.Tensor(self.net.weight, 1.0)
 """
-FRESH = "import pickle, sys; print(pickle.loads(sys.stdin.buffer.read())().tolist())"
+FRESH = "import pickle, sys; print(pickle.load(open(sys.argv[1], 'rb'))().tolist())"
 
 
-def test_attributes_of_a_scripts_class_may_have_the_names_of_modules():
+def test_attributes_of_a_scripts_class_may_have_the_names_of_modules(tmp_path: Path):
     """As ``self.classes`` beside ``torch.nn``, with which ``torch.classes`` is sent, in a process that is no copy."""
     names: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(SCRIPT, "script.py", "exec"), names)
     made = names["Named"]()
     assert pickle.loads(dumps(type(made))).__call__.__code__.co_filename == "script.py"  # as errors of a worker name it
-    fresh = subprocess.run([sys.executable, "-c", FRESH], input=dumps(made), capture_output=True, check=True)
-    assert fresh.stdout.decode().strip() == str(made().tolist())
+    (tmp_path / "made").write_bytes(dumps(made))
+    assert execute(FRESH, tmp_path, "made").succeeded().strip() == str(made().tolist())
 
 
 @pytest.mark.parametrize(

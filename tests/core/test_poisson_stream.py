@@ -24,7 +24,8 @@ def stream(batch_size: int = 20, secret: bytes = b"s", client: str = "a", patien
 
 
 def test_sizes_and_patients_are_those_of_poisson_sampling():
-    drawn = [stream().indices(position) for position in range(400)]
+    made = stream()
+    drawn = [made.indices(position) for position in range(400)]
     sizes = np.array([len(each) for each in drawn])
     assert sizes.mean() == pytest.approx(20, abs=0.6)
     assert sizes.std() == pytest.approx((100 * 0.2 * 0.8) ** 0.5, rel=0.12)
@@ -37,8 +38,9 @@ def test_sizes_and_patients_are_those_of_poisson_sampling():
 
 
 def test_a_patient_has_one_image_in_a_batch():
+    made = stream(60)
     for position in range(50):
-        patients = stream(60).indices(position) // IMAGES
+        patients = made.indices(position) // IMAGES
         assert len(patients.unique()) == len(patients)
 
 

@@ -51,7 +51,6 @@ def synchronisation_refused():
 
 
 CASES = {
-    "averaging": (Small, lambda: Federation()),
     "clipped": (Small, lambda: Federation([FedProx(0.1)], gradient_clip=1.0)),
     "SCAFFOLD, FedBN": (network, lambda: Federation([Scaffold(), FedBN()])),
     "LocalSGDM": (network, lambda: Federation([LocalSGDM()])),
