@@ -1,5 +1,6 @@
 """A tuning in which each final seed chooses its own settings: its plan, mistakes, choice, report and comparison."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -36,8 +37,8 @@ SCORES = {0.1: (0.6, 0.9, 0.8), 0.2: (0.7, 0.5, 0.8)}
 """Validation AUROC of each seed by learning rate: seed 0 chooses 0.2, and the others 0.1, a tie for seed 2."""
 
 
-@pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture(scope="module")
+def started() -> Iterator[list[str]]:
     """Jobs that finish at once with these scores; the names of those that started."""
     names = []
 
@@ -54,20 +55,27 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             ended(job, 0, False)
         return 0
 
-    monkeypatch.setattr("fedlit.experiment.sweep.run_jobs", run_jobs)
-    monkeypatch.setattr(
-        PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
-    )
-    return names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedlit.experiment.sweep.run_jobs", run_jobs)
+        patch.setattr(
+            PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
+        )
+        yield names
 
 
 def tune(folder: Path, **changes: object):
-    tuning = load_tuning(write(folder, TUNE | changes))
+    tuning = load_tuning(write(folder, TUNE | {"run_dir": str(folder / "runs")} | changes))
     return tuning, *run_tuning(tuning, 1, Console(quiet=True))
 
 
-def test_each_seed_chooses_among_its_own_tries_and_nothing_else_runs(folder: Path, started: list[str]):
-    tuning, (fedavg, _), finals = tune(folder)
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory, started: list[str]) -> tuple:
+    """The tuning, the choices of its methods, and the table of the chosen runs."""
+    return tune(tmp_path_factory.mktemp("tuned"))
+
+
+def test_each_seed_chooses_among_its_own_tries_and_nothing_else_runs(tuned: tuple, started: list[str]):
+    tuning, (fedavg, _), finals = tuned
     assert sorted(started) == sorted({*started})
     assert len(started) == 2 * 2 * 3
     chosen = {seed: fedavg.points[each.place][LR] for each in fedavg.chosen for seed in each.seeds}
@@ -77,13 +85,12 @@ def test_each_seed_chooses_among_its_own_tries_and_nothing_else_runs(folder: Pat
     table = pd.read_csv(tuning.table)
     assert len(table) == 12
     assert {*table.loc[table["stage"] == "chosen", "name"]} == {*finals["name"]}
-    assert tune(folder)[1][0].chosen == fedavg.chosen
+    assert run_tuning(tuning, 1, Console(quiet=True))[0][0].chosen == fedavg.chosen
     assert len(started) == 12
 
 
-def test_report_and_table_name_the_setting_of_each_seed(folder: Path, started: list[str]):
-    tuning, tuned, finals = tune(folder)
-    text = write_tuning_report(tuning, tuned, finals, folder / "out")
+def test_report_and_table_name_the_setting_of_each_seed(folder: Path, tuned: tuple):
+    text = write_tuning_report(*tuned, folder / "out")
     assert "| fedavg | 0, 2 | model.lr 0.2 | 0.7500 |" in text
     assert "| fedavg | 1 | model.lr 0.1 | 0.9000 |" in text
     assert "contain the luck of the choice" in text
@@ -94,8 +101,8 @@ def test_report_and_table_name_the_setting_of_each_seed(folder: Path, started: l
     assert tries.groupby(["case", "seed"])["chosen"].sum().eq(1).all()
 
 
-def test_a_comparison_has_one_method_with_the_runs_that_the_seeds_chose(folder: Path, started: list[str]):
-    tuning, *_ = tune(folder)
+def test_a_comparison_has_one_method_with_the_runs_that_the_seeds_chose(folder: Path, tuned: tuple):
+    tuning, *_ = tuned
     runs, notes = load_runs([str(tuning.directory)], None, {}, "sqlite:///none.db", folder)
     assert len(runs) == 6
     assert any("6 tries" in note for note in notes)
@@ -108,7 +115,7 @@ def test_a_comparison_has_one_method_with_the_runs_that_the_seeds_chose(folder: 
 def test_a_comparison_of_settings_that_were_chosen_once_says_so(folder: Path, started: list[str], monkeypatch):
     monkeypatch.setitem(SCORES, 0.1, (0.6,) * 11)
     monkeypatch.setitem(SCORES, 0.2, (0.5,) * 11)
-    tuning, *_ = tune(folder, rule={"seeds": [10]})
+    tuning, *_ = tune(folder, rule={"seeds": [10]}, seeds=[0])
     methods = grouped(load_runs([str(tuning.directory)], None, {}, "sqlite:///none.db", folder)[0])
     notes = [note for note in caveats(methods, methods[0]) if "these settings" in note]
     assert len(notes) == 1
@@ -138,4 +145,4 @@ def test_a_method_without_a_finished_try_of_a_seed_is_named(folder: Path, starte
     for rate, scores in SCORES.items():
         monkeypatch.setitem(SCORES, rate, (scores[0], nan, scores[2]))
     with refused(ConfigError, "rule.metric", "fedavg with seed 1"):
-        tune(folder)
+        tune(folder, cases={"fedavg": {}})
