@@ -81,7 +81,7 @@ def test_final_runs_take_the_chosen_setting_at_every_value_of_the_grid(folder: P
 
 
 def test_without_names_tries_and_final_runs_are_named_as_in_other_tunings(folder: Path):
-    plan = tuned(folder, names=None, leave_out=None, rule={"seeds": [100]}, seeds=[0])
+    plan = tuned(folder, names=None, leave_out=None, rule={"seeds": [100]}, seeds=[0], cases={"fedavg": {}})
     points = first_points_of(plan)
     tries = runs_of(plan, "try", points, one_parser())["fedavg"]
     assert {run.name for run in tries} == {"fedavg,Rate=0.1,seed=100", "fedavg,Rate=1,seed=100"}
@@ -126,15 +126,19 @@ def test_it_runs_tries_of_the_same_name_and_the_table_and_the_report_have_all_ru
         ({"rule": {"set": {"seed": 1}}}, ("seed",)),
         ({"rule": {"by": "seed"}, "names": None}, ("grid", "by: seed")),
         ({"rule": {"by": "seed"}, "grid": None}, ("names", "by: seed")),
-        ({"leave_out": ["prox-4"]}, ("leave_out", "fedavg-2", "found prox-4")),
         ({"ranges": {"Rate": {0.1: {"model.lr": 0.1}}}}, ("ranges.Rate", "found only 0.1")),
         ({"ranges": {"Rate": {0.1: {"model.lr": 0.1}, 1: 1}}}, ("ranges.Rate", "found 0.1")),
         ({"baselines": ["pooled"]}, ("baselines",)),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_runs(folder: Path, change: dict, said: tuple, fedlit_cli):
-    write(folder, TUNE | change)
-    fedlit_cli("tune --config sweep.yaml").refused(*said, code=2)
+def test_what_does_not_fit_is_refused(folder: Path, change: dict, said: tuple):
+    with refused(ConfigError, *said):
+        tuned(folder, **change)
+
+
+def test_a_mistake_in_the_final_runs_ends_the_command_before_the_tries(folder: Path, fedlit_cli):
+    write(folder, TUNE | {"leave_out": ["prox-4"]})
+    fedlit_cli("tune --config sweep.yaml").refused("leave_out", "fedavg-2", "found prox-4", code=2)
     assert not (folder / "runs").exists()
 
 

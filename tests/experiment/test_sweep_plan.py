@@ -136,7 +136,8 @@ def test_baselines_add_a_model_for_each_client_and_one_of_all_data(folder: Path)
 
 
 def test_an_own_case_may_have_the_name_of_a_baseline(folder: Path):
-    assert plan(load_sweep(write(folder, GRID | {"cases": {"individual": {}}})))[0].case == "individual"
+    (own,) = combinations_of(load_sweep(write(folder, GRID | {"cases": {"individual": {}}})))
+    assert own.case == "individual"
 
 
 IMAGES = BASE | {

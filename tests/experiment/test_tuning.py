@@ -4,6 +4,7 @@ import json
 import math
 import os
 import signal
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -52,9 +53,10 @@ def drawn(ranges: dict, tries: int, seed: int = 0) -> list[dict]:
 
 
 class TestDraws:
-    @pytest.mark.parametrize("tries", [1, 3, 8, 11, 30])
-    @pytest.mark.parametrize("default", [None, 0.01])
-    @pytest.mark.parametrize("seed", [-1, 0, 20240101])
+    @pytest.mark.parametrize(
+        ("tries", "default", "seed"),
+        [(1, None, 0), (1, 0.01, -1), (3, 0.01, 20240101), (8, None, -1), (11, 0.01, 0), (30, 0.01, -1), (30, None, 0)],
+    )
     def test_every_part_of_every_range_is_hit_once(self, tries: int, default: float | None, seed: int):
         ranges = {LR: Span(0.001, 1, "log", default=default), "mu": Span(-1, 2)}
         points = drawn(ranges, tries, seed)
@@ -90,8 +92,10 @@ class TestDraws:
         points = drawn(ranges, tries)
         assert len({str(point) for point in points}) == tries
         assert points[0]["mu"] == 6
+
+    def test_more_tries_than_there_are_points_are_refused(self):
         with refused(ConfigError, "tries", "most 6", "found 7"):
-            drawn(ranges, 7)
+            drawn({"steps": Span(1, 3, integer=True), "mu": Choice([5, 6], 6)}, 7)
         with refused(ConfigError, "tries", "wider"):
             drawn({LR: Span(0.1, 0.1001)}, 9)
 
@@ -140,20 +144,21 @@ class TestRanges:
 
 class TestPlan:
     def test_every_method_has_the_same_number_of_tries_with_its_own_ranges(self, folder: Path):
-        tuning = loaded(folder)
-        assert {case: len(points) for case, points in first_points_of(tuning).items()} == {"fedavg": 4, "fedprox": 4}
+        tuning = loaded(folder, tries=2)
+        assert {case: len(points) for case, points in first_points_of(tuning).items()} == {"fedavg": 2, "fedprox": 2}
         runs = runs_of(tuning, "try", first_points_of(tuning), one_parser())
-        assert [run.seed for run in runs["fedavg"]] == [100] * 4
+        assert [run.seed for run in runs["fedavg"]] == [100] * 2
         assert [run.point[LR] for run in runs["fedavg"]] == [run.point[LR] for run in runs["fedprox"]]
         config = yaml.safe_load(runs["fedprox"][0].config)
         point = first_points_of(tuning)["fedprox"][0]
         assert config["federation"]["aggregators"][0]["init_args"]["mu"] == point["federation.aggregators.mu"]
         assert config["model"]["init_args"]["lr"] == point[LR]
-        assert {"fedlit.tune": "try", "fedlit.method": "fedprox", "fedlit.tuned": "4 tries"}.items() <= (
+        assert {"fedlit.tune": "try", "fedlit.method": "fedprox", "fedlit.tuned": "2 tries"}.items() <= (
             config["tags"].items()
         )
-        (final,) = runs_of(tuning, "final", {case: points[1:2] for case, points in first_points_of(tuning).items()},
-                               one_parser())["fedavg"][1:]  # fmt: skip
+        second = {"fedavg": first_points_of(tuning)["fedavg"][1:]}
+        alone = replace(tuning, cases={"fedavg": tuning.cases["fedavg"]})
+        (final,) = runs_of(alone, "final", second, one_parser())["fedavg"][1:]
         assert final.name == f"fedavg,lr={first_points_of(tuning)['fedavg'][1][LR]},seed=1"
         assert yaml.safe_load(final.config)["tags"]["fedlit.tune"] == "final"
 
@@ -200,18 +205,19 @@ class TestPlan:
         ended.refused("sweep.yaml, line", "lrr", "did you mean", code=2)
 
     def test_a_dry_run_lists_the_tries(self, folder: Path, fedlit_cli):
-        write(folder, TUNE)
+        write(folder, TUNE | {"tries": 1})
         out = fedlit_cli("tune --config sweep.yaml --dry_run true").succeeded()
-        assert out.count("seed=100  new") == 8
+        assert out.count("seed=100  new") == 2
         assert not (folder / "runs").exists()
 
 
 class TestChoice:
-    @pytest.fixture
-    def tried(self, folder: Path):
+    @pytest.fixture(scope="class")
+    def tried(self, tmp_path_factory: pytest.TempPathFactory):
         """A tuning whose tries of FedAvg have these scores; the second failed with one of two seeds."""
+        place = tmp_path_factory.mktemp("tried")
         rule = {"metric": "val/auroc_macro", "seeds": [100, 101]}
-        tuning = loaded(folder, rule=rule, cases={"fedavg": {}})
+        tuning = loaded(place, rule=rule, cases={"fedavg": {}}, run_dir=str(place / "runs"))
         runs = runs_of(tuning, "try", first_points_of(tuning), one_parser())["fedavg"]
         for run, score in zip(runs, (0.6, 0.7, 0.95, None, 0.7, 0.9, 0.75, 0.85), strict=True):
             run.directory.mkdir(parents=True)
@@ -308,15 +314,15 @@ class TestSuggestions:
             return pd.DataFrame({"name": [run.name for run in runs]})
 
         monkeypatch.setattr("fedlit.experiment.tuning.run_all", run_all)
-        tuning = loaded(folder, sampler="tpe", tries=5)
+        tuning = loaded(folder, sampler="tpe", tries=4, seeds=[0])
         tuned, _ = run_tuning(tuning, 1, Console(quiet=True))
-        assert [len(names) for names in calls] == [6, 8, 10, 4]
-        assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [5, 5]
+        assert [len(names) for names in calls] == [6, 8, 2]
+        assert [len(each.points) for each in tuned] == [len(each.scores) for each in tuned] == [4, 4]
         assert tuned[0].points[:3] == first_points_of(tuning)["fedavg"][:3]
         assert tuned[0].points[3:] != first_points_of(tuning)["fedavg"][3:]
         assert run_tuning(tuning, 1, Console(quiet=True))[0] == tuned
-        assert calls[:4] == calls[4:]
-        tried = tables[3]  # what stands above the final runs: each try with its score
+        assert calls[:3] == calls[3:]
+        tried = tables[2]  # what stands above the final runs: each try with its score
         assert tried["chosen"].tolist().count(True) == 2
         assert tried.loc[tried["chosen"], "score"].tolist() == [
             max(score for (score,) in each.scores) for each in tuned
@@ -341,12 +347,12 @@ class TestSuggestions:
         monkeypatch.setattr(
             PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
         )
-        tuned, _ = run_tuning(loaded(folder, sampler="tpe", tries=5), 1, Console(quiet=True))
-        assert len(calls) == len(set(calls)) == 14
-        assert [math.isnan(score) for (score,) in tuned[0].scores] == [True, False, False, False, False]
+        tuned, _ = run_tuning(loaded(folder, sampler="tpe", cases={"fedavg": {}}), 1, Console(quiet=True))
+        assert len(calls) == len(set(calls)) == 6
+        assert [math.isnan(score) for (score,) in tuned[0].scores] == [True, False, False, False]
         table = pd.read_csv(tuned[0].runs[0].directory.parent / "tune.csv")
         assert list(table["status"]).count("failed") == 1
-        assert list(table["stage"]) == ["try"] * 10 + ["final"] * 4
+        assert list(table["stage"]) == ["try"] * 4 + ["final"] * 2
         assert table["name"].is_unique
 
     @pytest.mark.parametrize("seed", [-1, 20240101])
