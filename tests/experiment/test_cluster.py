@@ -8,12 +8,14 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
+from runs import Kept, assert_same_run
 from small_slurm import NAMES, SWEEP, kept_tasks, options_of
 from sweeps import write
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
 from fedlit.experiment.cluster.submission import FOLLOWING, Cluster
+from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder", "environment")
 
@@ -36,7 +38,7 @@ def play(folder: Path, name: str, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -
 
 
 class TestSubmission:
-    def test_a_sweep_is_one_array_and_a_job_that_repeats_the_command(self, submitted, slurm):
+    def test_a_sweep_is_one_array_and_a_job_that_repeats_the_command(self, submitted, slurm, fedlit_cli):
         array, following = slurm.script(1), slurm.script(2)
         asked = options_of(array)
         assert asked["array"] == "0-1%8"
@@ -54,27 +56,12 @@ class TestSubmission:
             config = yaml.safe_load((submitted / "jobs" / f"{name}.yaml").read_text())
             assert (config["experiment"], config["name"]) == ("trial", name)
 
-    def test_jobs_that_wait_or_run_are_not_submitted_again(self, submitted, slurm, fedlit_cli):
         slurm.lists({"1_0": "RUNNING|None", "1_1": "PENDING|Priority", "2": "PENDING|Dependency"})
         out = fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").succeeded()
         assert "2 runs of runs/trial wait or run on SLURM; nothing was submitted" in out
         assert slurm.submitted == 2
 
-    def test_the_jobs_and_the_command_after_them_equal_the_sweep_here(
-        self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
-    ):
-        for name in NAMES:
-            play(submitted, name, fedlit_cli, monkeypatch)
-        monkeypatch.setenv(FOLLOWING, "1")
-        assert "2 runs, 2 finished before" in fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").succeeded()
-        there = pd.read_csv(submitted / "sweep.csv")
-        write(Path(), {**SWEEP, "run_dir": "here"})
-        fedlit_cli("sweep --config sweep.yaml").succeeded()
-        here = pd.read_csv("here/trial/sweep.csv")
-        pd.testing.assert_frame_equal(there.drop(columns="directory"), here.drop(columns="directory"))
-        assert slurm.submitted == 2
-
-    def test_what_failed_is_not_started_again_by_the_job_that_follows(
+    def test_a_run_of_a_job_equals_that_of_fit_and_what_failed_is_not_started_by_the_job_that_follows(
         self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
         play(submitted, NAMES[0], fedlit_cli, monkeypatch)
@@ -85,41 +72,54 @@ class TestSubmission:
         assert slurm.submitted == 2
         assert "1 runs are job 3" in fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").succeeded()
         assert kept_tasks(submitted)[NAMES[1]] == "3_0"
+        play(submitted, NAMES[1], fedlit_cli, monkeypatch)
+        monkeypatch.setenv(FOLLOWING, "1")
+        assert "2 runs, 2 finished before" in fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").succeeded()
+        assert slurm.submitted == 4
+        there = pd.read_csv(submitted / "sweep.csv")
+        assert list(there["status"]) == ["finished"] * 2
+        line = "fit -c base.yaml --seed 0 --model.lr 0.1 --name alone --federation.aggregators"
+        fedlit_cli(f"{line}+=Scaffold --federation.aggregators.eta_g 0.5").succeeded()
+        assert_same_run(Kept(submitted / NAMES[1]), alone := Kept(Path("runs/default/alone")))
+        score = repr(float(there["val/auroc_macro"][1]))
+        assert (Result.read(alone.path).best_round, "val/auroc_macro", score) in alone.metrics()
 
     def test_a_tuning_submits_its_final_runs_after_its_tries(
         self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
+        """The tries of its methods have directories of the same name."""
         tuning = {key: value for key, value in SWEEP.items() if key != "grid"} | {
-            "cases": {"fedavg": {"federation.aggregators": ["FedAvg"]}}, "ranges": {"model.lr": [0.1, 0.05]},
-            "sampler": "grid", "rule": {"seeds": [7]},
+            "ranges": {"model.lr": [0.1, 0.05]}, "tries": 1,
+            "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
         }  # fmt: skip
         write(Path(), tuning).rename("tune.yaml")
-        fedlit_cli("tune --config tune.yaml --on cluster.yaml").succeeded()
-        folder = Path("runs/trial")
+        command, folder = "tune --config tune.yaml --on cluster.yaml", Path("runs/trial")
+        fedlit_cli(command).succeeded()
         tries = list(kept_tasks(folder, "tune"))
-        for name in tries:
-            fedlit_cli(f"job {folder}/jobs/{name}.yaml").succeeded()
+        fedlit_cli(f"job {' '.join(f'{folder}/jobs/{name}.yaml' for name in tries)}").succeeded()
+        tried = sorted(file.parent for file in Path("runs").glob("*/*/result.json"))
+        assert [run.parent.name for run in tried] == ["trial-grid-fedavg", "trial-grid-scaffold"]
+        assert len({run.name for run in tried}) == 1
         monkeypatch.setenv(FOLLOWING, "1")
-        assert "1 runs are job 3 of SLURM" in fedlit_cli("tune --config tune.yaml --on cluster.yaml").succeeded()
-        (final,) = kept_tasks(folder, "tune").keys() - set(tries)
-        fedlit_cli(f"job {folder}/jobs/{final}.yaml").succeeded()
-        fedlit_cli("tune --config tune.yaml --on cluster.yaml").succeeded()
-        assert list(pd.read_csv(folder / "tune.csv")["status"]) == ["finished"] * 3
+        assert "2 runs are job 3 of SLURM" in fedlit_cli(command).succeeded()
+        finals = kept_tasks(folder, "tune").keys() - set(tries)
+        fedlit_cli(f"job {' '.join(f'{folder}/jobs/{name}.yaml' for name in finals)}").succeeded()
+        fedlit_cli(command).succeeded()
+        assert list(pd.read_csv(folder / "tune.csv")["status"]) == ["finished"] * 4
 
     def test_a_reproduction_makes_its_report_after_its_runs(
         self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
-        write(Path(), SWEEP)
+        write(Path(), {**SWEEP, "cases": {"fedavg": SWEEP["cases"]["fedavg"]}})
         Path("tables.py").write_text(TABLES)
         laptop = {"data": "toys", "time": "seconds", "plans": ["sweep.yaml"]}
-        Path("mine.yaml").write_text(yaml.safe_dump({"shows": "two methods", "scales": {"laptop": laptop}}))
+        Path("mine.yaml").write_text(yaml.safe_dump({"shows": "a method", "scales": {"laptop": laptop}}))
         command = f"reproduce mine.yaml --on {cluster}"
-        assert "2 runs are job 1 of SLURM" in fedlit_cli(command).succeeded()
-        for name in NAMES:
-            play(Path("runs/trial"), name, fedlit_cli, monkeypatch)
+        assert "1 runs are job 1 of SLURM" in fedlit_cli(command).succeeded()
+        play(Path("runs/trial"), NAMES[0], fedlit_cli, monkeypatch)
         assert "finished" in fedlit_cli(f"{command} --status true").succeeded()
         monkeypatch.setenv(FOLLOWING, "1")
-        assert "2 runs in the report" in fedlit_cli(command).succeeded()
+        assert "1 runs in the report" in fedlit_cli(command).succeeded()
         assert slurm.submitted == 2
 
     def test_a_refused_job_leaves_nothing_in_the_queue(self, slurm, cluster, fedlit_cli):
@@ -132,15 +132,14 @@ class TestSubmission:
 
 
 class TestLooking:
-    def test_status_says_what_waits_runs_has_finished_and_has_failed(
-        self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
-    ):
+    def test_status_says_what_waits_runs_has_finished_has_failed_and_was_cancelled(self, submitted, slurm, fedlit_cli):
         slurm.lists({"1_0": "RUNNING|None", "1_1": "PENDING|Resources"})
         out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
         assert "its job is running, 0 rounds done" in out
         assert "pending: Resources" in out
         slurm.lists({})
-        play(submitted, NAMES[0], fedlit_cli, monkeypatch)
+        (submitted / NAMES[0]).mkdir()
+        Result(2, 2, 1.0).write(submitted / NAMES[0])
         out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
         assert re.search(rf"{NAMES[0]} +finished", out)
         assert "no output: can its node see" in out
@@ -148,20 +147,16 @@ class TestLooking:
         out = fedlit_cli("sweep --config sweep.yaml --status true").succeeded()
         assert "failed, or cancelled" in out
         assert "the node is on fire" in out
-
-    def test_cancel_ends_what_waits_and_runs_and_the_job_after_them(self, submitted, slurm, fedlit_cli):
         slurm.lists({"1_1": "PENDING|Resources", "2": "PENDING|Dependency"})
         assert "cancelled 1 jobs" in fedlit_cli("sweep --config sweep.yaml --cancel true").succeeded()
         assert slurm.calls == ["scancel 2 1_1"]
         slurm.lists({})
         assert re.search(rf"{NAMES[1]} +cancelled", fedlit_cli("sweep --config sweep.yaml --status true").succeeded())
 
-    def test_print_jobs_lists_commands_that_train_the_runs(self, fedlit_cli):
+    def test_print_jobs_lists_the_commands_of_the_runs(self, fedlit_cli):
         write(Path(), SWEEP)
         lines = fedlit_cli("sweep --config sweep.yaml --print_jobs true").succeeded().splitlines()
         assert lines == [f"fedlit job {Path.cwd()}/runs/trial/jobs/{name}.yaml" for name in NAMES]
-        fedlit_cli(lines[0].removeprefix("fedlit ")).succeeded()
-        assert Path("runs/trial", NAMES[0], "result.json").exists()
 
 
 class TestMistakes:

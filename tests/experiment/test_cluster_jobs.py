@@ -2,27 +2,29 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-import yaml
 from refusals import refused
 from small_slurm import NAMES, SWEEP, kept_tasks, options_of
 from sweeps import BASE, write
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.cluster.submission import Cluster, Slurm, Submission
 from fedlit.tracking.base import MetricsFile, RunInfo
 from fedlit.tracking.journal import Journal, Notes
 from fedlit.tracking.lock import HOLDER, RunLock
 from fedlit.tracking.store import connect
 
 pytestmark = pytest.mark.usefixtures("folder", "environment")
+
+TABLE = Path("runs/trial/sweep.csv")
 
 PYTHON = """#!/bin/sh
 echo "$@" >> words
@@ -38,20 +40,19 @@ class TestScript:
     """The script of an array, run by bash."""
 
     @pytest.fixture
-    def started(self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen]:
+    def started(self, slurm, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.Popen]:
         def start(setup: str = "", states: str = "RUNNING", restarts: int = 0, task: int = 0) -> subprocess.Popen:
             python = Path("python").absolute()
             python.write_text(PYTHON)
             python.chmod(0o755)
-            cluster.write_text(yaml.safe_dump({"requeues": 3, "setup": setup}))
-            write(Path(), SWEEP)
+            runs = [SimpleNamespace(name=name, directory=Path("runs/trial", name)) for name in NAMES]
             with monkeypatch.context() as stub:
                 stub.setattr(sys, "executable", str(python))
-                fedlit_cli(f"sweep --config sweep.yaml --on {cluster}").succeeded()
+                submitted = Slurm(Cluster(requeues=3, setup=setup), ()).script(Submission(TABLE), runs)
+            Path("task.sh").write_text(submitted)
             slurm.lists({f"1_{task}": f"{states}|None"} if states else {})
             names = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": str(task), "SLURM_RESTART_COUNT": str(restarts)}
-            words = ["bash", slurm.folder / "1.sh"]
-            return subprocess.Popen(words, env=os.environ | names, stdout=subprocess.PIPE, text=True)
+            return subprocess.Popen(["bash", "task.sh"], env=os.environ | names, stdout=subprocess.PIPE, text=True)
 
         return start
 
@@ -78,7 +79,7 @@ class TestScript:
         assert (script.returncode, slurm.calls) == (143, ["scontrol requeue 1_0"])
         assert not Path("words").exists()
 
-    @pytest.mark.parametrize("code", ["0", "1", "137"])
+    @pytest.mark.parametrize("code", ["0", "137"])
     def test_what_ended_by_itself_does_not_start_again(self, started, slurm, code: str):
         Path("ends").write_text(code)
         script = started(setup="set -e")
@@ -114,19 +115,6 @@ class TestJob:
         assert re.search(rf"{one} +failed", out)
         assert out.count("its job is running, 0 rounds done") == 2
 
-    def test_runs_whose_directories_have_the_same_name_all_run(self, slurm, cluster, fedlit_cli):
-        tuning = {key: value for key, value in SWEEP.items() if key != "grid"} | {
-            "ranges": {"model.lr": [0.1, 0.05]}, "sampler": "grid",
-            "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
-        }  # fmt: skip
-        write(Path(), tuning).rename("tune.yaml")
-        fedlit_cli(f"tune --config tune.yaml --on {cluster}").succeeded()
-        files = " ".join(f"runs/trial/jobs/{name}.yaml" for name in kept_tasks(Path("runs/trial"), "tune"))
-        fedlit_cli(f"job {files}").succeeded()
-        finished = sorted(file.parent for file in Path("runs").glob("*/*/result.json"))
-        tries = [f"runs/trial-grid-{case}/lr-{lr},seed=7" for case in ("fedavg", "scaffold") for lr in (0.05, 0.1)]
-        assert finished == list(map(Path, tries))
-
     @pytest.mark.slow
     def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):
         files = [f"{submitted}/jobs/{name}.yaml" for name in NAMES]
@@ -140,10 +128,11 @@ class TestJob:
         assert not (submitted / NAMES[1]).exists()
         assert subprocess.run(words, check=True, capture_output=True, text=True).stdout.count("exit code 0") == 2
 
-    def test_a_node_that_does_not_see_the_folder_says_so(self, submitted, fedlit_cli):
-        shutil.rmtree(submitted / "jobs")
-        printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml")
+    def test_a_node_that_does_not_see_the_folder_or_has_another_fedlit_says_so(self, folder, fedlit_cli):
+        printed = fedlit_cli("job jobs/one.yaml")
         printed.refused(f"found none on {os.uname().nodename}", "choose a folder that all nodes see", code=1)
+        printed = fedlit_cli("job jobs/one.yaml --submitted_by 0.0.9")
+        printed.refused("expected fedlit 0.0.9, which submitted it, found 0.1.0 on this node", code=1)
 
     @pytest.mark.slow
     def test_what_mlflow_gets_is_sent_later_once_and_with_its_times(self, fedlit_cli):
@@ -184,10 +173,6 @@ class TestJob:
         with pytest.warns(UserWarning, match=f"expected files below {run}, found .*{name}; it is not sent"):
             notes = Notes.read(run)
         assert [path.name for path, _ in notes.files] == ["roc.png"]
-
-    def test_another_fedlit_on_the_node_is_refused(self, submitted, fedlit_cli):
-        printed = fedlit_cli(f"job {submitted}/jobs/{NAMES[0]}.yaml --submitted_by 0.0.9")
-        printed.refused("expected fedlit 0.0.9, which submitted it, found 0.1.0 on this node", code=1)
 
     def test_a_run_of_the_same_job_on_another_node_is_taken_over(self, tmp_path, slurm, monkeypatch):
         held = '{"pid": 1, "host": "elsewhere", "started": "", "boot": "another", "job": "7"}'

@@ -6,14 +6,14 @@ import signal
 from pathlib import Path
 
 import pytest
+import scripted
 import torch
 import yaml
 from phased import CONFIG, HEAD, MAIN, PHASE, PRETRAIN, changed, finished, phase, place
 from refusals import refused
 from runs import Kept, Place, assert_same_run, assert_same_tensors
-from toys import CLASSES, ToyData
+from toys import CLASSES
 
-from fedlit import fit
 from fedlit.core.checkpoints import checkpoint
 from fedlit.core.errors import CheckpointError, TrainingError
 from fedlit.core.seeds import derive_seed
@@ -102,8 +102,8 @@ class TestRuns:
             def on_fit_start(self, state):
                 seeds.append(state.session.seed)
 
-        classifier = ImageClassifier(CLASSES, "small_cnn")
-        fit(classifier, ToyData(2), seed=5, phases=[Phase("first", rounds=1)], callbacks=[Seeds()], fast_dev_run=True)
+        phases = [Phase("first", rounds=1, keep="all")]
+        scripted.fit(seed=5, phases=phases, callbacks=[Seeds()], fast_dev_run=True)
         assert seeds == [derive_seed(5, "phase", "first"), 5]
 
 
@@ -178,27 +178,26 @@ def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
         healed = False
 
         def on_round_end(self, state):
-            if state.run.directory.name == "second" and state.done == 2 and not self.healed:
+            if state.run.directory.name == "second" and not self.healed:
                 raise TrainingError("the disk is gone")
 
     def train(**options) -> Kept:
-        torch.manual_seed(0)
-        model, phases = ImageClassifier(CLASSES, "small_cnn"), [Phase(name, rounds=3) for name in ("first", "second")]
-        options = {"rounds": 2, "workers": 1, "phases": phases, "name": "run", **options}
-        return Kept(fit(model, ToyData(2), run_dir=tmp_path / "runs", ckpt_path="last", **options).directory)
+        phases = [Phase("first", rounds=1, keep="all"), Phase("second", rounds=2, keep="all")]
+        options = {"phases": phases, "name": "run", "figures": False, "callbacks": [failing], **options}
+        return Kept(scripted.fit(run_dir=tmp_path / "runs", ckpt_path="last", **options).directory)
 
     failing = Fails()
     with refused(TrainingError, "the disk is gone"):
-        train(callbacks=[failing])
+        train()
     run = Kept(tmp_path / "runs/default/run")
-    assert Result.read(phase_of(run, "first").path).rounds == 3
+    assert Result.read(phase_of(run, "first").path).rounds == 1
     assert Result.read(phase_of(run, "second").path) is None
     assert not run.rounds
     failing.healed = True
     capsys.readouterr()
-    train(callbacks=[failing])
+    train()
     assert "phase 'first' is finished" in capsys.readouterr().out
-    whole = train(callbacks=[failing], experiment="whole")
+    whole = train(experiment="whole")
     assert_same(run, whole, "first", "second")
 
 
@@ -218,9 +217,8 @@ def test_callbacks_start_afresh_in_each_run(tmp_path):
         def load_state_dict(self, state):
             self.counted = state["counted"]
 
-    counts, options = [], {"rounds": 2, "workers": 1, "run_dir": tmp_path}
-    phases = [Phase("first", rounds=3)]
-    fit(ImageClassifier(CLASSES, "small_cnn"), ToyData(2), phases=phases, callbacks=[Counting()], **options)
+    counts, phases = [], [Phase("first", rounds=3, keep="all")]
+    scripted.fit(phases=phases, callbacks=[Counting()], run_dir=tmp_path)
     assert counts == [3, 2]
 
 
