@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from refusals import refused
-from scripted import Net, fit, net, part
+from scripted import Net, fit, net, part, two
 from torch.utils.data import DataLoader, Subset
 from toys import ToyData
 
@@ -63,7 +63,7 @@ def test_mistakes_are_told_in_words(given, mistake):
 
 
 def test_predictions_of_something_else():
-    fitted = fit()
+    fitted = fit(rounds=1, figures=False)
     with refused(ConfigError, "predict", "Tensor"):
         fitted.predict(torch.zeros(2, 1, 8, 8))
     fitted.model.forward = lambda images: {"logits": images}
@@ -80,7 +80,7 @@ def test_a_model_that_cannot_predict_says_what_it_lacks():
 
         validation_step = LightningModule.validation_step
 
-    fitted = fit(Silent())
+    fitted = fit(Silent(), two(), rounds=1, figures=False)
     with refused(TrainingError, "Silent"):
         fitted.predict(part())
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 
 ORDER: dict[str, tuple[threading.Event, threading.Event]] = {}
-"""For each kind of model, an event that its first step sets, and another that it waits for, for a second at most."""
+"""For each kind of model, an event that its first step sets, and another that it waits for, for a moment at most."""
 
 
 class Dropping(Net):
@@ -28,7 +28,7 @@ class Dropping(Net):
         mine, others = ORDER.get(self.kind, (None, None))
         if mine and not mine.is_set():
             mine.set()
-            others.wait(1)
+            others.wait(0.3)
         return super().training_step((torch.nn.functional.dropout(batch[0]), batch[1]), batch_idx)
 
 
@@ -52,6 +52,12 @@ class Inside(Callback):
             self.fitted = fit(dropping(), two(), seed=5, name="inside")
 
 
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of a run that nothing is beside."""
+    return losses(fit(dropping(), two(), figures=False, run_dir=tmp_path_factory.mktemp("alone")))
+
+
 def losses(fitted) -> list[float]:
     return fitted.metrics["train/loss"].tolist()
 
@@ -60,8 +66,8 @@ def in_a_copy() -> list[float]:
     return losses(fit(dropping(), two(), name="copy", workers=2))
 
 
-def test_threads_take_turns_and_the_second_says_that_it_waits(order, capsys: pytest.CaptureFixture):
-    alone, done = losses(fit(dropping(), two(), name="alone")), {}
+def test_threads_take_turns_and_the_second_says_that_it_waits(order, alone, capsys: pytest.CaptureFixture):
+    done = {}
 
     def train(model: Dropping) -> None:
         done[model.kind] = losses(fit(model, two(), name=model.kind))
@@ -76,17 +82,16 @@ def test_threads_take_turns_and_the_second_says_that_it_waits(order, capsys: pyt
     assert capsys.readouterr().out.count("waits until the fedlit.fit of another thread has ended") == 1
 
 
-def test_a_callback_may_train_another_federation(capsys: pytest.CaptureFixture):
-    alone, inside = losses(fit(dropping(), two(), name="alone")), Inside()
+def test_a_callback_may_train_another_federation(alone, capsys: pytest.CaptureFixture):
+    inside = Inside()
     assert losses(fit(dropping(), two(), name="around", callbacks=[inside])) == alone
     assert losses(inside.fitted) == losses(fit(dropping(), two(), seed=5, name="apart"))
     assert "waits" not in capsys.readouterr().out
 
 
 @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="processes are copied")
-def test_in_a_pool_there_is_one_worker_even_while_a_thread_trains(order, capfd: pytest.CaptureFixture):
+def test_in_a_pool_there_is_one_worker_even_while_a_thread_trains(order, alone, capfd: pytest.CaptureFixture):
     """The copy has neither the thread that trains, nor the right to start processes."""
-    alone = losses(fit(dropping(), two(), name="alone"))
     thread = threading.Thread(target=fit, args=(dropping("first"), {"north": part()}), kwargs={"name": "first"})
     thread.start()
     assert order[0].wait(60)
