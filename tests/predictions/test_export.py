@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -16,7 +15,6 @@ from toys import CLASSES, TOYS, ToyData, ToyNet
 
 import fedlit
 from fedlit.core.checkpoints import checkpoint
-from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 
@@ -28,22 +26,12 @@ PHANTOM = (
 )
 
 
-@pytest.fixture(scope="module")
-def fitted() -> dict[str, Path]:
-    """Copies of the working directories of runs, by their options."""
-    return {}
-
-
 @pytest.fixture
-def trained(fitted, fedlit_cli, tmp_path_factory):
-    """Fit a toy federation with more options, once; return a function that exports its last model with them."""
+def trained(fedlit_cli):
+    """Fit a toy federation with more options; return a function that exports its last model."""
 
     def train(options: str = ""):
-        if options in fitted:
-            shutil.copytree(fitted[options], ".", dirs_exist_ok=True)
-        else:
-            assert fedlit_cli(f"fit --name run {TOYS} {options}")[0] == 0
-            fitted[options] = shutil.copytree(".", tmp_path_factory.mktemp("fitted"), dirs_exist_ok=True)
+        fedlit_cli(f"fit --name run {TOYS} {options}").succeeded()
         return lambda more="": fedlit_cli(f"export {TOYS} {options} --ckpt_path last {more}")
 
     return train
@@ -57,9 +45,9 @@ def metadata(file: Path) -> dict[str, str]:
         return opened.metadata()
 
 
-def assert_predicted(fedlit_cli, options: str, files: dict[str, Path]) -> None:
+def assert_predicted(fedlit_cli, files: dict[str, Path]) -> None:
     """Check that the models in files give the probabilities of ``fedlit predict`` for the images of clients."""
-    fedlit_cli(f"predict {options} --ckpt_path last --output predictions").succeeded()
+    fedlit_cli(f"predict -c {RUN}/config.yaml --ckpt_path last --output predictions").succeeded()
     table = pd.read_parquet("predictions/federation_test.parquet").set_index("client")
     (data := ToyData()).setup()
     for client, file in files.items():
@@ -70,14 +58,32 @@ def assert_predicted(fedlit_cli, options: str, files: dict[str, Path]) -> None:
             torch.testing.assert_close(module.eval()(images).sigmoid(), expected, atol=1e-6, rtol=0)
 
 
-def test_a_global_model_reloads_and_gives_the_probabilities_of_predict(trained, fedlit_cli):
-    out = trained()().succeeded()
+def test_a_global_model_reloads_gives_the_probabilities_of_predict_and_goes_where_it_may(trained, fedlit_cli):
+    export = trained()
+    out = export().succeeded()
     assert "toys.ToyNet" in out
     assert "--trust" in out
-    assert_predicted(fedlit_cli, TOYS, dict.fromkeys(("site-0", "site-1", "site-2"), RUN / "model.safetensors"))
-    found = load_file(RUN / "model.safetensors")
+    file = RUN / "model.safetensors"
+    assert_predicted(fedlit_cli, dict.fromkeys(("site-0", "site-1", "site-2"), file))
+    found = load_file(file)
     for name, tensor in checkpoint.tensors(checkpoint.find(RUN / "checkpoints", "last")).items():
         assert torch.equal(found[name], tensor), name
+    file.unlink()
+    out = export("--client site-1").succeeded()
+    assert "clients keep no part of the model: 'site-1' has the federation's model" in out.splitlines()
+    assert [path.name for path in RUN.glob("*.safetensors")] == ["model.safetensors"]
+    assert "client" not in metadata(file)
+
+    said = fedlit_cli(f"export {TOYS} --federation.aggregators+=FedBN --model.lr 0.5 --ckpt_path last")
+    said.refused("model.init_args.lr: 0.1 there, 0.5 now", RUN / "config.yaml")
+    export("--output runs").refused("runs/model.safetensors")
+    fedlit_cli(f"export {TOYS}").refused("--ckpt_path")
+    file = Path("out/deep/mine.safetensors")  # a kept configuration is all that it takes
+    assert fedlit_cli(f"export -c {RUN}/config.yaml --ckpt_path best --output {file}")[0] == 0
+    assert load_file(file).keys() == ToyNet().state_dict().keys()
+    umask = os.umask(0)
+    os.umask(umask)
+    assert file.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 @pytest.mark.slow
@@ -104,22 +110,26 @@ def test_a_phantom_classifier(fedlit_cli):
 
 
 class TestOwnModels:
-    def test_a_global_model_of_fedbn_is_refused_with_the_reason(self, trained):
-        said = trained("--federation.aggregators+=FedProx --federation.aggregators+=FedBN")()
-        names = ("FedBN keeps norm and statistics", "--client", "FedBNPlus instead", "site-0, site-1, site-2")
-        said.refused(*names)
-        assert not list(Path().rglob("*.safetensors"))
-
     def test_a_client_of_fedbn_has_its_own_normalisation_and_the_shared_rest(self, trained, fedlit_cli):
-        export = trained("--federation.aggregators+=FedBN")
-        for client in ("site-0", "site-1"):
-            assert export(f"--client {client}")[0] == 0
-            assert metadata(RUN / f"model-{client}.safetensors")["client"] == client
-        files = {f"site-{k}": RUN / f"model-site-{k}.safetensors" for k in range(2)}
-        one, two = map(load_file, files.values())
+        """One of three clients never trained, and has the model that it would start with."""
+        both = "--federation.aggregators+=FedProx --federation.aggregators+=FedBN"
+        export = trained(f"{both} --federation.participation 0.67 --federation.rounds 1")
+        names = ("FedBN keeps norm and statistics", "--client", "FedBNPlus instead", "site-0, site-1, site-2")
+        export().refused(*names)
+        export("--client site1").refused("'site1'", "did you mean site-1", "site-0, site-1, site-2")
+        assert not list(Path().rglob("*.safetensors"))
+        last, files = checkpoint.find(RUN / "checkpoints", "last"), {}
+        for client in ("site-0", "site-1", "site-2"):
+            export(f"--client {client}").succeeded()
+            files[client] = RUN / f"model-{client}.safetensors"
+            assert metadata(files[client])["client"] == client
+        assert_predicted(fedlit_cli, files)
+        shared, (one, two) = checkpoint.tensors(last), (load_file(files[name]) for name in client_tensors(last))
         different = {name for name in one if not torch.equal(one[name], two[name])}
         assert different == {f"body.1.{leaf}" for leaf in ("weight", "bias", "running_mean", "running_var")}
-        assert_predicted(fedlit_cli, f"{TOYS} --federation.aggregators+=FedBN", files)
+        (absent,) = files.keys() - client_tensors(last).keys()
+        found = load_file(files[absent])
+        assert all(torch.equal(found[name], tensor) for name, tensor in shared.items())
 
     def test_personal_heads_tell_what_their_client_has_learned(self, trained):
         export = trained("--data.labelled 2 --federation.aggregators+=PersonalHeads")
@@ -130,24 +140,6 @@ class TestOwnModels:
         assert export("--client site-2")[0] == 0
         one, two = (load_file(RUN / f"model-site-{k}.safetensors") for k in (1, 2))
         assert {name.partition(".")[0] for name in one if not torch.equal(one[name], two[name])} == {"head"}
-
-    def test_a_client_that_never_trained_has_the_model_that_it_would_start_with(self, trained):
-        export = trained("--federation.aggregators+=FedBN --federation.participation 0.34 --federation.rounds 1")
-        last = checkpoint.find(RUN / "checkpoints", "last")
-        absent = next(name for name in Manifest.read(last).clients if name not in client_tensors(last))
-        assert export(f"--client {absent}")[0] == 0
-        found = load_file(RUN / f"model-{absent}.safetensors")
-        assert all(torch.equal(found[name], tensor) for name, tensor in checkpoint.tensors(last).items())
-
-    def test_an_unknown_client_is_refused_with_similar_names(self, trained):
-        said = trained("--federation.aggregators+=FedBN")("--client site1")
-        said.refused("'site1'", "did you mean site-1", "site-0, site-1, site-2")
-
-    def test_a_client_of_one_global_model_gets_that_with_a_note(self, trained):
-        out = trained()("--client site-1").succeeded()
-        assert "clients keep no part of the model: 'site-1' has the federation's model" in out.splitlines()
-        assert [path.name for path in RUN.glob("*.safetensors")] == ["model.safetensors"]
-        assert "client" not in metadata(RUN / "model.safetensors")
 
 
 class TestSurgicalHeads:
@@ -161,25 +153,3 @@ class TestSurgicalHeads:
         out = trained(options)().succeeded()
         assert f"ignore the scores of classes that the model has not learned: {CLASSES[1]}" in out.splitlines()
         assert json.loads(metadata(RUN / "model.safetensors")["learned"]) == [True, False, True]
-
-
-class TestRefusals:
-    def test_a_configuration_that_is_not_the_runs(self, trained, fedlit_cli):
-        trained()
-        said = fedlit_cli(f"export {TOYS} --federation.aggregators+=FedBN --model.lr 0.5 --ckpt_path last")
-        said.refused("model.init_args.lr: 0.1 there, 0.5 now", RUN / "config.yaml")
-
-    def test_a_kept_config_is_all_that_it_takes(self, trained, fedlit_cli):
-        trained()
-        file = Path("out/deep/mine.safetensors")
-        assert fedlit_cli(f"export -c {RUN}/config.yaml --ckpt_path best --output {file}")[0] == 0
-        assert load_file(file).keys() == ToyNet().state_dict().keys()
-        umask = os.umask(0)
-        os.umask(umask)
-        assert file.stat().st_mode & 0o777 == 0o666 & ~umask
-
-    def test_a_folder_as_output(self, trained):
-        trained()("--output runs").refused("runs/model.safetensors")
-
-    def test_no_checkpoint(self, fedlit_cli):
-        fedlit_cli(f"export {TOYS}").refused("--ckpt_path")
