@@ -33,7 +33,7 @@ MLFLOW = "--logger MLflowTracker --logger.tracking_uri sqlite:///mlflow.db --log
 DEAD = "--logger MLflowTracker --logger.tracking_uri http://127.0.0.1:9 --logger.finish_seconds 0"
 FIT = (
     "fit --data test_serving.Pictures --data.root images --data.image_size 8 --data.cache_dir cache --data.augment "
-    "false --model toys.ToyNet --federation.workers 1 --federation.rounds 2 --name"
+    "false --model toys.ToyNet --federation.workers 1 --federation.rounds 1 --name"
 )
 RUN = Path("runs/default/run")
 
@@ -68,7 +68,7 @@ class Pictures(FederatedDataModule):
         )
 
 
-def draw(folder: Path, count: int = 60) -> None:
+def draw(folder: Path, count: int = 24) -> None:
     """Grey, 16-bit and colour images of several sizes, some in a subfolder."""
     rng = np.random.default_rng(0)
     (folder / "more").mkdir(parents=True)
@@ -228,7 +228,7 @@ class TestPredictOfAFolder:
             model["registered"] = f"models:/xrays/{version}"
         code, out, err = fedlit_cli(f"predict --trust --model {model[how]} images --output out/{how}.csv")
         assert (code, "error" in err) == (0, False), err
-        assert f"60 images: out/{how}.csv" in out
+        assert f"24 images: out/{how}.csv" in out
         assert "no scores for classes that the model has not learned: Nodule" in out
         table = pd.read_csv(f"out/{how}.csv")
         assert list(table.columns) == ["image", *(f"score/{name}" for name in CLASSES)]
