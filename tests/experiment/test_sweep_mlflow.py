@@ -30,7 +30,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         base = {
             "data": {"class_path": "toys.ToyData"},
             "model": {"class_path": "awkward.Slow", "init_args": {"seconds": seconds}},
-            "federation": {"rounds": 12, "workers": 1, "checkpoint_every": 1},
+            "federation": {"rounds": 8, "workers": 1, "checkpoint_every": 1},
             "logger": logger,
         }
         cases = {case: {"federation.aggregators": [aggregator]}}
@@ -82,7 +82,7 @@ def test_the_run_above_has_the_mean_auroc_of_each_round(case: str, place: Path, 
     steps = [
         sorted((each.step, each.value) for each in client.get_metric_history(run, key)) for run in (parent, *seeds)
     ]
-    assert [step for step, _ in steps[0]] == list(range(1, 13))
+    assert [step for step, _ in steps[0]] == list(range(1, 9))
     assert [value for _, value in steps[0]] == pytest.approx(
         [(one + two) / 2 for (_, one), (_, two) in zip(*steps[1:], strict=True)]
     )
@@ -95,7 +95,7 @@ def test_every_step_of_every_metric_is_there_once(name: str, place: Path, tracke
     for step, key, _ in MetricsFile(directory(place, name) / "metrics.csv").rows():
         if not is_count(key):
             written.setdefault(shown_name(key), []).append(step)
-    assert len(written["4-train/loss"]) == 12
+    assert len(written["4-train/loss"]) == 8
     history = {key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics}
     assert {key: sorted(metric.step for metric in metrics) for key, metrics in history.items()} == written
 
@@ -119,7 +119,7 @@ def test_runs_that_differ_in_their_seed_share_their_group(tracked: dict):
 def test_charts_have_their_axes(tracked: dict):
     run = tracked["fedprox,seed=1"].data
     axes = {key: run.params[key] for key in ("aggregator", "window", "rounds", "seed")}
-    assert axes == {"aggregator": "FedProx", "window": "1", "rounds": "12", "seed": "1"}
+    assert axes == {"aggregator": "FedProx", "window": "1", "rounds": "8", "seed": "1"}
     assert run.tags["fedlit.method"] == "fedprox"
-    assert run.metrics["9-total/steps"] == 12 * run.metrics["7-round/steps"]
-    assert run.metrics["9-total/bytes_up"] == 12 * run.metrics["9-bytes/up"]
+    assert run.metrics["9-total/steps"] == 8 * run.metrics["7-round/steps"]
+    assert run.metrics["9-total/bytes_up"] == 8 * run.metrics["9-bytes/up"]

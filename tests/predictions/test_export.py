@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -107,6 +109,13 @@ def test_a_phantom_classifier(fedlit_cli):
     assert (told["image_size"], told["in_chans"], told["mean"], told["std"]) == ("32", "1", "[0.449]", "[0.226]")
     assert json.loads(told["learned"]) == [True] * len(classes)
     assert "client" not in told
+
+
+@pytest.mark.slow
+def test_the_public_path_of_served_models_is_imported_first():
+    """As by the process of a server, which has not imported fedlit."""
+    command = [sys.executable, "-c", "from fedlit.serving import ImageScorer"]
+    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 class TestOwnModels:

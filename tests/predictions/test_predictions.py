@@ -313,7 +313,8 @@ class TestFile:
     def test_csv_holds_the_same_table(self, folder):
         table = pd.read_csv(write(some(), folder / "one.csv"), keep_default_na=False, na_values=["nan", ""])
         expected = pd.read_parquet(write(some(), folder / "one.parquet"))
-        pd.testing.assert_frame_equal(table.fillna({"patient": "", "site": "", "model": ""}), expected, check_dtype=False)
+        table = table.fillna({"patient": "", "site": "", "model": ""})
+        pd.testing.assert_frame_equal(table, expected, check_dtype=False)
 
     def test_the_file_tells_others_what_it_holds(self, folder):
         file = write(some(), folder / "one.parquet")

@@ -3,8 +3,6 @@
 import base64
 import json
 import os
-import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -174,13 +172,6 @@ def test_a_model_names_the_public_path_as_those_of_earlier_versions_do(served):
     described = yaml.safe_load((RUN / "model" / "MLmodel").read_text())
     assert described["flavors"]["python_function"]["loader_module"] == served.loader_module == "fedlit.serving"
     assert fedlit_of_the_path.ImageScorer is ImageScorer
-
-
-@pytest.mark.slow
-def test_the_public_path_is_imported_first():
-    """As by the process of a server, which has not imported fedlit."""
-    command = [sys.executable, "-c", "from fedlit.serving import ImageScorer"]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
 
 
 def test_a_server_on_loopback_answers_with_the_same_probabilities(served, expected):
