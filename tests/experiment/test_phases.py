@@ -95,7 +95,7 @@ class TestRuns:
         assert_same_run(alone, phase_of(run, "head"))
         assert_same_run(phase_of(alone), phase_of(run))
 
-    def test_its_rounds_draw_from_a_stream_of_their_own(self):
+    def test_its_rounds_draw_from_a_stream_of_their_own(self, folder):
         seeds = []
 
         class Seeds(Callback):
@@ -171,7 +171,7 @@ def test_wherever_its_clients_train(tmp_path):
         assert [float(value) for *_, value in found] == pytest.approx(values, rel=1e-4, abs=1e-5, nan_ok=True)
 
 
-def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
+def test_a_failed_phase_leaves_the_one_before_it(tmp_path, folder, capsys):
     """The same command goes on at the phase that has failed."""
 
     class Fails(Callback):
@@ -201,7 +201,7 @@ def test_a_failed_phase_leaves_the_one_before_it(tmp_path, capsys):
     assert_same(run, whole, "first", "second")
 
 
-def test_callbacks_start_afresh_in_each_run(tmp_path):
+def test_callbacks_start_afresh_in_each_run(tmp_path, folder):
     class Counting(Callback):
         counted = 0
 

@@ -267,7 +267,7 @@ class TestPredictOfAFolder:
             (f"--model {RUN}/model runs/default/run/model", "expected images (.png"),
             (f"--model {RUN}/model nowhere", "nowhere: expected a folder"),
             (f"--model {RUN}/model images --output images", "--output"),
-            ("--model ImageClassifier", "--ckpt_path"),
+            ("--model toys.ToyNet", "--ckpt_path"),
         ],
     )
     def test_mistakes(self, words, named, fedlit_cli):

@@ -143,7 +143,7 @@ def test_runs_that_share_a_locked_database_all_arrive(uri, tmp_path, caplog):
         for step in range(20):
             for number, session in enumerate(sessions):
                 session.log({"loss": number + step / 100}, step)
-        time.sleep(0.5)
+        time.sleep(0.2)
         other.execute("COMMIT")
     other.close()
     for session in sessions:

@@ -88,7 +88,8 @@ def test_artifacts_that_cannot_be_written_are_refused(tmp_path, monkeypatch):
     check("sqlite:///new.db", artifact_location="s3://bucket/runs")
 
 
-def test_a_new_a_locked_and_an_empty_database_are_accepted_and_not_changed(uri, tmp_path):
+def test_a_new_a_locked_and_an_empty_database_are_accepted_and_not_changed(uri, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedlit.tracking.mlflow.CHECK_SECONDS", 0.1)
     check(f"sqlite:///{tmp_path}/a/b/new.db")
     (empty := tmp_path / "empty.db").touch()
     check(f"sqlite:///{empty}")
