@@ -1,7 +1,8 @@
 """`fedlit reproduce` with custom settings and folders, and its `--dry_run`: steps and hours without data or network."""
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.data import folders
 from fedlit.experiment import grid
-from fedlit.experiment.plan import Plan
+from fedlit.experiment.plan import Plan, load_plan
 from fedlit.models import ImageClassifier, backbones
 from fedlit.models.networks import SmallCNN
 from fedlit.objectives import AUCSaddle
@@ -71,24 +72,27 @@ def test_a_plan_fetches_nothing_and_reads_nothing(figure, monkeypatch):
 
 def test_weights_of_a_file_take_the_place_of_those_of_the_hub(figure, tmp_path):
     file = tmp_path / "imagenet.pth"
-    torch.save(timm.create_model("resnet10t").state_dict(), file)
+    file.touch()
     made = figure("surgical-table1", {}, scale="paper", dry_run=True, weights=file, set=SMALLER)
-    made.plans = {"table-1": with_cases(made.plans["table-1"], "individual-NIH")}
-    model = configurations(made)["surgical-table-1"][0]["model"]["init_args"]
-    assert (model["pretrained"], model["weights"]) == (False, str(file))
+    assert made.plans["table-1"].given == {"model.pretrained": False, "model.weights": str(file), **SMALLER}
     with refused(ConfigError, "fdam-fig1.yaml at laptop"):
         figure(weights=file)
     with refused(ConfigError, "no such file"):
         figure(weights=tmp_path / "none.pth")
 
 
-def test_weights_in_torchvisions_names_are_taken(tmp_path):
+def test_weights_in_torchvisions_names_are_taken(tmp_path, monkeypatch):
+    create = timm.create_model
+    short = lambda name, **options: create(name, growth_rate=8, block_config=(2, 1), **options)  # noqa: E731
+    monkeypatch.setattr(timm, "create_model", short)
     state = timm.create_model("densenet121").state_dict()
     published = {re.sub(r"(denselayer\d+\.(?:norm|relu|conv))(\d)", r"\1.\2", key): v for key, v in state.items()}
     torch.save(published, tmp_path / "densenet121-a639ec97.pth")
     body = ImageClassifier(("Edema",), in_chans=3, weights=tmp_path / "densenet121-a639ec97.pth").body
     own = body.state_dict()
-    assert all(torch.equal(own[key], value) for key, value in state.items() if key in own)
+    taken = [torch.equal(own[key], value) for key, value in state.items() if key in own]
+    assert all(taken)
+    assert len(taken) > 20
 
 
 @pytest.mark.slow
@@ -139,25 +143,26 @@ def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, 
 
 
 def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_been(tmp_path, monkeypatch):
-    """Two of four cases are planned: only the algorithm changes the step, not the window, the rate or evaluations."""
+    """Two of three cases are planned: only the algorithm changes the step, not the window, the rate or evaluations."""
     made = Reproduction("flamby-heart", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
     window, cases = "federation.schedule.init_args.window", {}
-    for name in ("FedAvg", "Scaffold"):
-        for steps, rate in ((10, 0.1), (20, 0.3)):
-            keys = {"federation.aggregators": [name], window: steps, "federation.eval_every": steps}
-            cases[f"{name}-{steps}-{rate:g}"] = keys | {"model.optimizer.lr": rate}
+    for name, steps, rate in (("FedAvg", 10, 0.1), ("FedAvg", 20, 0.3), ("Scaffold", 10, 0.1)):
+        keys = {"federation.aggregators": [name], window: steps, "federation.eval_every": steps}
+        cases[f"{name}-{steps}"] = keys | {"model.optimizer.lr": rate}
     sweep = replace(made.plans["heart"], cases=cases, grid={}, names="", seeds=[0, 1])
     asked, whole = [], grid.plan
     monkeypatch.setattr(costs, "plan", lambda some, parser: asked.append(some) or whole(some, parser))
     estimate = Estimate(made.chosen.images, 0.1)
     counted = estimate.costs(sweep)
     assert len(asked) == 2
-    assert [(cost, False) for cost in map(estimate.cost, whole(sweep))] == [*counted.values()]
-    assert [cost.steps for cost, _ in counted.values()] == ([4 * 15 * 10] * 2 + [4 * 15 * 20] * 2) * 2
+    runs = whole(sweep)
+    assert [(cost, False) for cost in map(estimate.cost, runs)] == [*counted.values()]
+    assert [cost.steps for cost, _ in counted.values()] == [4 * 15 * steps for steps in (10, 10, 20, 20, 10, 10)]
     sweep.directory.mkdir(parents=True)  # what is there may be finished
-    monkeypatch.setattr(grid.PlannedRun, "standing", lambda run: "finished" if run.group == "FedAvg-20-0.3" else "new")
+    monkeypatch.setattr(costs, "plan", lambda some, parser: runs)
+    monkeypatch.setattr(grid.PlannedRun, "standing", lambda run: "finished" if run.group == "FedAvg-20" else "new")
     finished = [finished for _, finished in estimate.costs(sweep).values()]
-    assert finished == [False] * 2 + [True] * 2 + [False] * 4
+    assert finished == [False] * 2 + [True] * 2 + [False] * 2
 
 
 def test_seconds_that_are_none_are_refused(figure):
@@ -165,31 +170,33 @@ def test_seconds_that_are_none_are_refused(figure):
         figure(seconds_per_step=0.0)
 
 
+HOME = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "home", "images": 100}]}}
+BOTH = [{"name": "large", "images": 100}, {"name": "small", "images": 40}]
+HOSPITALS = {"class_path": "PhantomCXR", "init_args": {"hospitals": BOTH}}
+IID = {"class_path": "IID", "init_args": {"clients": 5}}
+PARTS = {"class_path": "Organisations", "init_args": {"sources": {"home": HOME}, "partition": IID}}
+
+
 @pytest.mark.parametrize(
-    ("name", "plan", "steps"),
+    ("data", "steps"),
     [
-        pytest.param("fdam-table4", "target", 5 * 256, marks=pytest.mark.slow),
-        ("surgical-sites", "sites", 32 * 10 * 9),  # ten parts of 2,400 images, six tenths train, batches of 16
-        # six hospitals of 600 images, 330 of them train
-        pytest.param("surgical-table1", "table-1", 8 * 6 * 21, marks=pytest.mark.slow),
+        pytest.param(HOSPITALS, 8 + 3, id="hospitals"),
+        pytest.param(PARTS, 5 * 2, id="parts"),
+        pytest.param({"class_path": "Organisations", "init_args": {"sources": {"a": HOME, "b": HOME}}}, 2 * 8, id="two"),
     ],
 )
-def test_epochs_of_built_in_data_are_counted_from_their_settings(name, plan, steps, tmp_path):
-    planned = Reproduction(name, run_dir=tmp_path).plans[plan]
-    assert Estimate({}, 0.1).cost(one_run(replace(planned, starts=None))).steps == steps
-
-
-@pytest.mark.slow
-def test_runs_that_plans_share_are_counted_once(tmp_path):
-    """Figure 5 is of methods in six settings, of which one is on both axes, and of the model of all labels."""
-    made = Reproduction("surgical-fig5", run_dir=tmp_path, dry_run=True, seconds_per_step=0.1)
-    small = {"model.backbone": "small_cnn"}
-    assert made.plans["by-clients"].experiment == made.plans["by-shared"].experiment
-    plans = {name: replace(each, given=small, given_bodies=small) for name, each in made.plans.items()}
-    made.plans = plans | {name: with_cases(plans[name], "surgagg") for name in ("by-clients", "by-shared")}
-    text = made.announcement()
-    assert "| surgical-simulation | 7 | 0 |" in text
-    assert "| surgical-body | 1 | 0 |" in text
+def test_epochs_of_built_in_data_are_counted_from_their_settings(data, steps, tmp_path):
+    """Six tenths of the images train, in batches of 8."""
+    sizes = {"split": [0.6, 0.2, 0.2], "image_size": 16, "batch_size": 8}
+    schedule = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}}
+    keys = {
+        "data": data | {"init_args": data["init_args"] | sizes},
+        "model": {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn"}},
+        "federation": {"rounds": 1, "schedule": schedule},
+    }
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(keys))
+    planned = Plan(experiment="epochs", config=[str(tmp_path / "small.yaml")], run_dir=str(tmp_path))
+    assert Estimate({}, 0.1).cost(one_run(planned)).steps == steps
 
 
 @pytest.mark.slow
@@ -199,28 +206,40 @@ def test_documents_whose_plans_others_have_can_be_read():
         assert Reproduction(name, scale=scale).chosen.data
 
 
-def every_plan() -> Iterator[object]:
-    """Each plan once, with those of its name and scale; of five equal ones the first. One of a paper is fast."""
-    last = {file.parents[1]: file for file in shipped_plans()}
-    for name, scale in dict.fromkeys(shipped_plans().values()):
-        files = [file for file, of in shipped_plans().items() if of == (name, scale)]
-        fast = [file.stem for file in files if file in last.values()]
-        slow = [file.stem for file in files if file not in last.values()]
-        if name in ("fdam-table4", "fdam-table5"):  # their plans differ in the disease alone
-            slow = slow[:1]
-        for chosen, marks in (fast, []), (slow, [pytest.mark.slow]):
-            if chosen:
-                yield pytest.param(name, scale, chosen, id=f"{name}-{scale}-{chosen[0]}", marks=marks)
-
-
-@pytest.mark.parametrize(("name", "scale", "files"), every_plan())
-def test_every_plan_says_what_it_would_run(name, scale, files, tmp_path, no_pretrained):
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", sorted({file.parents[1].name for file in shipped_plans()}))
+def test_every_plan_says_what_it_would_run(paper, tmp_path, no_pretrained):
     """Without data or network; one case and one value of the grid."""
-    made = Reproduction(name, scale=scale, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
-    made.plans = {file: with_one_case(made.plans[file]) for file in files}
-    text = made.announcement()
-    assert text.startswith(f"# {name} at {scale} scale: ")
-    assert [each.experiment for each in made.plans.values() if each.experiment not in text] == []
+    for (name, scale), files in distinct_plans(paper).items():
+        made = Reproduction(name, scale=scale, run_dir=tmp_path, seeds=[0], dry_run=True, seconds_per_step=0.1)
+        made.plans = {file: with_one_case(made.plans[file]) for file in files}
+        text = made.announcement()
+        assert text.startswith(f"# {name} at {scale} scale: ")
+        assert [each.experiment for each in made.plans.values() if each.experiment not in text] == []
+
+
+def distinct_plans(paper: str) -> dict[tuple[str, str], list[str]]:
+    """Plans by name and scale; of plans that differ in numbers, classes and labels alone only the first."""
+    seen, names = set(), defaultdict(list)
+    for file, of in shipped_plans().items():
+        if file.parents[1].name != paper:
+            continue
+        planned = with_one_case(load_plan(file, "reproduce"))
+        (case,) = planned.cases.values()
+        without = planned.set | {"data.classes": None}, case | {"labels": None}
+        if (keys := repr(shape((planned.config, *without, planned.grid, planned.ranges, planned.start)))) not in seen:
+            seen.add(keys)
+            names[of].append(file.stem)
+    return names
+
+
+def shape(value: object) -> object:
+    """Replace numbers by their types."""
+    if isinstance(value, Mapping):
+        return {key: shape(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [shape(each) for each in value]
+    return type(value) if type(value) in (int, float) else value
 
 
 def with_cases(planned: Plan, *names: str) -> Plan:

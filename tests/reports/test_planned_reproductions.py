@@ -91,8 +91,12 @@ def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets_and_the_r
 
 
 def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fedlit_cli):
-    out = fedlit_cli(f"reproduce {written(document)} --dry_run true --seconds_per_step 0.1").succeeded()
-    for row in ("| body | 2 | 0 | 2 | 6 |", "| windows | 8 | 0 | 2 | 24 |", "| tries | 8 | 0 | 2 | 24 |"):
+    """Each once, though two plans share an experiment and half of their runs."""
+    more = {"base": "windows.yaml", "grid": {"model.optimizer.lr": [0.01, 0.001]}}
+    Path("more.yaml").write_text(yaml.safe_dump(more))
+    plans = ["windows.yaml", "more.yaml", "tries.yaml"]
+    out = fedlit_cli(f"reproduce {written(document, plans=plans)} --dry_run true --seconds_per_step 0.1").succeeded()
+    for row in ("| body | 2 | 0 | 2 | 6 |", "| windows | 12 | 0 | 2 | 36 |", "| tries | 8 | 0 | 2 | 24 |"):
         assert row in out
     assert not Path("runs").exists()
 

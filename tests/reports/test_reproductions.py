@@ -70,9 +70,9 @@ class TestComparison:
         rng = np.random.default_rng(0)
         tables = [
             pd.concat([made_up(*rng.normal(0.8, 0.02, (2, 5)), f"I = {window}") for window in range(16)])
-            for _ in range(50)
+            for _ in range(20)
         ]
-        assert sum(compare(table, AGAINST)["claimed"].any() for table in tables) <= 7
+        assert sum(compare(table, AGAINST)["claimed"].any() for table in tables) <= 3
 
     def test_a_row_and_column_each_in_order(self):
         values = pd.concat([made_up([0.7, 0.7], [0.8, 0.802], f"I = {w}") for w in (8, 512)])
@@ -120,8 +120,15 @@ def test_every_document_is_listed_and_no_name_lacks_one():
 
 @pytest.mark.parametrize("paper", ["fdam", "scgdam"])
 def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(paper):
+    seen = set()  # of two plans with the same windows, rates and evaluations one is enough
     for file in (each for each in shipped_plans() if each.parents[1].name == paper):
-        whole = replace(load_plan(file, "reproduce"), root=Path("ROOT"))
+        whole = replace(load_plan(file, "reproduce"), root=Path("ROOT"), starts=None)
+        evaluations = {key: value for key, value in whole.set.items() if key.startswith("federation.")}
+        in_config = yaml.safe_load(Path(whole.config[0]).read_text())["federation"]
+        keys = repr((in_config, evaluations, whole.cases, whole.grid, whole.ranges, whole.rule, whole.tries))
+        if keys in seen:
+            continue
+        seen.add(keys)
         looks = defaultdict(set)
         for stage, planned in stages_of(whole):
             looks[stage] |= {tuple(evaluated(Path(whole.config[0]), e.settings)) for e in combinations_of(planned)}
