@@ -29,6 +29,12 @@ def _empty_pdfs():
         yield
 
 
+@pytest.fixture
+def blank_charts(monkeypatch):
+    """Charts of a page are empty, because drawing takes most of the time of a report."""
+    monkeypatch.setattr(page, "svg", lambda _: '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"/>')
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _one_parser():
     with planning_with_one_parser():

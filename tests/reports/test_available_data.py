@@ -54,14 +54,14 @@ def test_frequencies_of_built_in_data_hide_what_a_hospital_does_not_label():
 
 def test_features_of_images_that_are_there_are_embedded(root, tmp_path):
     """With a network of a local file, and the same places twice."""
-    torch.save(timm.create_model("resnet10t").state_dict(), tmp_path / "weights.pth")
-    small = derived(tmp_path, "surgical-fig4b", scales={"paper": {"report": {"backbone": "resnet10t", "images": 8}}})
+    torch.save(timm.create_model("test_resnet").state_dict(), tmp_path / "weights.pth")
+    small = derived(tmp_path, "surgical-fig4b", scales={"paper": {"report": {"backbone": "test_resnet", "images": 8}}})
     made = Reproduction(small, scale="paper", root=root, output=tmp_path, weights=tmp_path / "weights.pth")
     report = made.report(None)
     points = report.tables["embedding"]
     assert points["source"].tolist() == ["NIH"] * 8
     assert np.isfinite(points[["x", "y"]].to_numpy()).all()
-    assert "features of resnet10t" in report.text
+    assert "features of test_resnet" in report.text
     assert "Seeds" not in printed(made)
     assert (tmp_path / "surgical-fig4b" / "figure.png").is_file()
     again = pd.read_csv(tmp_path / "surgical-fig4b" / "embedding.csv")
@@ -75,7 +75,7 @@ def test_hospitals_that_look_different_are_told_apart_and_equal_ones_are_not(tmp
         sources = {
             name: {
                 "class_path": "PhantomCXR",
-                "init_args": {"hospitals": [{"name": name, "images": 60, "exposure": e}]},
+                "init_args": {"hospitals": [{"name": name, "images": 40, "exposure": e}]},
             }
             for name, e in zip("ab", exposures, strict=True)
         }

@@ -298,7 +298,9 @@ def test_runs_of_mlflow_are_named_by_id_and_by_tags(store: tuple[str, dict[str, 
 
 
 @pytest.mark.slow
-def test_tags_with_dots_are_options(store: tuple[str, dict[str, str]], tmp_path: Path, fedlit_cli: Cli) -> None:
+def test_tags_with_dots_are_options(
+    store: tuple[str, dict[str, str]], tmp_path: Path, fedlit_cli: Cli, blank_charts
+) -> None:
     line = (
         f"compare --tags.our.kind FedAvg --tags.kind FedAvg --tracking_uri {store[0]} --draws 100 --output {tmp_path}"
     )

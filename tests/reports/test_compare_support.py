@@ -138,7 +138,9 @@ def test_one_seed_has_no_stars(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: Cli, monkeypatch) -> None:
+def test_the_terminal_the_page_and_the_tables_agree(
+    tmp_path: Path, fedlit_cli: Cli, monkeypatch, blank_charts
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name, strength in (("FedAvg", 0.1), ("Scaffold", 2.0)):
         write_run(tmp_path / "runs" / name, rare(strength, 0, 1), config((name,), 0))
@@ -204,9 +206,15 @@ def test_weights_that_an_aggregator_states_are_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "differ"), [("examples", False), ("uniform", True), ("", False)], ids=["examples", "uniform", "older"]
+    ("path", "recorded", "differ"),
+    [
+        ("my_project.mine.Trimmed", "examples", False),
+        ("my_project.mine.Trimmed", "uniform", True),
+        (None, "uniform", True),
+        (None, "", False),
+    ],
+    ids=["same", "other", "empty list", "older"],
 )
-@pytest.mark.parametrize("path", ["my_project.mine.Trimmed", None], ids=["own class", "empty list"])
 def test_client_weights_of_an_own_aggregator_are_those_of_its_run(
     path: str | None, recorded: str, differ: bool, tmp_path: Path
 ) -> None:

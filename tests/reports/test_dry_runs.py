@@ -219,18 +219,22 @@ def test_every_plan_says_what_it_would_run(paper, tmp_path, no_pretrained):
 
 
 def distinct_plans(paper: str) -> dict[tuple[str, str], list[str]]:
-    """Plans by name and scale; of plans that differ in numbers, classes and labels alone only the first."""
+    """Plans by name and scale; of plans that differ in numbers, classes, labels and backbones alone only the first."""
     seen, names = set(), defaultdict(list)
     for file, of in shipped_plans().items():
-        if file.parents[1].name != paper:
-            continue
-        planned = with_one_case(load_plan(file, "reproduce"))
-        (case,) = planned.cases.values()
-        without = planned.set | {"data.classes": None}, case | {"labels": None}
-        if (keys := repr(shape((planned.config, *without, planned.grid, planned.ranges, planned.start)))) not in seen:
+        if file.parents[1].name == paper and (keys := repr(keys_of(load_plan(file, "reproduce")))) not in seen:
             seen.add(keys)
             names[of].append(file.stem)
     return names
+
+
+def keys_of(planned: Plan) -> tuple:
+    """Keys of a plan with one case, and of the plan that it starts from."""
+    alone = with_one_case(planned)
+    without = dict.fromkeys(("data.classes", "model.backbone", "labels"))
+    start = planned.start if planned.bodies is None else keys_of(planned.bodies)
+    of_cases = [case | without for case in alone.cases.values()]
+    return planned.config, *map(shape, (planned.set | without, of_cases, alone.grid, planned.ranges)), start
 
 
 def shape(value: object) -> object:

@@ -134,7 +134,7 @@ def test_other_images_with_the_same_seed_of_the_data_are_refused_in_plain_text(t
 
 
 @pytest.mark.slow
-def test_the_page_says_what_the_draws_are(tmp_path: Path, fedlit_cli: Cli):
+def test_the_page_says_what_the_draws_are(tmp_path: Path, fedlit_cli: Cli, blank_charts):
     for seed, found in enumerate(TESTED):
         run_of(tmp_path / "runs" / f"seed-{seed}", found, seed, draw=seed)
     fedlit_cli(f"evaluate {tmp_path / 'runs'} --draws 100 --output {tmp_path / 'out'}").succeeded()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import timm
 import yaml
 from reproduced import measured_run, one_run, printed, stages_of, table_of_plans
 
@@ -89,6 +90,8 @@ class TestTables4And5:
             clients = [case["federation.clients"] for case in planned.cases.values()]
             assert clients == [clients[-1][:k] for k in (1, 2, 3, 4, 5)]
             assert planned.bodies.set["federation.clients"] == clients[0]
+            assert timm.is_model(planned.set["model.backbone"])
+            assert planned.bodies.set["model.backbone"] == planned.set["model.backbone"]
             assert clients[-1] == ["CheXpert", "NIH", "PadChest", "MIMIC", "VinDr"] or scale == "laptop"
 
     def test_the_average_is_over_findings_and_differences_are_to_the_target_alone(self, tmp_path):

@@ -30,15 +30,15 @@ def scored(n, classes, seed=0):
 
 
 def test_thousands_of_clients_are_one_picture_of_thin_rows():
-    positives, sizes = table(3000, 6)
+    positives, sizes = table(2000, 3)
     figure = partition_figure(positives, sizes, title="Training images")
     shown = texts(figure)
     assert len(shown) < 60
-    assert {"site 0", "site 2999", "Training images, 3,000 clients", "not labelled"} <= set(shown)
+    assert {"site 0", "site 1999", "Training images, 2,000 clients", "not labelled"} <= set(shown)
     assert f"images: {sizes.min():,} to {sizes.max():,}" in shown
     (image,) = (i for axes in figure.axes for i in axes.images)
     colours = image.get_array()
-    assert colours.shape == (3000, 6, 4)
+    assert colours.shape == (2000, 3, 4)
     assert (colours[positives.isna().to_numpy(), 0] == colours[positives.isna().to_numpy()][0, 0]).all()
     assert lies_inside(figure)
 
@@ -67,33 +67,30 @@ def test_partition_holds_its_numbers():
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(1, 40), (64, 2)])
-def test_partition_of_any_shape_fits_its_page(clients, classes, tmp_path):
+def test_partition_of_any_shape_fits_its_page(clients, classes):
     positives, sizes = table(clients, classes)
     figure = partition_figure(positives, sizes, title="a title that is rather long for one class only")
     assert lies_inside(figure)
     assert max(figure.get_size_inches()) < 14
-    for kind, magic in [("png", b"\x89PNG"), ("svg", b"<?xml")]:
-        figure.savefig(tmp_path / f"figure.{kind}")
-        assert (tmp_path / f"figure.{kind}").read_bytes().startswith(magic)
 
 
-def test_partition_without_any_label_or_image(tmp_path):
+def test_partition_without_any_label_or_image():
     positives, sizes = table(3, 4)
     figure = partition_figure(positives * NAN, sizes)
     assert "not labelled" in texts(figure)
     assert "labelled, no positive" not in texts(figure)
     assert not any("%" in text for text in texts(figure))
-    figure.savefig(tmp_path / "unlabelled.png")
+    assert lies_inside(figure)
     figure = partition_figure(positives.fillna(0) * 0, sizes * 0)
     assert texts(figure).count("0") == 3 * 4 + 3
-    figure.savefig(tmp_path / "empty.png")
+    assert lies_inside(figure)
 
 
-def test_dollar_signs_are_no_mathematics(tmp_path):
+def test_dollar_signs_are_no_mathematics():
     positives, sizes = table(2, 1)
     positives.columns = [r"a$\frac$b"]
     figure = partition_figure(positives, sizes, title="$cost$")
-    figure.savefig(tmp_path / "dollars.png")
+    assert lies_inside(figure)  # mathematics that is wrong cannot be drawn
     assert r"a\$\frac\$b" in texts(figure)
 
 
@@ -103,7 +100,7 @@ def curves_of(figure):
     return [line for line in lines if len(line[0]) and not np.array_equal(*line)]
 
 
-@pytest.mark.parametrize("classes", [1, 8, 9])
+@pytest.mark.parametrize("classes", [1, 9])
 def test_roc_curves_enclose_the_auroc_they_state(classes):
     scores, labels, names = scored(300, classes)
     figure = roc_figure(scores, labels, names, title="validation")
@@ -120,7 +117,7 @@ def test_roc_curves_enclose_the_auroc_they_state(classes):
 
 
 @pytest.mark.parametrize("classes", [3, 40])
-def test_undefined_classes_are_named(classes, tmp_path):
+def test_undefined_classes_are_named(classes):
     scores, labels, names = scored(120, classes)
     labels[:, 1] = 0
     labels[:, 2] = NAN
@@ -133,8 +130,6 @@ def test_undefined_classes_are_named(classes, tmp_path):
     assert len(curves_of(figure)) == classes - 2
     assert all(any(name in text for text in texts(figure)) for name in names)
     assert lies_inside(figure)
-    figure.savefig(tmp_path / "roc.png")
-    figure.savefig(tmp_path / "roc.svg")
 
 
 @pytest.mark.parametrize("classes", [0, 2])

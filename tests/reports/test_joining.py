@@ -25,9 +25,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_joining(tmp_path_factory.mktemp("joining") / "joining")
 
 
-def joined(folder: Path, draws: int = 100) -> Joining:
+def joined(folder: Path) -> Joining:
     runs, _ = load_runs([str(folder)], None, {}, "", folder)
-    return gains_from_joining(runs, draws=draws)
+    return gains_from_joining(runs, draws=100)
+
+
+@pytest.fixture(scope="module")
+def joining(folder: Path) -> Joining:
+    return joined(folder)
 
 
 def macro(found: Predictions, rows: np.ndarray) -> float:
@@ -43,8 +48,8 @@ def test_random_effects_are_those_of_statsmodels():
     np.testing.assert_allclose((found.tau2, found.i2, found.mean, found.error), expected, rtol=1e-12)
 
 
-def test_the_matrix_has_each_own_model_on_the_images_of_each_site(folder: Path):
-    cells = {(cell.model, cell.tested_on): cell for cell in joined(folder).matrix}
+def test_the_matrix_has_each_own_model_on_the_images_of_each_site(joining: Joining):
+    cells = {(cell.model, cell.tested_on): cell for cell in joining.matrix}
     assert set(cells) == {(model, site) for model in SITES for site in SITES}
     for (model, site), cell in cells.items():
         found = [site_predictions(0.6, 10 * seed + SITES.index(model)) for seed in (0, 1, 2)]
@@ -70,8 +75,8 @@ def test_equal_effects_have_no_heterogeneity():
     assert found.error < 1e-15
 
 
-def test_gains_are_differences_on_the_same_images(folder: Path):
-    fedavg, pooled = joined(folder).methods
+def test_gains_are_differences_on_the_same_images(joining: Joining):
+    fedavg, pooled = joining.methods
     assert [fedavg.method.name, pooled.method.name] == ["fedavg", "pooled"]
     for place, (home, away) in enumerate(zip(fedavg.home, fedavg.away, strict=True)):
         assert home.site == SITES[place]
@@ -101,7 +106,12 @@ def test_the_summary_adds_the_noise_of_trainings_that_all_sites_share(tmp_path: 
 
 
 def test_losses_are_negative_gains(tmp_path: Path):
-    gains = joined(write_joining(tmp_path, 1.4, 0.6)).methods[0]
+    for seed in (0, 1):
+        for place, site in enumerate(("east", "north")):
+            found = site_predictions(1.4, 10 * seed + place, sites=("east", "north"))
+            write_individual(tmp_path, site, found, seed)
+        write_federation(tmp_path, "FedAvg", site_predictions(0.6, 10 * seed + 8, sites=("east", "north")), seed)
+    (gains,) = joined(tmp_path).methods
     gain = gains.home[0].gain
     assert gain.value < 0
     assert gains.home[0].text == f"{gain.value:+.3f} [{gain.interval.low:+.3f}, {gain.interval.high:+.3f}]"
@@ -178,7 +188,7 @@ def test_two_kinds_of_individual_models_are_refused(tmp_path: Path):
         joined(tmp_path)
 
 
-def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch):
+def test_the_command_writes_a_row_per_site(folder: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch, blank_charts):
     monkeypatch.setenv("COLUMNS", "80")
     options = f"--against individual --margin 0.1 --draws 100 --latex --output {tmp_path}"
     out = fedlit_cli(f"compare {folder} {options}").succeeded()

@@ -138,7 +138,9 @@ def test_the_auroc_of_sites_has_a_worst_one_too(tmp_path: Path):
     assert "tiny" not in between.values["FedAvg"]
 
 
-def test_the_command_shows_and_writes_them(tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch):
+def test_the_command_shows_and_writes_them(
+    tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch, blank_charts
+):
     monkeypatch.setenv("COLUMNS", "80")
     folder = segmented(tmp_path / "runs", cases=tuple(DICE))
     out = fedlit_cli(f"compare {folder} --output {tmp_path / 'out'} --latex").succeeded()
