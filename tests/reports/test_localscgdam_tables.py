@@ -104,8 +104,15 @@ def test_values_that_no_grid_has_are_refused(only, said, tmp_path):
         Reproduction(derived(tmp_path, "localscgdam-table1", only=only), root=tmp_path)
 
 
-@pytest.mark.parametrize("scale", ["laptop", "paper"])
-@pytest.mark.parametrize("name", ["localscgdam-search", "localscgdam-search-narrow", "localscgdam-search-sampled"])
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [
+        ("localscgdam-search", "laptop"),
+        ("localscgdam-search", "paper"),
+        ("localscgdam-search-narrow", "paper"),
+        ("localscgdam-search-sampled", "laptop"),
+    ],
+)
 def test_the_search_gives_each_method_as_many_tries_of_its_own_constants(name, scale):
     for planned in Reproduction(name, scale=scale).plans.values():
         assert planned.seeds == [0, 1, 2, 3, 4]

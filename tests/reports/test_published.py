@@ -114,8 +114,10 @@ def findings(chosen, case) -> dict[str, float]:
     return dict.fromkeys([metrics] if isinstance(metrics, str) else metrics.values(), 0.7)
 
 
-@pytest.mark.parametrize("scale", ["paper", "linked"])
-@pytest.mark.parametrize("name", ["fdam-table3", "fdam-table4", "fdam-table5"])
+@pytest.mark.parametrize(
+    ("name", "scale"),
+    [("fdam-table3", "paper"), ("fdam-table3", "linked"), ("fdam-table4", "paper"), ("fdam-table5", "linked")],
+)
 def test_tables_of_fdam(name, scale, tmp_path):
     title, report = f"Table {name[-1]}", reported(name, tmp_path, findings, scale)
     theirs = published("fdam", title, 2 if name == "fdam-table3" else 1)

@@ -200,31 +200,32 @@ def labels_of(scale: str = "laptop") -> list[tuple[str, int, int]]:
 
 
 def test_one_of_the_two_varies_and_a_setting_on_both_axes_has_one_name():
-    settings = {(clients, shared) for _, clients, shared in labels_of()}
+    found = labels_of()
+    settings = {(clients, shared) for _, clients, shared in found}
     assert settings == {(2, 4), (4, 4), (8, 4), (4, 0), (4, 8), (4, 10), (0, 0)}
-    assert len({case for case, _, _ in labels_of()}) == 6 * 4 + 1
+    assert len({case for case, _, _ in found}) == 6 * 4 + 1
     whole = Reproduction("surgical-fig5").plans
     for name, axis in (("surgical-fig6", "by-clients"), ("surgical-fig7", "by-shared")):
         own = Reproduction(name).plans
         assert own == {axis: whole[axis], "all-labels": whole["all-labels"]}
     assert len({planned.experiment for planned in whole.values()}) == 1
-    settings = {(clients, shared) for _, clients, shared in labels_of("paper")}
+    found = labels_of("paper")
+    settings = {(clients, shared) for _, clients, shared in found}
     assert settings == {(k, 6) for k in (2, 3, 4, 5, 6, 8, 10)} | {(4, s) for s in (0, 2, 6, 10, 12, 13, 14)} | {(0, 0)}
-    assert len({case for case, _, _ in labels_of("paper")}) == 13 * 4 + 1
+    assert len({case for case, _, _ in found}) == 13 * 4 + 1
 
 
 def test_runs_say_who_labels_what(tmp_path):
     made, most = Reproduction("surgical-fig5", run_dir=tmp_path), 10
-    some = (with_last_case(made.plans["by-shared"], **{"data.scheme.shared": [most]}), made.plans["all-labels"])
-    surgical, everything = (yaml.safe_load(plan(replace(each, starts=None))[0].config) for each in some)
+    some = with_last_case(made.plans["by-shared"], **{"data.scheme.shared": [most]})
+    surgical = yaml.safe_load(plan(some)[0].config)
     assert surgical["data"]["init_args"]["scheme"]["init_args"]["shared"] == most
     assert not surgical["data"]["init_args"]["pooled"]
-    assert everything["data"]["init_args"]["scheme"] is None
-    assert everything["data"]["init_args"]["pooled"]
     heads = [section["aggregators"] for section in (*surgical["phases"], surgical["federation"])]
     assert all(head[0]["class_path"].endswith("SurgicalHeads") for head in heads)
-    heads = [section["aggregators"] for section in (*everything["phases"], everything["federation"])]
-    assert all([a["class_path"].rpartition(".")[2] for a in head] == ["FedAvg"] for head in heads)
+    (everything,) = (each.settings for each in combinations_of(made.plans["all-labels"]))
+    assert (everything["data.scheme"], everything["data.pooled"]) == (None, True)
+    assert [each["class_path"] for each in everything["federation.aggregators"]] == ["FedAvg"]
 
 
 def test_methods_are_compared_over_settings_with_the_mean_over_seeds(runs):
@@ -293,18 +294,17 @@ def test_a_round_that_was_not_measured_has_no_column(sites):
 
 
 @pytest.mark.parametrize("scale", ["laptop", "paper"])
-def test_methods_differ_in_their_aggregators_alone(scale, tmp_path, no_pretrained):
-    given = {"scale": scale, "run_dir": tmp_path} | ({"root": tmp_path} if scale == "paper" else {})
-    planned = Reproduction("surgical-sites", **given).plans["sites"]
-    some = replace(planned, grid={"data.partition.clients": [10]}, seeds=[0], starts=None)
-    configs = [yaml.safe_load(run.config) for run in plan(some)]
-    for config in configs:
-        assert config["data"]["init_args"]["scheme"]["init_args"]["shared"] == 0
-        assert config["federation"]["test_curves"] is True
-        del config["name"], config["tags"], config["federation"]["aggregators"]
-        for phase in config["phases"]:
-            del phase["aggregators"]
-    partial, surgical = configs
+def test_methods_differ_in_their_aggregators_alone(scale):
+    planned = Reproduction("surgical-sites", scale=scale).plans["sites"]
+    config = yaml.safe_load(Path(planned.config[0]).read_text())
+    keys = {"federation.test_curves": config["federation"].get("test_curves")}
+    keys["data.scheme.shared"] = config["data"]["init_args"]["scheme"]["init_args"]["shared"]
+    some = replace(planned, grid={"data.partition.clients": [10]})
+    partial, surgical = ({**keys, **each.settings} for each in combinations_of(some))
+    assert (partial["federation.test_curves"], partial["data.scheme.shared"]) == (True, 0)
+    for of_method in (partial, surgical):
+        del of_method["federation.aggregators"]
+        of_method.pop("phases.aggregators", None)
     assert partial == surgical
 
 
