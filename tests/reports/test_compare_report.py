@@ -28,7 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_comparison_is_shown_and_written(
-    runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch
+    runs: Path, tmp_path: Path, fedlit_cli: Cli, monkeypatch: pytest.MonkeyPatch, blank_charts
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     out = fedlit_cli(f"compare {runs} --draws 200 --output {tmp_path / 'out'}").succeeded()

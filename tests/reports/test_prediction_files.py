@@ -69,12 +69,11 @@ def test_the_scores_of_a_folder_are_compared_with_a_run(tmp_path: Path):
         evaluated(tmp_path / "scores.csv")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_files_are_evaluated_as_their_runs_are(suffix: str, tmp_path: Path):
+def test_files_are_evaluated_as_their_runs_are(tmp_path: Path):
     """Each of two runs has its own draw of the data."""
     tested = [drawn(10 + seed, seed) for seed in (0, 1)]
     runs = [run_of(tmp_path / str(seed), found, seed, draw=seed) for seed, found in enumerate(tested)]
-    files = [predicted(run, found, suffix) for run, found in zip(runs, tested, strict=True)]
+    files = [predicted(run, found) for run, found in zip(runs, tested, strict=True)]
     ours, theirs = evaluated(*files), evaluated(*runs)
     assert ours.sets[0].draws == 2
     np.testing.assert_allclose(

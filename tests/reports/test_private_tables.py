@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from reproduced import measured_run
 
 from fedlit.core.system.shipped import CONFIGS
@@ -35,12 +34,3 @@ def test_chosen_runs_count_with_the_interval_over_seeds(tmp_path, monkeypatch):
 def test_its_plans_have_a_row_and_its_cases_a_column():
     document = read_document(find("privacy"))
     assert {Path(plan).stem for plan in document.scales["laptop"].plans} == set(TABLES.PLANS)
-
-
-@pytest.mark.slow
-def test_the_attack_finds_little_after_one_round(tmp_path, fedlit_cli):
-    config = CONFIGS / "privacy" / "quickstart.yaml"
-    line = f"fit --config {config} --data.images 600 --data.batch_size 16 --federation.rounds 1 --logger false"
-    fedlit_cli(f"{line} --federation.workers 1 --run_dir {tmp_path} --name one").succeeded()
-    value = TABLES.membership(tmp_path / "privacy" / "one")
-    assert 0.3 < value < 0.7

@@ -14,7 +14,7 @@ from reproduced import derived, evaluated, shipped_plans, stages_of
 from fedlit.core.errors import ConfigError
 from fedlit.core.system.shipped import CONFIGS, patched
 from fedlit.experiment.grid import combinations_of
-from fedlit.experiment.plan import load_plan
+from fedlit.experiment.plan import layered, load_plan
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.means import compare, largest_windows, markdown
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -122,13 +122,14 @@ def test_every_document_is_listed_and_no_name_lacks_one():
 def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(paper):
     seen = set()  # of two plans with the same windows, rates and evaluations one is enough
     for file in (each for each in shipped_plans() if each.parents[1].name == paper):
-        whole = replace(load_plan(file, "reproduce"), root=Path("ROOT"), starts=None)
-        evaluations = {key: value for key, value in whole.set.items() if key.startswith("federation.")}
-        in_config = yaml.safe_load(Path(whole.config[0]).read_text())["federation"]
-        keys = repr((in_config, evaluations, whole.cases, whole.grid, whole.ranges, whole.rule, whole.tries))
-        if keys in seen:
+        written = layered(file)
+        of_set = {key: value for key, value in written.get("set", {}).items() if key.startswith("federation.")}
+        in_config = yaml.safe_load((file.parent / written["config"][0]).read_text())["federation"]
+        keys = in_config, of_set, [written.get(key) for key in ("cases", "grid", "ranges", "rule", "tries")]
+        if repr(keys) in seen:
             continue
-        seen.add(keys)
+        seen.add(repr(keys))
+        whole = replace(load_plan(file, "reproduce"), root=Path("ROOT"), starts=None)
         looks = defaultdict(set)
         for stage, planned in stages_of(whole):
             looks[stage] |= {tuple(evaluated(Path(whole.config[0]), e.settings)) for e in combinations_of(planned)}
