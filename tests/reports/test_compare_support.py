@@ -138,9 +138,7 @@ def test_one_seed_has_no_stars(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_terminal_the_page_and_the_tables_agree(
-    tmp_path: Path, fedlit_cli: Cli, monkeypatch, blank_charts
-) -> None:
+def test_the_terminal_the_page_and_the_tables_agree(tmp_path: Path, fedlit_cli: Cli, monkeypatch, blank_charts) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     for name, strength in (("FedAvg", 0.1), ("Scaffold", 2.0)):
         write_run(tmp_path / "runs" / name, rare(strength, 0, 1), config((name,), 0))

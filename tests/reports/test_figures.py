@@ -66,7 +66,7 @@ def test_partition_holds_its_numbers():
     assert grid.get_ylim() == (3, 0)
 
 
-@pytest.mark.parametrize(("clients", "classes"), [(1, 40), (64, 2)])
+@pytest.mark.parametrize(("clients", "classes"), [(1, 40), (40, 2)])
 def test_partition_of_any_shape_fits_its_page(clients, classes):
     positives, sizes = table(clients, classes)
     figure = partition_figure(positives, sizes, title="a title that is rather long for one class only")
@@ -116,7 +116,7 @@ def test_roc_curves_enclose_the_auroc_they_state(classes):
     assert lies_inside(figure)
 
 
-@pytest.mark.parametrize("classes", [3, 40])
+@pytest.mark.parametrize("classes", [3, 16])
 def test_undefined_classes_are_named(classes):
     scores, labels, names = scored(120, classes)
     labels[:, 1] = 0

@@ -136,7 +136,14 @@ def test_table_1_of_localscgdam(tmp_path):
 @pytest.mark.filterwarnings("error::pandas.errors.PerformanceWarning")
 def test_largest_windows_of_figure_1(tmp_path):
     """Each federation has the paper's two windows and their ratio; what else is there is said not to be the paper's."""
-    report = reported("fdam-fig1", tmp_path, lambda *_: {"test/federation/auroc_macro": 0.7})
+    harmful = ("codaplus-64", "codasca-512")
+
+    def harmed(_, case):
+        return {"test/federation/auroc_macro": 0.5 if case in harmful else 0.7}
+
+    report = reported("fdam-fig1", tmp_path, harmed)
+    assert "| ImageNet-IH (10%), K = 16 | CODA+ | 32 |  | 64 |" in report.text
+    assert "| ImageNet-IH (10%), K = 16 | CODASCA | 128 | 4 | 512 |" in report.text
     lines = [line[2:-2].split(" | ") for line in report.text.splitlines() if line.startswith("| ")]
     start = next(number for number, line in enumerate(lines) if line[:3] == ["federation", "method", "I_max"])
     assert lines[start][3:] == ["ratio to CODA+", "more is lost at"]
@@ -149,24 +156,13 @@ def test_largest_windows_of_figure_1(tmp_path):
     values = report.tables["values"]
     last = values["column"].str.endswith(", last iterate")
     assert (values[last]["auroc"] == 0.5).all()
-    assert (values[~last]["auroc"] == 0.7).all()
+    assert set(values[~last]["auroc"]) == {0.5, 0.7}
     assert last.sum() == len(values) / 2
 
 
 def test_bytes_are_added_up_over_rounds(tmp_path):
     run = measured_run(tmp_path / "run", {}, {1: {"bytes/up": 2e6}, 2: {"bytes/up": 1e6}, 3: {"bytes/up": 1e6}})
     assert sent(run, [2, 3]) == [3.0, 4.0]
-
-
-def test_a_larger_window_has_its_ratio(tmp_path):
-    harmful = ("codaplus-64", "codasca-512")
-
-    def harmed(_, case):
-        return {"test/federation/auroc_macro": 0.5 if case in harmful else 0.7}
-
-    report = reported("fdam-fig1", tmp_path, harmed)
-    assert "| ImageNet-IH (10%), K = 16 | CODA+ | 32 |  | 64 |" in report.text
-    assert "| ImageNet-IH (10%), K = 16 | CODASCA | 128 | 4 | 512 |" in report.text
 
 
 def test_table_2_of_fdam(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """`fedlit reproduce`: what the comparison says of made-up runs, and a whole small reproduction."""
 
+import re
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -114,7 +115,7 @@ def test_list_reproductions_has_each_name_below_its_paper(fedlit_cli):
 
 
 def test_every_document_is_listed_and_no_name_lacks_one():
-    documents = [file for file in CONFIGS.glob("*/*.yaml") if {"scales", "base"} & {*yaml.safe_load(file.read_text())}]
+    documents = [file for file in CONFIGS.glob("*/*.yaml") if re.search("^(scales|base):", file.read_text(), re.M)]
     assert {file.stem for file in documents} == set(NAMES)
 
 

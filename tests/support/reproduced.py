@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import pandas as pd
@@ -120,8 +121,8 @@ def _evaluated(config: Path, text: str) -> list[int]:
     settings = Settings(
         schedule=schedule, eval_every=keys.get("federation.eval_every", federation.get("eval_every", 1))
     )
-    windows = [schedule.plan(index).window for index in range(settings.rounds)]
-    return [sum(windows[:done]) for done in settings.evaluated if done < settings.rounds]
+    iterations = list(accumulate(schedule.plan(index).window for index in range(settings.rounds)))
+    return [iterations[done - 1] for done in settings.evaluated if done < settings.rounds]
 
 
 def derived(folder: Path, base: str, **keys: object) -> str:
