@@ -173,6 +173,7 @@ def test_seconds_that_are_none_are_refused(figure):
 HOME = {"class_path": "PhantomCXR", "init_args": {"hospitals": [{"name": "home", "images": 100}]}}
 BOTH = [{"name": "large", "images": 100}, {"name": "small", "images": 40}]
 HOSPITALS = {"class_path": "PhantomCXR", "init_args": {"hospitals": BOTH}}
+SOURCES = {"class_path": "Organisations", "init_args": {"sources": {"a": HOME, "b": HOME}}}
 IID = {"class_path": "IID", "init_args": {"clients": 5}}
 PARTS = {"class_path": "Organisations", "init_args": {"sources": {"home": HOME}, "partition": IID}}
 
