@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import import_module
 from multiprocessing import forkserver
 from pathlib import Path
 from threading import Lock
@@ -101,7 +102,10 @@ def _blank_figures() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Create MLflow's tables once, which takes seconds, and copy them for each new database of a test."""
+    """Create MLflow's tables once, which takes seconds, and copy them for each new database of a test.
+
+    MLflow asks of each whether its tables are those after the last of sixty migrations, which it reads for this.
+    """
     from fedlit.core.system.files import whole
     from fedlit.tracking import store
 
@@ -114,6 +118,8 @@ def _one_empty_database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[No
         with making:
             if not empty.exists():
                 create(empty, client)
+                utils = import_module("mlflow.store.db.utils")
+                patch.setattr(utils, "_get_latest_schema_revision", cache(utils._get_latest_schema_revision))
         with whole(file, replace=False) as draft:
             shutil.copy(empty, draft)
 

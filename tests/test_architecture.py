@@ -36,10 +36,16 @@ def modules() -> dict[str, Path]:
 
 
 @cache
+def nodes(name: str) -> tuple[ast.AST, ...]:
+    """The syntax tree of a module, node by node; to parse all modules takes a second."""
+    return tuple(ast.walk(ast.parse(modules()[name].read_text())))
+
+
+@cache
 def imports(name: str) -> frozenset[str]:
     """Modules of fedlit that a module imports anywhere, including inside functions and for types."""
     wanted: set[str] = set()
-    for node in ast.walk(ast.parse(modules()[name].read_text())):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             wanted |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -136,16 +142,12 @@ def test_what_travels_between_sites_knows_the_core_alone():
 def test_nvflare_is_imported_by_three_modules_and_by_them_only_where_they_are_needed():
     """Without sites NVFlare need not be installed, and `fedlit --help` does not wait for it."""
     theirs = {f"fedlit.sites.{name}" for name in ("flare", "follower", "jobs")}
-    trees = {name: ast.parse(file.read_text()) for name, file in modules().items()}
-    asked = {
-        name: {node.module or "" for node in tree.body if isinstance(node, ast.ImportFrom)}
-        for name, tree in trees.items()
-    }
-    words = {name: {n.name for n in ast.walk(tree) if isinstance(n, ast.alias)} for name, tree in trees.items()}
-    every = {
-        name: words[name] | {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-        for name, tree in trees.items()
-    }
+    asked, every = {}, {}
+    for name in modules():
+        top, *_ = nodes(name)
+        asked[name] = {node.module or "" for node in top.body if isinstance(node, ast.ImportFrom)}
+        every[name] = {node.name for node in nodes(name) if isinstance(node, ast.alias)}
+        every[name] |= {node.module or "" for node in nodes(name) if isinstance(node, ast.ImportFrom)}
     assert {
         name for name, found in every.items() if any(word.partition(".")[0] == "nvflare" for word in found)
     } == theirs
@@ -169,8 +171,8 @@ def test_the_package_does_not_grow():
 
 def strings(name: str) -> set[str]:
     """Names of modules of fedlit that a file holds in strings."""
-    nodes = [n for n in ast.walk(ast.parse(modules()[name].read_text())) if isinstance(n, ast.Constant)]
-    words = {n.value for n in nodes if isinstance(n.value, str) and n.value.startswith("fedlit.")}
+    constants = [n.value for n in nodes(name) if isinstance(n, ast.Constant)]
+    words = {value for value in constants if isinstance(value, str) and value.startswith("fedlit.")}
     return {word for word in words if word.replace(".", "").replace("_", "").isalnum()}
 
 
@@ -194,18 +196,18 @@ NEUTRAL = "FedAvg"
 """What an empty list of aggregators is called: the loop itself is federated averaging."""
 
 
-def code_words(file: Path) -> set[str]:
-    """Words of a file outside of its comments and docstrings."""
-    source = file.read_text()
+@cache
+def code_words(name: str) -> set[str]:
+    """Words of a module outside of its comments and docstrings."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docstrings = {
         statement.lineno
-        for node in ast.walk(ast.parse(source))
+        for node in nodes(name)
         if isinstance(node, documented)
         for statement in node.body
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     }
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    tokens = tokenize.generate_tokens(io.StringIO(modules()[name].read_text()).readline)
     kept = [t for t in tokens if t.type in (tokenize.NAME, tokenize.STRING) and t.start[0] not in docstrings]
     return {word for token in kept for word in "".join(c if c.isalnum() else " " for c in token.string).split()}
 
@@ -216,15 +218,15 @@ def test_the_core_names_no_algorithm(axis: str):
     names = {cls.__name__ for cls in exported.values() if f"fedlit.{axis}" in getattr(cls, "__module__", "")} - {
         NEUTRAL
     }
-    named = {m: sorted(names & code_words(file)) for m, file in modules().items() if within(m, CORE)}
+    named = {m: sorted(names & code_words(m)) for m in modules() if within(m, CORE)}
     assert {m: words for m, words in named.items() if words} == {}
 
 
 def test_no_call_passes_more_than_six_arguments_by_position():
     many = [
-        f"{file.relative_to(PACKAGE)}:{node.lineno} {ast.unparse(node.func)}"
-        for file in PACKAGE.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        f"{name}:{node.lineno} {ast.unparse(node.func)}"
+        for name in modules()
+        for node in nodes(name)
         if isinstance(node, ast.Call) and len(node.args) > 6
     ]
     assert not many

@@ -24,6 +24,11 @@ DOCUMENTS = sorted(
 )
 
 
+RECIPES = "docs/recipes.md"
+PARSED = {"--fabric.devices", "--seed"}
+"""Options of recipes' commands that no test runs: they need several GPUs, or the time of five runs."""
+
+
 @dataclass(frozen=True)
 class Block:
     """A fenced block of a document."""
@@ -56,6 +61,11 @@ def commands(document: str | None = None) -> list[list[str]]:
             if starts and words[:2] != ["python", "-m"]:
                 found.append(words[starts[0] :])
     return found
+
+
+def trained_recipes() -> list[list[str]]:
+    """Return the commands of the recipes that ``test_recipes`` runs."""
+    return [words for words in commands(RECIPES) if not PARSED & set(words)]
 
 
 @pytest.fixture
@@ -91,7 +101,13 @@ def is_plain(words: Sequence[str]) -> bool:
 
 
 @pytest.mark.parametrize(
-    "words", [list(words) for words in dict.fromkeys(map(tuple, commands())) if not is_plain(words)], ids=" ".join
+    "words",
+    [
+        list(words)
+        for words in dict.fromkeys(map(tuple, commands()))
+        if not is_plain(words) and list(words) not in trained_recipes()
+    ],
+    ids=" ".join,
 )
 def test_every_command_line_parses(words: list[str], project: Path):
     args, _ = parse(words)

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,14 +30,21 @@ def tracked(pattern: str) -> list[Path]:
     return [ROOT / name for name in listed.stdout.split() if (ROOT / name).exists()]
 
 
+@cache
+def documented(file: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef]:
+    """The module of a file, its classes and functions that have docstrings."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
+    return [
+        node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds) and ast.get_docstring(node)
+    ]
+
+
 def public_docstrings(file: Path) -> Iterator[tuple[str, str]]:
     """Name and docstring of the module and of its public classes and functions."""
-    tree = ast.parse(file.read_text())
-    nodes = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    for node in ast.walk(tree):
+    for node in documented(file):
         name = getattr(node, "name", file.stem)
-        if isinstance(node, nodes) and not name.startswith("_") and (text := ast.get_docstring(node)):
-            yield f"{file.relative_to(ROOT)}: {name}", text
+        if not name.startswith("_"):
+            yield f"{file.relative_to(ROOT)}: {name}", ast.get_docstring(node)
 
 
 def words(file: Path) -> Iterator[tuple[int, str]]:
@@ -64,9 +72,9 @@ def test_docstrings_that_begin_with_return_are_of_functions_that_return_somethin
     found = [
         f"{file.relative_to(ROOT)}: {node.name}"
         for file in tracked("fedlit/*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
+        for node in documented(file)
         if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or ast.Name("unknown")) == "None"
-        and (ast.get_docstring(node) or "").startswith("Return")
+        and ast.get_docstring(node).startswith("Return")
     ]  # fmt: skip
     assert not found, "\n".join(found)
 

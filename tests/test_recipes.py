@@ -14,13 +14,8 @@ import yaml
 from past_runs import config, predictions, write_run
 from PIL import Image
 from refusals import Cli
-from test_docs import blocks, commands
+from test_docs import RECIPES, blocks, trained_recipes
 
-RECIPES = "docs/recipes.md"
-PARSED = {"--fabric.devices", "--seed"}
-"""Options of commands that ``test_docs`` parses and no test runs: they need several GPUs, or the time of five runs."""
-
-COMMANDS = [words for words in commands(RECIPES) if not PARSED & set(words)]
 SMALL = (
     "--data.images 60 --data.image_size 32 --data.hospitals 2 --model.backbone small_cnn --federation.workers 1 "
     "--fast_dev_run true"
@@ -39,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("words", trained_recipes(), ids=" ".join)
 def test_a_command_trains(words: list[str], folder: Path, fedlit_cli: Cli):
     torch.save(timm.create_model("small_cnn", num_classes=10, in_chans=1).state_dict(), "densenet121.pth")
     small = SMALL.replace("60", "600") if "configs/privacy/quickstart.yaml" in words else SMALL  # needs patients

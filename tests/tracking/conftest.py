@@ -1,25 +1,13 @@
 """Fixtures of the tests of MLflow: an empty database, and a sender that does not wait."""
 
-from functools import cache
-
 import pytest
 from runs import free_port
 
 from fedlit.tracking import sender, store
 
 
-@pytest.fixture(scope="package")
-def _migrations_read_once():
-    """Read MLflow's sixty migrations once. For each database it asks whether its tables are those after the last."""
-    from mlflow.store.db import utils
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(utils, "_get_latest_schema_revision", cache(utils._get_latest_schema_revision))
-        yield
-
-
 @pytest.fixture
-def uri(tmp_path, monkeypatch, _migrations_read_once):
+def uri(tmp_path, monkeypatch):
     """The address of an empty database."""
     monkeypatch.chdir(tmp_path)
     store.connect("sqlite:///mlflow.db")
