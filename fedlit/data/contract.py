@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jsonargparse import ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 
 from fedlit.core.examples import IMAGE, LABEL, MapDataset, described, fetch, fetched, part_of
 from fedlit.data.clients import parts_of
@@ -62,19 +62,19 @@ def check_data_module(kind: type[FederatedDataModule], **arguments: Any) -> None
 
 
 class _Maker:
-    """Modules of a class, made from arguments as in YAML."""
+    """Modules of a class, made from arguments that were written as YAML and parsed again."""
 
     def __init__(self, kind: type[FederatedDataModule], arguments: dict[str, Any]) -> None:
-        self.kind, self.arguments, self._parser = kind, arguments, ArgumentParser(exit_on_error=False)
+        self.kind, self._parser = kind, ArgumentParser(exit_on_error=False)
         self._parser.add_subclass_arguments(FederatedDataModule, "data")
+        path = f"{kind.__module__}.{kind.__qualname__}"
+        config = self._parser.parse_object({"data": {"class_path": path, "init_args": arguments}})
+        self._config = self._parser.parse_string(self._parser.dump(config))
 
     def __call__(self, **changes: Any) -> Any:
-        """Return a new module; without changes, its arguments are written as YAML and parsed again."""
-        path = f"{self.kind.__module__}.{self.kind.__qualname__}"
-        section = {"class_path": path, "init_args": self.arguments | changes}
-        config = self._parser.parse_object({"data": section})
-        if not changes:
-            config = self._parser.parse_string(self._parser.dump(config))
+        """Return a new module, with some of its arguments changed."""
+        config = self._config.clone()
+        config.data.init_args.update(Namespace(changes))
         return self._parser.instantiate(config).data
 
 
