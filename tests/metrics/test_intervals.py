@@ -94,8 +94,8 @@ class TestBootstrap:
         labels[:, 2] = 1 - labels[:, 2]  # positives outnumber negatives
         ids = np.array([f"patient {number}" for number in np.random.default_rng(12).integers(25, size=60)])
         names = np.unique(ids)
-        found = bootstrap(scores, labels, ids, draws=25, seed=13)
-        drawn = np.random.default_rng(13).integers(len(names), size=(25, len(names)))
+        found = bootstrap(scores, labels, ids, draws=10, seed=13)
+        drawn = np.random.default_rng(13).integers(len(names), size=(10, len(names)))
         for b, patients in enumerate(drawn):
             rows = np.concatenate([np.flatnonzero(ids == names[patient]) for patient in patients])
             expected = auroc(torch.as_tensor(scores[rows]), torch.as_tensor(labels[rows])).numpy()
@@ -206,7 +206,7 @@ class TestCoverage:
     def test_of_the_bootstrap(self):
         scores, labels = self.simulate(40, 60, 1.2, seed=20)
         truth = NormalDist().cdf(1.2 / math.sqrt(2))
-        boot = bootstrap(scores, labels, np.arange(100), draws=1000)
+        boot = bootstrap(scores, labels, np.arange(100), draws=300)
         assert 0.93 <= self.covered(*np.nanquantile(boot.draws, [0.025, 0.975], axis=0), truth) <= 0.97
 
     @pytest.mark.slow
@@ -218,7 +218,7 @@ class TestCoverage:
             (scores, scores + noise, NormalDist().cdf(1.2 / math.sqrt(2)) - NormalDist().cdf(1.2 / 2)),
             (one, other, 0.0),
         ):
-            found = [bootstrap(values, labels, np.arange(100), draws=500) for values in (first, second)]
+            found = [bootstrap(values, labels, np.arange(100), draws=200) for values in (first, second)]
             change = found[0].minus(found[1])
             reach = stats.norm.ppf(0.975) * change.draws.std(0)
             assert 0.93 <= self.covered(change.estimate - reach, change.estimate + reach, truth) <= 0.97
@@ -231,11 +231,11 @@ class TestCoverage:
         # Images of a patient share half of their variance.
         shared, own = (rng.standard_normal((n, self.SIMULATIONS)) / math.sqrt(2) for n in (100, 400))
         scores, truth = shared[patients] + own + 1.2 * labels, NormalDist().cdf(1.2 / math.sqrt(2))
-        found = bootstrap(scores, labels, patients, draws=1000)
+        found = bootstrap(scores, labels, patients, draws=300)
         assert 0.93 <= self.covered(*np.nanquantile(found.draws, [0.025, 0.975], axis=0), truth) <= 0.97
         reach = stats.norm.ppf(0.975) * independent(scores, np.zeros_like(scores), labels)
         assert self.covered(found.estimate - reach, found.estimate + reach, truth) < 0.85
-        naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(400), draws=500)
+        naive = bootstrap(scores[:, :20], labels[:, :20], np.arange(400), draws=300)
         assert (found.draws[:, :20].std(0) > 1.3 * naive.draws.std(0)).all()
 
 

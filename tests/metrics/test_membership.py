@@ -12,8 +12,7 @@ from fedlit.metrics.membership import membership
 def by_loops(loss: np.ndarray, member: np.ndarray) -> dict[str, float]:
     """Every pair, and every threshold, of which an attack may choose the best."""
     ours, theirs = loss[member], loss[~member]
-    pairs = [(a < b) + (a == b) / 2 for a in ours for b in theirs]
-    found = {"auroc": np.mean(pairs)}
+    found = {"auroc": ((ours[:, None] < theirs) + (ours[:, None] == theirs) / 2).mean()}
     for name, rate in (("tpr_at_1pct_fpr", 0.01), ("tpr_at_0.1pct_fpr", 0.001)):
         within = [(ours <= t).mean() for t in [-np.inf, *loss] if (theirs <= t).mean() <= rate]
         found[name] = max(within) if len(theirs) * rate >= 2 else np.nan
@@ -26,7 +25,7 @@ def test_measures_equal_plain_loops_with_and_without_ties(patients: int, digits:
     rng = np.random.default_rng(patients + digits)
     loss, member = rng.exponential(size=patients).round(digits), rng.random(patients) < 0.6
     loss[member] *= 0.7
-    found = {name: each.value for name, each in membership(loss, member, draws=100).items()}
+    found = {name: each.value for name, each in membership(loss, member, draws=2).items()}
     assert found == pytest.approx(by_loops(loss, member), abs=1e-12, nan_ok=True)
     assert np.isnan(found["tpr_at_1pct_fpr"]) == (patients == 40)
 
@@ -52,7 +51,7 @@ def test_the_interval_of_a_model_that_never_saw_the_patients_contains_chance():
     covered = dict.fromkeys(chance, 0)
     for seed in range(400):
         rng = np.random.default_rng(seed)
-        found = membership(rng.exponential(size=850), np.arange(850) < 600, draws=500)
+        found = membership(rng.exponential(size=850), np.arange(850) < 600, draws=300)
         for name, value in chance.items():
             covered[name] += found[name].low <= value <= found[name].high
     assert {name: 372 <= count <= 388 for name, count in covered.items()} == dict.fromkeys(chance, True), covered
