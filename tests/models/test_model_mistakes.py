@@ -9,16 +9,16 @@ from fedlit.core.errors import CheckpointError, ConfigError, DataError, Training
 from fedlit.models import ImageClassifier, LogisticRegression
 
 
-def model(backbone="resnet10t", **options):
+def model(backbone="small_cnn", **options):
     return lambda _: ImageClassifier(CLASSES, backbone, **options)
 
 
-def weights(name, backbone="densenet121"):
+def weights(name, backbone="small_cnn"):
     return lambda folder: ImageClassifier(CLASSES, backbone, weights=folder / name)
 
 
 def of_another(folder):
-    torch.save(timm.create_model("resnet10t").state_dict(), folder / "other.pth")
+    torch.save(timm.create_model("resnet20_cifar").state_dict(), folder / "other.pth")
     weights("other.pth")(folder)
 
 
@@ -36,12 +36,12 @@ MISTAKES = [
     ("no classes", lambda _: ImageClassifier(()), ConfigError, "model.classes is empty"),
     ("a negative projection", model(projection=-1), ConfigError, "projection"),
     *((f"a small stem of {backbone}", model(backbone, stem="small"), ConfigError, backbone)
-        for backbone in ("lcnet_035", "convnext_atto", "vit_tiny_patch16_224", "resnet20_cifar", "small_cnn")),
+        for backbone in ("lcnet_035", "convnext_atto", "resnet20_cifar")),
     *((f"pretrained weights of {backbone}", model(backbone, pretrained=True), ConfigError, backbone)
         for backbone in ("resnet20_cifar", "small_cnn")),
-    ("weights of another backbone", of_another, ConfigError, "other.pth", "densenet121"),
+    ("weights of another backbone", of_another, ConfigError, "other.pth", "small_cnn"),
     ("no weights", weights("none.pth"), ConfigError, "model.weights", "none.pth"),
-    ("no checkpoint", weights(".", "resnet10t"), CheckpointError,
+    ("no checkpoint", weights("."), CheckpointError,
         "expected the directory of a run (runs/<experiment>/<run>)"),
     ("labels of two classes", training(2), DataError, "[B, 3]", "[4, 2]"),
     ("no features", lambda _: LogisticRegression(0, ("a",)), ConfigError, "found 0"),
