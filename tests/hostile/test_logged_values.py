@@ -1,6 +1,7 @@
 """Logging with ``self.log``: metrics of torchmetrics over the whole round, and supported or refused options."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ class Logging(Unvalidated):
         self._log(batch, "")
 
 
-def evaluated(module: Any, workers: int = 1) -> tuple[Session, dict[str, float], list]:
-    federation = Federation(workers=workers, rounds=1, schedule=ConstantSchedule(2, "steps"))
+def evaluated(workers: int = 1) -> tuple[Session, dict[str, float], list]:
+    federation, module = Federation(workers=workers, rounds=2, schedule=ConstantSchedule(3, "steps")), seeded(Logging)
     data = Sized()
     data.batch_size, data.eval_batch_size = 4, 4
     session = assemble(federation, module, data, make_fabric("cpu"))
@@ -78,16 +79,19 @@ def evaluated(module: Any, workers: int = 1) -> tuple[Session, dict[str, float],
     return session, metrics, scores
 
 
+@pytest.fixture(scope="module")
+def alone() -> tuple[Session, dict[str, float], list]:
+    """Evaluated in one process."""
+    return evaluated()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_metric_is_of_all_examples_and_not_a_mean_over_batches(workers: int):
-    module = seeded(Logging)
-    session, metrics, _ = evaluated(module, workers)
-    try:
-        images, labels = zip(*(c.val[:] for c in session.data.clients.values()), strict=True)
-        scores = module.net(torch.cat(images).flatten(1)).detach()
-        labels = torch.cat(labels)
-    finally:
+def test_a_metric_is_of_all_examples_and_not_a_mean_over_batches(workers: int, alone):
+    session, metrics, _ = alone if workers == 1 else evaluated(workers)
+    if workers > 1:
         session.engine.close()
+    images, labels = zip(*(c.val[:] for c in session.data.clients.values()), strict=True)
+    scores, labels = seeded(Logging).net(torch.cat(images).flatten(1)).detach(), torch.cat(labels)
     by_hand = binary_auroc((scores[:, 2] - scores[:, 0]).sigmoid(), (labels > 1).int())
     assert metrics["val/auroc"] == pytest.approx(float(by_hand), abs=1e-6)
     assert metrics["val/mean"] == pytest.approx(float(scores.mean()), abs=1e-6)
@@ -95,29 +99,22 @@ def test_a_metric_is_of_all_examples_and_not_a_mean_over_batches(workers: int):
     assert metrics["val/recall"] == pytest.approx(float(multiclass_accuracy(scores, labels, 4)), abs=1e-6)
 
 
-def test_a_metric_that_does_not_merge_is_averaged_by_examples():
-    _, metrics, scores = evaluated(seeded(Logging))
+def test_a_metric_that_does_not_merge_is_averaged_by_examples(alone):
+    _, metrics, scores = alone
     mean = sum(s.examples * s.logged["running"] for s in scores) / sum(s.examples for s in scores)
     assert metrics["val/running"] == mean
 
 
-def test_across_sites_there_are_means_over_whole_views():
+def test_across_sites_there_are_means_over_whole_views(alone):
     """A site sends only numbers."""
-    _, _, scores = evaluated(seeded(Logging))
-    for scored in scores:
-        scored.metrics = {}
+    scores = [replace(scored, metrics={}) for scored in alone[2]]
     metrics = pooled_metrics(scores, (), "val")
     mean = sum(s.examples * s.logged["auroc"] for s in scores) / sum(s.examples for s in scores)
     assert metrics["val/auroc"] == mean
 
 
-def test_a_round_of_training_has_metrics_over_all_its_steps():
-    session = assemble(
-        Federation(workers=1, rounds=2, schedule=ConstantSchedule(3, "steps")),
-        seeded(Logging),
-        Digits(),
-        make_fabric("cpu"),
-    )
+def test_a_round_of_training_has_metrics_over_all_its_steps(alone):
+    session, _, _ = alone
     server, _, _ = session.restore(None)
     rnd = session.round(0)
     down = session.broadcast(server, rnd)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from corpus import CORPUS, REGISTER, OfClass, adamw, extra, of_some_clients
+from engine_rounds import play_round
 from foreigners import Digits, One
 from refusals import refused
 from strangers import by_hand, fit, having, seeded, settings, stepping, vector
@@ -20,8 +21,6 @@ from fedlit.federation.assembly import assemble
 from fedlit.federation.examinations import Behaviour, Trial
 from fedlit.objectives import AUCSaddle
 from fedlit.testing import ToyData, ToyNet, check_module
-from fedlit.tracking.base import Tracker
-from fedlit.tracking.run import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -32,19 +31,19 @@ def refusal(make: Callable, steps: int = 2) -> str:
     return Behaviour().problem(Trial(seeded(make), [], data.clients, make_fabric("cpu"), data.batch_size, steps))
 
 
-def federated(make: Callable, folder: Path) -> dict[str, Tensor]:
-    """Train without the probe; return the server's parameters and statistics."""
-    federation, run = settings(), Run(folder / "run", Tracker())
-    session = assemble(federation, seeded(make), Digits(), make_fabric("cpu"))
-    federation.fit(session, run)
-    server, *_ = session.restore(max((folder / "run/checkpoints").glob("round-*")))
+def federated(make: Callable) -> dict[str, Tensor]:
+    """Train without the probe and without files; return the server's parameters and statistics."""
+    session = assemble(settings(), seeded(make), Digits(), make_fabric("cpu"))
+    server, *_ = session.restore(None)
+    for number in range(2):
+        play_round(session, server, number)
     return {name: value.clone() for name, value in session.model(server).state_dict().items()}
 
 
-def distance(make: Callable, folder: Path) -> float:
+def distance(make: Callable) -> float:
     """Return the distance of a federation from plain loops, in which clients train in another order."""
     REGISTER["n"] = OfClass.calls = 0
-    ours = federated(make, folder)
+    ours = federated(make)
     REGISTER["n"] = OfClass.calls = 0
     theirs = by_hand(make)
     if ours.keys() != theirs.keys():
@@ -54,11 +53,11 @@ def distance(make: Callable, folder: Path) -> float:
 
 
 @pytest.mark.parametrize("name", CORPUS)
-def test_it_is_refused_exactly_if_it_is_not_the_plain_loop(name: str, tmp_path: Path, monkeypatch):
+def test_it_is_refused_exactly_if_it_is_not_the_plain_loop(name: str, monkeypatch):
     same, make = CORPUS[name]
     assert (refusal(make) == "") == same
     monkeypatch.setattr(Behaviour, "problem", lambda examination, trial: "")
-    assert (distance(make, tmp_path) <= 1e-6) == same
+    assert (distance(make) <= 1e-6) == same
 
 
 def late(after: int) -> type:
