@@ -1,6 +1,5 @@
 """Every accepted option has an effect: an option without one would be a silent mistake."""
 
-import shutil
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -8,47 +7,41 @@ from typing import Any
 
 import pytest
 import torch
-from hostile import spread
 from runs import Kept
+from toys import ToyData, ToyNet
 
+import fedlit
+from fedlit.aggregators import FedProx
 from fedlit.core.checkpoints import checkpoint
 from fedlit.data import IID, HideClasses, PhantomCXR
 from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
-
-BASE = (
-    "fit --data toys.ToyData --model toys.ToyNet --model.momentum 0.9 --federation.rounds 2 --federation.workers 1 "
-    "--federation.schedule.window 2 --federation.schedule.unit steps --logger false --name one "
-    "--federation.monitor train/loss --federation.monitor_mode max"
-)
+from fedlit.schedules import ConstantSchedule
 
 RUNS = [
-    ("seed", "--seed 1", "weights"),
-    ("fabric.precision", "--fabric.precision 64-true", "dtype"),
-    ("federation.aggregators", "--federation.aggregators+=FedProx --federation.aggregators.mu 1", "weights"),
-    ("federation.schedule", "--federation.schedule.window 3", "round/steps"),
-    ("federation.participation", "--federation.participation 0.7", "round/clients"),
-    ("federation.weights", "--federation.weights uniform", "weights"),
-    ("federation.optimizer_state", "--federation.optimizer_state keep", "kept"),
-    ("federation.lr_factors", "--federation.lr_factors '{site-0: 0.1}'", "weights"),
-    ("federation.gradient_clamp", "--federation.gradient_clamp 0.001", "weights"),
-    ("federation.gradient_clip", "--federation.gradient_clip 0.01", "weights"),
-    ("federation.eval_every", "--federation.eval_every 2", "evaluated"),
-    ("federation.monitor", "--federation.monitor val/loss", "best value"),
-    ("federation.monitor_mode", "--federation.monitor_mode min", "best value"),
+    ({"seed": 1}, "weights"),
+    ({"precision": "64-true"}, "dtype"),
+    ({"aggregators": [FedProx(1)]}, "weights"),
+    ({"schedule": ConstantSchedule(3, "steps")}, "round/steps"),
+    ({"participation": 0.7}, "round/clients"),
+    ({"weights": "uniform"}, "weights"),
+    ({"optimizer_state": "keep"}, "kept"),
+    ({"lr_factors": {"site-0": 0.1}}, "weights"),
+    ({"gradient_clamp": 0.001}, "weights"),
+    ({"gradient_clip": 0.01}, "weights"),
+    ({"eval_every": 2}, "evaluated"),
+    ({"monitor": "val/loss"}, "best value"),
+    ({"monitor_mode": "min"}, "best value"),
 ]
-"""Option, its words on the command line, and what of a run it must change."""
+"""An option of a run, and what of the run it must change."""
 
 
-BEFORE: dict[str, Any] = {}
-"""What can be seen of a run without other options, once it is there."""
-
-
-def ran(options: str, fedlit_cli: Callable) -> dict[str, Any]:
-    """Run the command in an empty folder; return what can be seen of the run."""
-    shutil.rmtree("runs", ignore_errors=True)
-    fedlit_cli(f"{BASE} {options}").succeeded()
-    kept = Kept(Path("runs/default/one"))
+def ran(folder: Path, **options: Any) -> dict[str, Any]:
+    """Train into a folder; return what can be seen of the run."""
+    given = {"rounds": 2, "workers": 1, "schedule": ConstantSchedule(2, "steps"), "name": "one", "figures": False}
+    given |= {"monitor": "train/loss", "monitor_mode": "max", "run_dir": folder}
+    torch.manual_seed(0)
+    kept = Kept(fedlit.fit(ToyNet(momentum=0.9), ToyData(), **given | options).directory)
     rows, tensors = kept.metrics(), kept.tensors()
     return {
         "weights": tensors["server/w"].numpy().tobytes(),
@@ -60,14 +53,18 @@ def ran(options: str, fedlit_cli: Callable) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("row", spread({row[0]: row for row in RUNS}))
-def test_an_option_of_a_run_changes_what_it_says(row, fedlit_cli, folder):
-    _, words, what = row
-    before = BEFORE or BEFORE.update(ran("", fedlit_cli)) or BEFORE
-    assert ran(words, fedlit_cli)[what] != before[what]
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What can be seen of a run without other options."""
+    return ran(tmp_path_factory.mktemp("before"))
 
 
-PHANTOM = {"hospitals": 3, "images": 60, "image_size": 16, "batch_size": 8}
+@pytest.mark.parametrize(("option", "what"), RUNS, ids=[next(iter(option)) for option, _ in RUNS])
+def test_an_option_of_a_run_changes_what_it_says(option, what, before, tmp_path):
+    assert ran(tmp_path, **option)[what] != before[what]
+
+
+PHANTOM = {"hospitals": 3, "images": 30, "image_size": 16, "batch_size": 8}
 
 DATA = [
     ("hospitals", 2, "clients"),

@@ -124,7 +124,7 @@ def test_predictions_that_cannot_be_read_are_refused(provoke, kind, names, place
 def test_runs_that_cannot_be_compared_are_refused(provoke, kind, names, place: Path):
     provoke()
     with refused(kind, *names):
-        compare_runs(*load_runs(["a", "b"], None, {}, "", place), draws=100)
+        compare_runs(*load_runs(["a", "b"], None, {}, "", place), draws=10)
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,22 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from refusals import refused
-from scripted import fit
+from scripted import fit, net, part
 
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.experiment.result import Fitted
 from fedlit.federation.callbacks import Callback
 
 pytestmark = pytest.mark.usefixtures("folder")
+
+
+def trained(**options: Any) -> Fitted:
+    """Two clients without evaluation."""
+    return fit(net(), {"north": part(4, 1), "south": part(4, 2)}, figures=False, **options)
 
 
 class Gone(Callback):
@@ -45,24 +52,21 @@ ACTS = {
 
 @pytest.mark.parametrize("what", ACTS)
 def test_a_run_whose_directory_is_gone_is_stopped_in_words(what):
+    """One that was renamed goes on under its new name."""
     with refused(TrainingError, "runs/default/mine"):
-        fit(rounds=4, name="mine", callbacks=[Gone(ACTS[what])])
+        trained(rounds=3, name="mine", callbacks=[Gone(ACTS[what])])
     left = [path for path in RUNS.rglob("*") if path.is_file() and "moved" not in path.parts]
     assert left == []
-
-
-def test_a_run_that_was_renamed_goes_on_under_its_new_name():
-    with pytest.raises(TrainingError):
-        fit(rounds=4, name="mine", callbacks=[Gone(ACTS["renamed"])])
-    resumed = fit(rounds=4, ckpt_path="runs/default/moved", callbacks=None)
-    assert resumed.directory.name == "moved"
-    assert list(resumed.metrics.index) == [1, 2, 3, 4]
+    if what == "renamed":
+        resumed = trained(rounds=3, ckpt_path="runs/default/moved", callbacks=None)
+        assert resumed.directory.name == "moved"
+        assert list(resumed.metrics.index) == [1, 2, 3]
 
 
 def test_a_name_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
-    fit(rounds=1, name="mine")
+    trained(rounds=1, name="mine")
     assert "already exists" not in capsys.readouterr().out
-    assert fit(rounds=1, name="mine").directory.name == "mine-2"
+    assert trained(rounds=1, name="mine").directory.name == "mine-2"
     said = " ".join(capsys.readouterr().out.split())
     assert (
         "runs/default/mine already exists: this run is mine-2; --ckpt_path runs/default/mine would resume that one"
@@ -70,25 +74,19 @@ def test_a_name_that_is_taken_is_said(capsys: pytest.CaptureFixture[str]):
     )
 
 
-@pytest.mark.parametrize(("name", "goes_on"), [("mine", "mine"), ("other", "other"), (None, "other")])
-def test_last_means_the_runs_of_the_name_that_is_given(name, goes_on):
-    fit(rounds=1, name="mine")
-    fit(rounds=1, name="other")
-    assert fit(rounds=2, ckpt_path="last", name=name).directory.name == goes_on
-
-
-def test_no_run_of_the_name_is_a_new_one(capsys: pytest.CaptureFixture[str]):
-    fit(rounds=1, name="mine-like")
-    assert fit(rounds=1, ckpt_path="last", name="mine").directory.name == "mine"
-    assert "no run of the name mine in runs/default yet" in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.parametrize("empty", ["", " "])
-def test_an_empty_checkpoint_starts_no_new_run(empty):
-    fit(rounds=1, name="mine")
-    with refused(ConfigError, "ckpt_path"):
-        fit(rounds=2, ckpt_path=empty)
-    assert [run.name for run in RUNS.iterdir()] == ["mine"]
+def test_last_means_the_runs_of_the_name_that_is_given(capsys: pytest.CaptureFixture[str]):
+    """Without such a run it is a new one, and an empty checkpoint starts none."""
+    trained(rounds=1, name="mine")
+    trained(rounds=1, name="other")
+    for name, goes_on, rounds in ((None, "other", 2), ("mine", "mine", 2), ("other", "other", 3)):
+        assert trained(rounds=rounds, ckpt_path="last", name=name).directory.name == goes_on
+    for empty in ("", " "):
+        with refused(ConfigError, "ckpt_path"):
+            trained(rounds=4, ckpt_path=empty)
+    assert {run.name for run in RUNS.iterdir()} == {"mine", "other"}
+    capsys.readouterr()
+    assert trained(rounds=1, ckpt_path="last", name="oth").directory.name == "oth"
+    assert "no run of the name oth in runs/default yet" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_run_is_not_called_as_the_folder_of_the_sites():

@@ -57,7 +57,6 @@ def each_two_steps(optimizer: torch.optim.Optimizer) -> of_torch.LRScheduler:
 
 HALVING = returning(lambda o: of_torch.ExponentialLR(o, 0.5))
 FOLLOWED = {
-    "one each second epoch": (returning(lambda o: of_torch.StepLR(o, 2, 0.5)), EPOCH),
     "a frequency": (returning(lambda o: of_torch.ExponentialLR(o, 0.5), frequency=3), EPOCH),
     "a warm-up": (returning(warm_up), EPOCH),
     "a warm-up from 0": (returning(lambda o: of_torch.LambdaLR(o, lambda count: count / 2)), EPOCH),

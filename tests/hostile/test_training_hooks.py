@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedlit
-from fedlit.aggregators import CODASCA, FedNova, LocalSCGDAM, Scaffold
+from fedlit.aggregators import FedNova, LocalSCGDAM, Scaffold
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.module import CALLED
 from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
@@ -34,7 +34,7 @@ def examples(number: int = 0, size: int = 16) -> TensorDataset:
 def here(make: Callable[[], LightningModule], folder: Path, clients: Any = None, **given: Any) -> dict[str, Tensor]:
     """Two rounds of two steps on all images of one client."""
     options = {"rounds": 2, "schedule": ConstantSchedule(2, "steps"), "batch_size": 16, "workers": 1}
-    options |= {"run_dir": folder, "logger": False}
+    options |= {"run_dir": folder, "logger": False, "figures": False}
     fitted = fedlit.fit(seeded(make), clients or {"only": examples()}, **options | given)
     return fitted.model.state_dict()
 
@@ -128,10 +128,6 @@ HONOURED = {
     "gradients that are clamped": hooked(on_after_backward=lambda m: m.net.weight.grad.clamp_(-0.01, 0.01)),
     "gradients that are replaced": hooked(on_after_backward=halved),
     "a gradient that is none": hooked(on_before_optimizer_step=lambda m, optimizer: forgotten(m)),
-    "norms of gradients": hooked(on_before_optimizer_step=summed(lambda m, optimizer: m.net.weight.grad.norm())),
-    "rates that are asked for": hooked(
-        on_train_batch_end=summed(lambda m, *given: m.optimizers().param_groups[0]["lr"])
-    ),
     "a rate that it sets": hooked(on_train_batch_start=faster),
     "epochs": hooked(on_train_epoch_start=summed(lambda m: 1.0 + m.current_epoch)),
 }
@@ -169,9 +165,10 @@ def test_a_gradient_that_is_none_stays_none_beside_an_algorithm(tmp_path: Path):
     torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("what", ["an average of the weights", "a rate that it sets", "epochs"])
-def test_one_process_two_and_a_resumed_run_are_equal(what: str, tmp_path: Path):
-    fit_in_each_way(HONOURED[what], tmp_path, data=Flat(), rounds=3)
+def test_one_process_two_and_a_resumed_run_are_equal(tmp_path: Path):
+    epochs = summed(lambda m: 1.0 + m.current_epoch)
+    make = hooked(on_train_batch_start=faster, on_train_batch_end=averaged, on_train_epoch_start=epochs)
+    fit_in_each_way(make, tmp_path, data=Flat())
 
 
 class Flat(Digits):
@@ -181,8 +178,7 @@ class Flat(Digits):
         return examples(seed)
 
 
-@pytest.mark.parametrize("algorithm", [Scaffold, CODASCA])
-def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: type, tmp_path: Path):
+def test_a_correction_is_added_behind_hooks_that_look_at_gradients(tmp_path: Path):
     seen: list[float] = []
 
     def compared(module) -> None:
@@ -192,9 +188,9 @@ def test_a_correction_is_added_behind_hooks_that_look_at_gradients(algorithm: ty
 
     looking = hooked(on_train_batch_start=lambda m, batch, i: setattr(m, "batch", batch), on_after_backward=compared)
     clients = {name: examples(number) for number, name in enumerate("abc")}
-    plain, looked = (here(m, tmp_path, clients, aggregators=[algorithm()], rounds=3) for m in (hooked(), looking))
+    plain, looked = (here(m, tmp_path, clients, aggregators=[Scaffold()]) for m in (hooked(), looking))
     torch.testing.assert_close(looked, plain, rtol=0, atol=1e-6)
-    assert len(seen) >= 3 * 3 * 2  # and the steps of the probe
+    assert len(seen) >= 3 * 2 * 2  # and the steps of the probe
     assert max(seen) < 1e-6
 
 
