@@ -94,7 +94,7 @@ def go(model, data, workers=1):
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return fit(model, data, schedule=None, workers=workers)
+        return fit(model, data, schedule=None, workers=workers, figures=False)
 
 
 @pytest.mark.parametrize(("value", "dtype", "workers"), [(-1, torch.float32, 1), (255, torch.uint8, 2)])

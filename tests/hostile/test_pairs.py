@@ -14,9 +14,10 @@ from runs import Kept
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 BASE = """
+figures: false
 data:
   class_path: PhantomCXR
-  init_args: {hospitals: 3, images: 90, image_size: 16, batch_size: 8, cache_dir: cache}
+  init_args: {hospitals: 3, images: 60, image_size: 16, batch_size: 8, cache_dir: cache}
 model:
   class_path: ImageClassifier
   init_args: {backbone: small_cnn, optimizer: {class_path: SGD, init_args: {lr: 0.05}}}

@@ -159,13 +159,6 @@ class Hooked(Unvalidated):
         self.seen = 0
 
 
-class AsksTrainer(Unvalidated):
-    """Reads something off the Trainer."""
-
-    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * self.trainer.max_epochs
-
-
 class AsksTrainerForItsRate(Unvalidated):
     """Plans its rate over all steps of the Trainer."""
 
