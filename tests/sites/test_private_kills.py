@@ -62,9 +62,8 @@ def played(file: Path, patch: pytest.MonkeyPatch, numbers: Sequence[int]) -> lis
     return stepped
 
 
-@pytest.mark.parametrize("number", [3, 5, 9, 14])
-def test_killed_in_a_round(tmp_path, monkeypatch, number):
-    assert played(write_site(tmp_path / "north", privacy=RULE | {"epsilon": 1e6}), monkeypatch, [number, number + 1])
+def test_killed_in_a_round(tmp_path, monkeypatch):
+    assert played(write_site(tmp_path / "north", privacy=RULE | {"epsilon": 1e6}), monkeypatch, [3, 5, 9, 14])
 
 
 @pytest.mark.slow
