@@ -48,12 +48,6 @@ def half(envelope: Envelope, answer: Answer) -> bytes:
 
 
 Fault = Callable[[Envelope, Answer], bytes]
-FAULTS = {
-    "its process dies": (dying, "its process died and is being restarted"),
-    "NaN": (with_nan, "its 'w' is not finite"),
-    "a bit": (flipped, "their SHA-256 does not match"),
-    "half of it": (half, "is incomplete"),
-}
 
 
 def failing_in_turn(*faults: Fault) -> Callable[[str, Envelope, Answer], bytes]:
@@ -74,16 +68,8 @@ def test_repeated_until_it_goes_well(same_as_here, sites, below):
 
     In the last round the site is new without a word, as one that was started between two rounds.
     """
-    sites.between = failing_in_turn(*(fault for fault, _ in FAULTS.values()), sites.anew)
+    sites.between = failing_in_turn(dying, with_nan, flipped, half, sites.anew)
     same_as_here(f"{OPTIONS} --federation.rounds 5 --federation.on_site_error {below or 'repeat'}")
-
-
-@pytest.mark.parametrize("fault", ["NaN", "a bit"])
-def test_a_site_that_fails_each_time_ends_the_run_with_its_name_and_round(fit, sites, fault):
-    sites.between = failing("site-2", 1, 99, FAULTS[fault][0])
-    fit(OPTIONS, code=1).refused(
-        "round 2: site 'site-2', client 'site-1' (train)", FAULTS[fault][1], "on_site_error: skip"
-    )
 
 
 def test_skip_is_the_simulation_of_that_cohort(fit, sites, monkeypatch, tmp_path):
@@ -108,16 +94,19 @@ def test_skip_is_the_simulation_of_that_cohort(fit, sites, monkeypatch, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("times", "settings", "names"),
+    ("fault", "times", "settings", "names"),
     [
-        (99, "on_site_error skip --federation.quorum 3", ("only 2 of 3", "quorum is 3")),
-        pytest.param(1, "on_site_error stop", ("is not finite; fix it",), marks=pytest.mark.slow),
+        (flipped, 99, "repeat", ("their SHA-256 does not match", "on_site_error: skip")),
+        (with_nan, 99, "skip --federation.quorum 3", ("only 2 of 3", "quorum is 3")),
+        (with_nan, 1, "stop", ("its 'w' is not finite; fix it",)),
     ],
-    ids=["a quorum that is never reached", "stop"],
+    ids=["a site that fails each time", "a quorum that is never reached", "stop"],
 )
-def test_a_failure_that_may_not_be_skipped_ends_the_run(fit, sites, times, settings, names):
-    sites.between = failing("site-2", 1, times, with_nan)
-    fit(f"{OPTIONS} --federation.{settings}", code=1).refused(*names)
+def test_a_failure_that_may_not_be_skipped_ends_the_run(fit, sites, fault, times, settings, names):
+    sites.between = failing("site-2", 1, times, fault)
+    fit(f"{OPTIONS} --federation.on_site_error {settings}", code=1).refused(
+        "round 2: site 'site-2', client 'site-1' (train)", *names
+    )
 
 
 def hello(**fields) -> Envelope:

@@ -1,8 +1,9 @@
 """Killed between any two writes: a site, the server, or both; the run that comes of it is the one without kills.
 
-What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn at
-which the files, or the messages that came before, are others than at the write before. Of the server's, the sites die
-with it at every second one.
+What writes is counted, and the n-th write never happens, nor anything after it in that process. Every n has its turn
+after which the files, or the messages that came before, are others. So each state of the files is met once, at its last
+moment: a temporary file lies there that would have taken a name. Of the server's, the sites die with it at every second
+one.
 """
 
 import os
@@ -104,8 +105,11 @@ class Killing:
 
 
 def files(folder: Path | str) -> set[tuple[str, int, int]]:
-    """Every file and folder by its path, with the time of its last change and its size, but without the ledgers."""
-    paths = [path for path in Path(folder).rglob("*") if "ledger.jsonl" not in path.name]
+    """Every file and folder by its path, with the time of its last change and its size.
+
+    Without the ledgers, and without temporary files, which nobody reads.
+    """
+    paths = [path for path in Path(folder).rglob("*") if "ledger.jsonl" not in path.name and path.suffix != ".tmp"]
     return {(str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths if path.is_file()} | {
         (str(path), 0, 0) for path in paths
     }
@@ -136,7 +140,7 @@ def played(fedlit_cli, sites: Sites, patch: pytest.MonkeyPatch, path: Path, kill
 
 @pytest.fixture(scope="module")
 def writes(tmp_path_factory) -> dict[str, list[int]]:
-    """The numbers of the writes in a run without kills before which something has changed."""
+    """The numbers of the writes in a run without kills after which something has changed, and the last of all."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("counted")
         sites, killing = Sites(), Killing(folder=folder)
@@ -146,7 +150,7 @@ def writes(tmp_path_factory) -> dict[str, list[int]]:
         with killing.watched(patch):
             finished(f"{TOYS} {OPTIONS} --run_dir {folder / 'runs'} --sites loopback:2")
         return {
-            who: [n for n, state in enumerate(states, 1) if n == 1 or state != states[n - 2]]
+            who: [n for n, state in enumerate(states, 1) if n == len(states) or state != states[n]]
             for who, states in killing.states.items()
         }
 

@@ -4,11 +4,14 @@ nothing.
 The folders are those of ``docker/sites.sh``, which runs the commands of the documents.
 """
 
+import contextlib
 import json
 import os
+import shutil
 import socket
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +28,7 @@ from fedlit.sites.submission import Lead, Submission
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 api = pytest.importorskip("nvflare.fuel.flare_api.flare_api")
+cli = pytest.importorskip("nvflare.cli")
 grpc = pytest.importorskip("grpc")
 Follower = pytest.importorskip("fedlit.sites.follower").Follower
 
@@ -112,7 +116,7 @@ def federation(tmp_path_factory) -> Iterator[Federation]:
                 env=run["env"] | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}, start_new_session=True,
             )  # fmt: skip
     try:
-        _join(made.folder / "server" / "admin", made.folder / "server", ADMIN, run)
+        _join(made.folder / "server" / "admin", made.folder / "server", ADMIN)
         wait_until(lambda: made.log("server").count("joined. Sent token") >= 2, pause=0.5, seconds=90)
         yield made
     finally:
@@ -145,16 +149,25 @@ def _send_the_log(file: Path) -> None:
     file.write_text(json.dumps(resources | {"allow_log_streaming": True}))
 
 
-def _join(folder: Path, server: Path, name: str, run: dict) -> None:
+def _nvflare(folder: Path, home: Path, line: str) -> None:
+    """A command line of NVFlare, here: the script has started enough processes for others."""
+    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["nvflare", *line.split()])
+        patch.setattr(sys, "path", list(sys.path))
+        patch.setenv("HOME", str(home))
+        cli.run("nvflare")
+
+
+def _join(folder: Path, server: Path, name: str) -> None:
     """The commands of the steps."""
     fingerprint = json.loads((server / "ca" / "ca.json").read_text())["rootCA_fingerprint"]
     for line in (
-        "nvflare cert request -p participant.yaml",
-        f"nvflare cert approve {name}/{name}.request.zip -c {server}/ca --profile {server}/project.yaml",
-        f"nvflare package {name}/{name}.signed.zip --fingerprint {fingerprint}",
-        f"cp -r workspace/fedlit/prod_00/{name}/. .",
+        "cert request -p participant.yaml",
+        f"cert approve {name}/{name}.request.zip -c {server}/ca --profile {server}/project.yaml",
+        f"package {name}/{name}.signed.zip --fingerprint {fingerprint}",
     ):
-        subprocess.run(line.split(), cwd=folder, **run)
+        _nvflare(folder, server.parent, line)
+    shutil.copytree(folder / "workspace" / "fedlit" / "prod_00" / name, folder, dirs_exist_ok=True)
 
 
 STRANGERS = {"without a certificate": None, "with one that it made itself": issued("north", None)}
@@ -229,8 +242,8 @@ def test_a_site_runs_no_class_of_nvflares_own_and_its_log_stays(federation):
 def test_the_administrator_disables_the_certificates_of_a_site_and_a_lead(federation):
     """The last test: after it the sites are others. A disabled lead is told so by fedlit's own command."""
     for name in ("south", LEAD):
-        line = f"nvflare system disable-client {name} --force --startup-kit {federation.folder}/server/admin"
-        subprocess.run(line.split(), check=True, capture_output=True, env=os.environ | {"HOME": str(federation.folder)})
+        line = f"system disable-client {name} --force --startup-kit {federation.folder}/server/admin"
+        _nvflare(federation.folder, federation.folder, line)
     wait_until(lambda: "Client south disabled. Removed 1 active token(s)." in federation.log("server"), pause=0.5)
     wait_until(lambda: "Failed to send heartbeat" in federation.log("south"), pause=0.5)
     with refused(ConfigError, f"the server refuses the certificate of {LEAD}, ", "; ask the administrator"):

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from at_sites import Answer, dying, failing, is_train
+from at_sites import Answer, Sites, dying, is_train
 
 from fedlit.sites import server
 from fedlit.sites.envelope import Envelope
@@ -17,71 +17,59 @@ from fedlit.sites.server import Evictions, Hosted
 from fedlit.sites.transport import NoReply
 
 
-@pytest.fixture
-def rounds(fit, monkeypatch) -> Callable[[], list[list[str]]]:
-    """Runs a federation of three sites; returns the warnings before the line of each round, and those after the
-    last."""
-    monkeypatch.setattr(
-        sys.modules["fedlit.cli.main"], "_show_warning", lambda message, *place: print(f"warning: {message}")
-    )
-
-    def run() -> list[list[str]]:
-        out = fit("--federation.rounds 4 --federation.monitor train/loss --federation.on_site_error skip").out
-        said = [[]]
-        for line in out.splitlines():
-            if line.startswith("warning: ") and "site 'site-2'" in line:
-                said[-1].append(line.removeprefix("warning: "))
-            if line.startswith("round "):
-                said.append([])
-        assert len(said) == 5, out
-        return said
-
-    return run
-
-
 CLIENT = "site 'site-2', client 'site-1'"
 
 
-def test_a_process_that_dies(rounds, sites):
-    sites.between = failing("site-2", 1, 1, dying)
-    died = f"round 2: {CLIENT} (train): its process died and is being restarted; continuing with 2 of 3"
-    assert rounds() == [[], [died], [], [], []]
+def in_turn(sites: Sites, now: list[str]) -> Callable[[str, Envelope, Answer], bytes]:
+    """In rounds 2 to 5 of the second site: its process dies, it is another one, its data change, and change back."""
+    left = {1: dying, 2: sites.anew}
+
+    def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
+        if is_train(envelope, 3):
+            now[:] = ["other"]
+        if is_train(envelope, 4):
+            now[:] = []
+        index = envelope.content["asked"]["index"] if envelope.verb == "train" and name == "site-2" else None
+        fault = left.pop(index, None)
+        return fault(envelope, answer) if fault else answer(envelope.to_bytes())
+
+    return between
 
 
-def test_a_process_that_was_started_again_while_nothing_was_asked_of_it(rounds, sites):
-    sites.between = failing("site-2", 2, 1, sites.anew)
-    new = "round 3: site 'site-2': its process was started again; asking again"
-    assert rounds() == [[], [], [new], [], []]
-
-
-def test_a_deadline_that_is_missed(rounds, sites, monkeypatch):
-    collect = SitesInProcess.collect
+def test_each_event_is_reported_before_the_line_of_its_round(fit, sites, monkeypatch):
+    """Each of two deadlines too that are missed one after the other, in rounds 6 and 7."""
+    of, now, collect = OwnData.fingerprint, [], SitesInProcess.collect
 
     def late(transport, tickets):
         asked = {ticket: Envelope.from_bytes(transport._sent[ticket]) for ticket in tickets}
         for ticket, answer in collect(transport, tickets):
-            missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (1, 2))
+            missed = ticket.site == "site-2" and any(is_train(asked[ticket], index) for index in (5, 6))
             yield ticket, NoReply("no reply within the deadline") if missed else answer
 
-    monkeypatch.setattr(SitesInProcess, "collect", late)
-    missed = [f"round {n}: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3" for n in (2, 3)]
-    assert rounds() == [[], missed[:1], missed[1:], [], []]
-
-
-def test_data_that_change_and_change_back(rounds, sites, monkeypatch):
-    of, now = OwnData.fingerprint, []
+    main = sys.modules["fedlit.cli.main"]
+    monkeypatch.setattr(main, "_show_warning", lambda message, *place: print(f"warning: {message}"))
     monkeypatch.setattr(OwnData, "fingerprint", lambda data, client: f"{client} {now}" if now else of(data, client))
-
-    def between(name: str, envelope: Envelope, answer: Answer) -> bytes:
-        if is_train(envelope, 1):
-            now[:] = ["other"]
-        if is_train(envelope, 2):
-            now[:] = []
-        return answer(envelope.to_bytes())
-
-    sites.between = between
+    monkeypatch.setattr(SitesInProcess, "collect", late)
+    sites.between = in_turn(sites, now)
+    out = fit("--federation.rounds 8 --federation.monitor train/loss --federation.on_site_error skip").out
+    said = [[]]
+    for line in out.splitlines():
+        if line.startswith("warning: ") and "site 'site-2'" in line:
+            said[-1].append(line.removeprefix("warning: "))
+        if line.startswith("round "):
+            said.append([])
     changed = "its data have changed; from now on its results are for other images or labels"
-    assert rounds() == [[], [f"round 2: {CLIENT}: {changed}"], [f"round 3: {CLIENT}: {changed}"], [], []]
+    assert said == [
+        [],
+        [f"round 2: {CLIENT} (train): its process died and is being restarted; continuing with 2 of 3"],
+        ["round 3: site 'site-2': its process was started again; asking again"],
+        [f"round 4: {CLIENT}: {changed}"],
+        [f"round 5: {CLIENT}: {changed}"],
+        [f"round 6: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3"],
+        [f"round 7: {CLIENT} (train): no reply within the deadline; continuing with 2 of 3"],
+        [],
+        [],
+    ], out
 
 
 @pytest.fixture
