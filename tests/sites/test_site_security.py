@@ -4,7 +4,6 @@ nothing.
 The folders are those of ``docker/sites.sh``, which runs the commands of the documents.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -151,7 +150,8 @@ def _send_the_log(file: Path) -> None:
 
 def _nvflare(folder: Path, home: Path, line: str) -> None:
     """A command line of NVFlare, here: the script has started enough processes for others."""
-    with contextlib.chdir(folder), pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
         patch.setattr(sys, "argv", ["nvflare", *line.split()])
         patch.setattr(sys, "path", list(sys.path))
         patch.setenv("HOME", str(home))

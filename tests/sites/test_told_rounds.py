@@ -16,7 +16,6 @@ from fedlit.sites.process import SitesInProcess
 from fedlit.sites.server import Evictions, Hosted
 from fedlit.sites.transport import NoReply
 
-
 CLIENT = "site 'site-2', client 'site-1'"
 
 
