@@ -11,9 +11,9 @@ from at_sites import Ended, classifier
 from fedlit.data import PhantomCXR
 from fedlit.sites import experiment
 
-DATA = {"hospitals": 2, "images": 80, "image_size": 16, "batch_size": 8, "label_scheme": "split"}
+DATA = {"hospitals": 2, "images": 120, "image_size": 16, "batch_size": 8, "label_scheme": "split"}
 OPTIONS = (
-    "--federation.rounds 1 --federation.workers 1 --federation.aggregators='[SurgicalHeads, FedBN]' "
+    "--federation.rounds 2 --federation.workers 1 --federation.aggregators='[SurgicalHeads, FedBN]' "
     "--federation.schedule ConstantSchedule --federation.schedule.window 2 --fabric.accelerator cpu --name one"
 )
 
