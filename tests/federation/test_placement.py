@@ -50,7 +50,7 @@ def test_a_federation_has_the_same_bits_wherever_the_pictures_lie(tmp_path, monk
     torch.manual_seed(1)
     given, module = data(tmp_path, XrayAugmentation()), Small()
     mapped = play(given, module)
-    for name, workers in (("resident", 1), ("ahead", 1), ("resident", 2), ("ahead", 2)):
+    for name, workers in (("resident", 1), ("ahead", 1), ("ahead", 2)):
         monkeypatch.setattr(devices, "resolve_placement", lambda *given, name=name: Placement(name))
         assert_same_tensors(play(given, module, workers), mapped)
 

@@ -145,7 +145,7 @@ def test_a_round_beyond_the_budget_is_named():
 def fitted(folder: Path, rounds: int, **options):
     torch.manual_seed(0)
     return fedlit.fit(
-        PlainNet(), EqualClients(batch_size=8), aggregators=[DPSGD(epsilon=4.0, delta=1e-2)], rounds=rounds,
+        PlainNet(), EqualClients(batch_size=8), aggregators=[DPSGD(epsilon=1.0, delta=1e-2)], rounds=rounds,
         schedule=ConstantSchedule(2, "steps"), run_dir=folder, workers=1, seed=0, **options,
     )  # fmt: skip
 
@@ -163,11 +163,11 @@ def test_a_run_says_what_it_costs_and_stops_at_its_budget(tmp_path, capsys):
     assert record["private"] is False
     assert record["why"] == SIMULATED
     assert {each["steps"] for each in record["clients"].values()} == {6}
-    assert all(0.95 * 4 < each["epsilon"] <= 4 and each["epsilon_prv"] < 4 for each in record["clients"].values())
+    assert all(0.95 < each["epsilon"] <= 1 and each["epsilon_prv"] < 1 for each in record["clients"].values())
     assert "train/loss" not in run.metrics.columns
     assert run.metrics["privacy/epsilon"].dropna().is_monotonic_increasing
     assert SIMULATED in model_card(run.directory, 0.95, 20)
-    more = fitted(tmp_path, 5, ckpt_path="last")
+    more = fitted(tmp_path, 4, ckpt_path="last")
     printed = capsys.readouterr().out
     assert "stopped after round 3: round 4 would bring epsilon to" in printed
     assert json.loads((more.directory / "privacy.json").read_text())["rounds"] == 3
@@ -190,10 +190,10 @@ def test_a_model_without_measuring_keeps_its_given_start():
 
 
 def test_a_run_is_not_resumed_with_other_private_steps(tmp_path):
-    """Also where nothing else compares the configurations."""
+    """Also where nothing else compares the configurations. With so little noise PRV is not asked, which is slow."""
     pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
 
-    def run(rounds: int, clip: float = 1.0, noise: float = 1.0, batch_size: int = 8) -> None:
+    def run(rounds: int, clip: float = 1.0, noise: float = 0.1, batch_size: int = 8) -> None:
         resume = checkpoint.find(tmp_path / "checkpoints", "last")
         federation = federated([DPSGD(clip, noise, delta=1e-2)], rounds=rounds)
         session = assemble(federation, PlainNet(), EqualClients(batch_size=batch_size), make_fabric("cpu"))

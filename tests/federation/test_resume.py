@@ -149,10 +149,9 @@ def test_resuming_a_finished_run_adds_no_rows(again, tmp_path):
     assert len({row[:2] for row in before}) == len(before)
 
 
-@pytest.mark.parametrize("which", ["best", "{run}/checkpoints/round-000001"])
-def test_an_earlier_checkpoint_repeats_the_same_rounds_with_the_same_result(finished, again, tmp_path, which):
+def test_an_earlier_checkpoint_repeats_the_same_rounds_with_the_same_result(finished, again, tmp_path):
     kept = Kept(tmp_path / "default/run")
-    assert "after 1 rounds" in again(f"--ckpt_path {which}".format(run=kept.path)).succeeded()
+    assert "after 1 rounds" in again("--ckpt_path best").succeeded()
     assert kept.rounds == [1, 4]
     assert_same_run(kept, Kept(finished / "default/run"))
 

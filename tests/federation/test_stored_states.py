@@ -60,9 +60,9 @@ def fit(place: Path, memory: str, workers: int = 1, resume: Path | None = None, 
     return looks
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_states_in_files_change_no_number(tmp_path, workers):
-    in_memory, in_files = fit(tmp_path / "memory", "1GB", workers), fit(tmp_path / "files", "1kB", workers)
+def test_states_in_files_change_no_number(tmp_path):
+    """Neither do they with workers, which read and write them."""
+    in_memory, in_files = fit(tmp_path / "memory", "1GB"), fit(tmp_path / "files", "1kB", workers=2)
     assert_same_run(Kept(tmp_path / "memory/toy/one"), Kept(tmp_path / "files/toy/one"))
     assert (in_memory.kinds, in_files.kinds) == ({ClientState}, {StoredState})
     assert [files for files, _ in in_memory.files] == [0] * 4
@@ -83,8 +83,8 @@ def test_a_measuring_round_of_all_clients_makes_no_states():
 
 
 def test_a_run_goes_on_from_files_to_memory_and_back(tmp_path):
-    fit(tmp_path / "whole", "1GB")
-    for rounds, memory in ((1, "1kB"), (2, "1kB"), (3, "1GB"), (4, "1kB")):
+    fit(tmp_path / "whole", "1GB", rounds=3)
+    for rounds, memory in ((1, "1kB"), (2, "1GB"), (3, "1kB")):
         last = checkpoint.find(tmp_path / "parts/toy/one/checkpoints", "last")
         fit(tmp_path / "parts", memory, resume=last, rounds=rounds)
     assert_same_tensors(*(Kept(tmp_path / name / "toy/one").tensors() for name in ("whole", "parts")))

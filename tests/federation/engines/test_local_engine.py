@@ -58,13 +58,11 @@ CASES = {
             [Scaffold(), FedProx(0.3), FedBN()], rounds=4, participation=0.6, schedule=ConstantSchedule(3, "steps")
         ),
     ),
-    "momentum kept, large states": (
-        lambda: WideNet(momentum=0.9),
-        lambda: Federation([FedBN(), Scaffold()], rounds=3, participation=0.8, optimizer_state="keep"),
-    ),
     "Adam kept, large states": (
         lambda: WideNet(adam=True),
-        lambda: Federation([FedProx(0.1)], rounds=3, optimizer_state="keep", weights="uniform"),
+        lambda: Federation(
+            [FedBN(), FedProx(0.1)], rounds=3, participation=0.8, optimizer_state="keep", weights="uniform"
+        ),
     ),
     "several clients a job": (ToyNet, lambda: Federation([Scaffold(), FedBN()], rounds=2, participation=0.9)),
 }
@@ -132,10 +130,10 @@ def test_uncommitted_states_are_not_used(make_module):
     """A round that the server does not accept has no effect, with states in messages or in shared memory."""
     torch.manual_seed(1)
     module, data, ends = make_module(), ToyData(clients=4, size=9), []
-    for abandoned in ((), (1,), (0, 1, 1, 2, 2, 2)):
-        federation = Federation([Counting(), Scaffold(), FedBN()], rounds=3, optimizer_state="keep")
+    for abandoned in ((), (0, 1, 1)):
+        federation = Federation([Counting(), Scaffold(), FedBN()], rounds=2, optimizer_state="keep")
         with opened(federation, module, data, 2) as (session, server):
-            for index in range(3):
+            for index in range(2):
                 for _ in range(abandoned.count(index)):
                     before = everything(session, server)
                     run(session, server, index)
@@ -143,10 +141,9 @@ def test_uncommitted_states_are_not_used(make_module):
                 play_round(session, server, index)
             ends.append(everything(session, server))
     assert {name: int(t) for name, t in ends[0].items() if name.endswith("0/rounds")} == dict.fromkeys(
-        (f"site-{k}/0/rounds" for k in range(4)), 3
+        (f"site-{k}/0/rounds" for k in range(4)), 2
     )
-    for end in ends[1:]:
-        assert_same_tensors(end, ends[0])
+    assert_same_tensors(ends[1], ends[0])
 
 
 @pytest.mark.parametrize("make_module", MODULES)
@@ -154,7 +151,7 @@ def test_states_of_one_engine_continue_in_another(make_module):
     """As through a checkpoint: from one process to workers, and back."""
     torch.manual_seed(1)
     module, data, ends = make_module(), NoisyData(clients=4, size=9), []
-    for workers in ((1, 1, 1), (1, 2, 1), (2, 1, 3)):
+    for workers in ((1, 1, 1), (1, 2, 1)):
         server, states = None, {}
         for index, number in enumerate(workers):
             federation = Federation([Scaffold(), FedBN()], rounds=3, participation=0.7, optimizer_state="keep")
@@ -165,8 +162,7 @@ def test_states_of_one_engine_continue_in_another(make_module):
                 states = {name: copy.deepcopy(state) for name, state in session.engine.client_states().items()}
                 end = everything(session, server)
         ends.append(end)
-    for end in ends[1:]:
-        assert_same_tensors(end, ends[0])
+    assert_same_tensors(*ends)
 
 
 def test_a_signal_to_all_processes_of_a_job_is_not_a_dead_worker():

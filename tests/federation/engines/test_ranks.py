@@ -127,9 +127,9 @@ TOYS = (
 
 
 @pytest.mark.slow
-def test_started_by_itself_and_by_fabric_run(tmp_path):
+def test_started_by_itself_and_by_fabric_run(tmp_path, fedlit_cli):
     """Two ways of starting two ranks, one way of starting one process: the same run. `fabric run` is torchrun."""
-    alone = Place(tmp_path / "alone", TOYS).fit()
+    fedlit_cli(f"fit {TOYS} --logger false --federation.workers 1 --run_dir {tmp_path}/alone").succeeded()
     ways = {
         "itself": [sys.executable, "-m", "fedlit", "fit", "--fabric.devices", "2"],
         "fabric": [
@@ -155,7 +155,6 @@ def test_started_by_itself_and_by_fabric_run(tmp_path):
     said = {way: process.communicate(timeout=250) for way, process in started.items()}
     failed = {way: said[way][1][-2000:] for way, process in started.items() if process.returncode}
     assert not failed
-    assert alone.wait() == 0
     first = Kept(tmp_path / "itself/default/run")
     single = Kept(tmp_path / "alone/default/run")
     assert first.rounds == single.rounds

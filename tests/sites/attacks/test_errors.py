@@ -34,8 +34,7 @@ def asked(server, verb: str):
     return server.train(verb=verb, w=trapped(server))
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate"])
-@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize(("verb", "own"), [("train", False), ("evaluate", False), ("train", True)])
 def test_a_failure_on_images_tells_neither_step_nor_value_and_counts(attack, verb, own):
     server = attack(leaves={"errors": own})
     assert server.prepare(model=overflowing()).verb == REPLY

@@ -139,7 +139,7 @@ def test_a_file_of_heads_that_an_earlier_run_has_spoilt_is_read(fit, tmp_path):
 
 def test_a_loss_that_steers_the_choice_of_the_best_round_is_named(fit, sites):
     sites.between = lying("train", said(loss=-1e5), times=1)
-    err = fit("--federation.rounds 3 --federation.monitor train/loss").err
+    err = fit("--federation.rounds 2 --federation.monitor train/loss", 2).err
     assert "site 'site-2', client 'site-1': its loss is -1e+05" in err
     assert err.count("its loss is") == 1
 

@@ -45,7 +45,8 @@ def test_an_optimizer_that_makes_a_round_one_batch_is_refused(attacked, name):
 
 @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RAdam", "NAdam", "RMSprop", "Adagrad"])
 def test_ordinary_optimizers_train(attacked, name):
-    assert attacked.prepare(run=new_run(), model=trained_by(name)).verb == REPLY
+    steps = {"class_path": "ConstantSchedule", "init_args": {"window": 4, "unit": "steps"}}
+    assert attacked.prepare(run=new_run(), model=trained_by(name), schedule=steps).verb == REPLY
     assert attacked.train().verb == REPLY
 
 
