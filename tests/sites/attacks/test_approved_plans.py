@@ -22,10 +22,10 @@ def approving(attack, **changes):
 
 
 @pytest.mark.parametrize(("name", "vectors"), [
-    ("Scaffold", ["0/c"]), ("CODASCA", ["0/c", "0/centre"]), ("FedDyn", [])
+    ("Scaffold", ["0/c"]), ("CODASCA", ["0/c", "0/centre"]), ("CODA", ["0/centre"]), ("FedDyn", []), ("MOON", [])
 ])  # fmt: skip
 def test_what_an_algorithm_adds_to_a_first_round_is_what_it_begins_with(attack, name, vectors):
-    objective = {"objective": "AUCSaddle"} if name == "CODASCA" else {}
+    objective = {"objective": "AUCSaddle"} if name in ("CODASCA", "CODA") else {}
     server = approving(attack, aggregators=[{"class_path": name}], model=classifier(**objective))
     first = {"0/c": torch.zeros_like(server.model.w), "0/centre": server.model.w.clone()}
     honest = {vector: first[vector] for vector in vectors}
