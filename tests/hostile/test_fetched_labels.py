@@ -1,5 +1,6 @@
 """Labels that are known only once a batch is fetched: ``fedlit.fit`` from a script."""
 
+import functools
 import warnings
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 from refusals import refused
-from scripted import Linear, Net, fit
+from scripted import fit
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fedlit.core.batches import BatchStream
@@ -17,10 +18,11 @@ from fedlit.core.labels import SAMPLE, all_labels
 from fedlit.data.flamby.heart import LabelledRows
 from fedlit.data.in_memory import GivenClients
 from fedlit.data.sampler import Sampler
+from fedlit.models.steps import Classifier
 from fedlit.objectives import BCE, AUCSaddle, FedLC
 
 pytestmark = pytest.mark.usefixtures("folder")
-CLASSES = Net.classes
+CLASSES = ("Edema", "Mass")
 
 
 class Fetched(Dataset):
@@ -50,6 +52,18 @@ class Numbered(Dataset):
 
 def test_attributes_of_a_data_set_are_its_own():
     assert sorted(BatchStream(Numbered(), 4, 0, "a")[0].tolist()) == [0, 1, 2, 3]
+
+
+class Linear(Classifier):
+    """A classifier of fedlit with another network."""
+
+    def __init__(self, objective=None, classes=CLASSES) -> None:
+        super().__init__(classes)
+        self.head = torch.nn.Linear(64, len(classes))
+        self.train_with(objective, functools.partial(torch.optim.SGD, lr=0.1))
+
+    def forward(self, images):
+        return self.head(images.flatten(1))
 
 
 class Own(LightningModule):

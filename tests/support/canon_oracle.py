@@ -85,6 +85,12 @@ class ByHand:
         shares = sum(self.pi[k] * self.owns[k][name] for k in cohort)
         return torch.where(shares > 0, total / shares.clamp(min=1e-300), 0.0)
 
+    def present(self, cohort: Sequence[str], name: str) -> torch.Tensor:
+        """Share of an element's owners that are in the cohort."""
+        return sum(self.pi[k] * self.owns[k][name] for k in cohort) / sum(
+            self.pi[k] * self.owns[k][name] for k in self.pi
+        )
+
     def average(self, cohort: Sequence[str], ends: Mapping[str, Tensors]) -> None:
         """FedAvg: the means of the weights over their owners, and of the statistics; others keep their values."""
         for name in self.trained:

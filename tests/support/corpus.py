@@ -23,8 +23,8 @@ def attribute(name: str, value: Callable) -> Callable:
     return lambda module: setattr(module, name, value(module))
 
 
-def optimized(configure: Callable) -> type:
-    return having(configure_optimizers=configure)
+def optimized(configure: Callable, start: Callable = lambda module: None) -> type:
+    return having(start, configure_optimizers=configure)
 
 
 class Slotted:

@@ -1,15 +1,11 @@
 """A small model and two clients for ``fedlit.fit``, as in a script."""
 
-import functools
-
 import torch
 from lightning.pytorch import LightningModule
-from torch import nn
 from torch.utils.data import TensorDataset
 
 import fedlit
 from fedlit.experiment.result import Fitted
-from fedlit.models.steps import Classifier
 from fedlit.schedules import ConstantSchedule
 
 STEPS = ConstantSchedule(2, "steps")
@@ -37,19 +33,6 @@ class Net(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Linear(Classifier):
-    """A classifier of fedlit with a small network."""
-
-    def __init__(self, objective: nn.Module | None = None, classes: tuple[str, ...] = Net.classes) -> None:
-        torch.manual_seed(0)
-        super().__init__(classes)
-        self.head = nn.Linear(64, len(classes))
-        self.train_with(objective, functools.partial(torch.optim.SGD, lr=0.1))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(images.flatten(1))
 
 
 def part(size: int = 12, seed: int = 0) -> TensorDataset:
