@@ -201,7 +201,9 @@ def every_file() -> Iterator[object]:
         yield pytest.param(file, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("file", [CONFIGS / name for name in FAST[:2]], ids=FAST[:2])
+@pytest.mark.parametrize("file", [
+    pytest.param(CONFIGS / FAST[0], id=FAST[0]), pytest.param(CONFIGS / FAST[1], id=FAST[1], marks=pytest.mark.slow)
+])  # fmt: skip
 def test_makes_its_objects_and_prints_what_makes_the_same(
     file: Path, roots: dict[str, Path], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
