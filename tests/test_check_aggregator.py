@@ -59,14 +59,9 @@ class LosesItsChange(Aggregator):
         return {}
 
 
-class HalvesToo(Aggregator):
+class ChangesWhatIsRead(Aggregator):
     def on_before_send(self, ctx, change):
         ctx.w.lerp_(ctx.start, 0.5)
-        return change
-
-
-class MovesTheStart(Aggregator):
-    def on_before_send(self, ctx, change):
         return change.sub_(ctx.start.mul_(0.1))
 
 
@@ -96,16 +91,14 @@ class CountsInTheProcess(Aggregator):
 @pytest.mark.parametrize(
     ("aggregator", "words"),
     [
-        (StateOnSelf, "holds only hyper-parameters"),
-        (StateOnSelf, "resumed it gives other weights"),
+        (StateOnSelf, "(?s)holds only hyper-parameters.*resumed it gives other weights"),
         (OtherShape, "declared \\(1,\\)"),
         (ChangesBroadcast, "changed in place \\('0/m'\\)"),
         (ChangingMessage, "the same names every round"),
         (SetsCorrection, "add to ctx.correction"),
         (NotFinite, "not finite"),
         (LosesItsChange, "on_client_round_end changes ctx.w, which is lost.*return another change from on_before_send"),
-        (HalvesToo, "on_before_send changes ctx.w, which is lost"),
-        (MovesTheStart, "on_before_send changes ctx.start in place"),
+        (ChangesWhatIsRead, "(?s)on_before_send changes ctx.w, which is lost.*changes ctx.start in place"),
         (OtherChange, r"OtherChange.on_before_send: expected .* a tensor \(\d+,\) torch.float64; found \(\d+,\)"),
         (Misspelt, "on_client_round_begin is no hook.*did you mean on_client_round_"),
         (Unpicklable, "cannot travel"),

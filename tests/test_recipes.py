@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-import timm
 import torch
 import yaml
 from past_runs import config, predictions, write_run
 from PIL import Image
 from refusals import Cli
 from test_docs import RECIPES, blocks, trained_recipes
+
+from fedlit.models import ImageClassifier
 
 SMALL = (
     "--data.images 60 --data.image_size 32 --data.hospitals 2 --model.backbone small_cnn --federation.workers 1 "
@@ -36,7 +37,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("words", trained_recipes(), ids=" ".join)
 def test_a_command_trains(words: list[str], folder: Path, fedlit_cli: Cli):
-    torch.save(timm.create_model("small_cnn", num_classes=10, in_chans=1).state_dict(), "densenet121.pth")
+    torch.save(ImageClassifier(("Mass",), "small_cnn").body.state_dict(), "densenet121.pth")
     small = SMALL.replace("60", "600") if "configs/privacy/quickstart.yaml" in words else SMALL  # needs patients
     fedlit_cli(f"{shlex.join(words)} {small}").succeeded()
 

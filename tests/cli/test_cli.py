@@ -75,7 +75,7 @@ class TestHabits:
 
     def test_every_short_name_that_is_listed_is_understood(self):
         names = [cls.__name__ for cls in choices.shipped("aggregators")]
-        args = parse(["fit", *(f"--federation.aggregators+={name}" for name in names)])[0].fit
+        args = parse(["fit", "--federation.aggregators", f"[{', '.join(names)}]"])[0].fit
         assert [each.class_path for each in args.federation.aggregators] == [f"fedlit.aggregators.{n}" for n in names]
 
     def test_a_module_of_the_working_directory_is_found(self, fedlit_cli):

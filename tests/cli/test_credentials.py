@@ -42,12 +42,10 @@ def leaks(folder: Path) -> list[str]:
     return [str(path) for path in files if any(s in str(path) or s.encode() in path.read_bytes() for s in SECRETS)]
 
 
-@pytest.mark.parametrize(
-    "address", ["http://anna:geheim@127.0.0.1:9", "http://anna:ge@he/im@127.0.0.1:9", "http://127.0.0.1:9?token=geheim"]
-)
-def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog, address):
-    printed = ""
-    for line in (f"fit {RUN} {WEB} {address} --tags.page {address}", f"export --config {CONFIG} --ckpt_path last"):
+def test_no_file_and_no_message_holds_one(here, fedlit_cli, caplog):
+    printed, address = "", "http://anna:ge@he/im@127.0.0.1:9"
+    tags = f"--tags.page {address} --tags.key http://127.0.0.1:9?token=geheim"
+    for line in (f"fit {RUN} {WEB} {address} {tags}", f"export --config {CONFIG} --ckpt_path last"):
         (ended := fedlit_cli(line)).succeeded()
         printed += ended.out + ended.err + caplog.text
     assert CONFIG.with_name("model.safetensors").is_file()

@@ -16,13 +16,8 @@ from fedlit.models import ImageClassifier
 
 CLASSES = """
 from fedlit.core.objective import Objective
-from fedlit.data import LabelScheme, Partition, PhantomCXR
+from fedlit.data import Partition
 from fedlit.federation.callbacks import Callback
-
-
-class Source(PhantomCXR):
-    def records(self):
-        raise ValueError("broken")
 
 
 class Refusing(Callback):
@@ -33,11 +28,6 @@ class Refusing(Callback):
 class Rule(Partition):
     def assign(self, records, seed):
         refuse()
-
-
-class Scheme(LabelScheme):
-    def classes_of(self, clients, classes, seed):
-        raise ValueError("broken")
 
 
 class Ratio(Objective):
@@ -82,10 +72,8 @@ def classes(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("options", "place"),
     [
-        ("own_classes.Source", "Source.records"),
         ("PhantomCXR --callbacks+=own_classes.Refusing", "Refusing.__init__"),
         ("PhantomCXR --data.partition own_classes.Rule", "Rule.assign"),
-        ("PhantomCXR --data.scheme own_classes.Scheme", "Scheme.classes_of"),
     ],
 )
 def test_a_value_error_is_one_line(options: str, place: str, classes, fedlit_cli):
