@@ -14,7 +14,7 @@ ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64), 72, 96, 128, 192
 """Orders of Renyi divergence, of which the best counts: those of Opacus, and larger ones for small epsilons."""
 
 WHOLE = tuple(order for order in ORDERS if order == int(order))
-"""Orders whose divergence takes a tenth of the time of the others."""
+"""Orders whose divergence is a finite sum; that of the others is a series, which takes longer."""
 
 MOST_ENTRIES = 5
 """Largest number of different steps that PRV accounts for: forty take half a minute."""
@@ -44,8 +44,8 @@ def epsilon_of(spent: Sequence[Steps], delta: float) -> float:
         return 0.0
     if any(each.noise == 0 for each in spent):
         return math.inf
-    # Epsilon is the ratio of a convex function of the order to order - 1, so it has one minimum, next to the best whole
-    # order: Balle et al., AISTATS 2020, arXiv:1905.09982, theorem 21.
+    # By theorem 21 of Balle et al., AISTATS 2020, arXiv:1905.09982, epsilon is a convex function of the order divided by
+    # order - 1. So it has one minimum, and the best order is next to the best whole one.
     place = WHOLE.index(_best(spent, delta, WHOLE)[1])
     first, last = (1, *WHOLE, math.inf)[place : place + 3 : 2]
     return max(_best(spent, delta, tuple(order for order in ORDERS if first <= order <= last))[0], 0.0)

@@ -10,7 +10,7 @@ from fedlit.core.errors import ConfigError
 
 pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
 
-from fedlit.aggregators.accounting import Steps, epsilon_of, noise_for, prv_epsilon_of
+from fedlit.aggregators.accounting import ORDERS, Steps, epsilon_of, noise_for, prv_epsilon_of
 
 EXACT = {
     (10.0, 1.0, 100, 1e-5): 4.3772, (1.0, 0.15, 140, 1e-3): 9.2679,
@@ -25,6 +25,18 @@ def test_both_bounds_are_above_the_privacy_loss_distribution_and_prv_is_close(se
     rdp, prv = (bound([Steps(*steps)], delta) for bound in (epsilon_of, prv_epsilon_of))
     assert EXACT[setting] <= prv <= 1.03 * EXACT[setting]
     assert EXACT[setting] <= rdp <= 1.35 * EXACT[setting]
+
+
+@pytest.mark.filterwarnings("ignore:Optimal order")
+@pytest.mark.parametrize("noise", [0.3, 0.7, 2.0, 30.0])
+def test_no_other_order_gives_less(noise):
+    """Only orders next to the best whole one are tried."""
+    rdp = pytest.importorskip("opacus.accountants.analysis.rdp")
+    for rate, steps, delta in ((1.0, 1, 1e-3), (0.2, 140, 1e-5), (0.01, 3000, 1e-7), (0.002, 10, 0.1)):
+        spent = [Steps(noise, rate, steps), Steps(2 * noise, rate, steps)]
+        total = sum(rdp.compute_rdp(q=rate, noise_multiplier=n, steps=steps, orders=ORDERS) for n, *_ in spent)
+        least, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=total, delta=delta)
+        assert epsilon_of(spent, delta) == pytest.approx(max(least, 0.0), rel=1e-12)
 
 
 def test_steps_add_up():

@@ -25,16 +25,9 @@ from fedlit.core.checkpoints.stored_states import StateFolder, is_small
 from fedlit.core.errors import ConfigError, DataError, FedlitError, TrainingError, WorkerError
 from fedlit.core.fabric import FederationFabric, make_fabric
 from fedlit.core.messages import Broadcast, ClientReport, ClientState, Payload, Round
+from fedlit.core.system import processes
 from fedlit.core.system.pickling import Pickler, dumps
-from fedlit.core.system.processes import (
-    context,
-    cores,
-    end_with_parent,
-    keep_freed_memory,
-    let_go,
-    may_have_children,
-    starting,
-)  # fmt: skip
+from fedlit.core.system.processes import context, cores, end_with_parent, keep_freed_memory, let_go, starting
 from fedlit.federation.engines.base import AnyState, Engine, InProcessPool, Program, Reply, Worker, jobs_of
 from fedlit.federation.engines.scores import Scores, View
 from fedlit.federation.engines.shared_memory import Handle, SharedFolder, no_room
@@ -64,7 +57,7 @@ class LocalEngine(Engine):
     """
 
     def __init__(self, program: Program, fabric: FederationFabric, workers: int = 1) -> None:
-        alone = workers > 1 and not may_have_children()
+        alone = workers > 1 and not processes.may_have_children()
         workers = 1 if alone else workers
         super().__init__(ProcessPool(program, fabric, workers) if workers > 1 else InProcessPool(program, fabric))
         self.where = f"{workers} workers" if workers > 1 else f"one worker on {fabric.device}"
