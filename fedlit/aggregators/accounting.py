@@ -44,8 +44,8 @@ def epsilon_of(spent: Sequence[Steps], delta: float) -> float:
         return 0.0
     if any(each.noise == 0 for each in spent):
         return math.inf
-    # By theorem 21 of Balle et al., AISTATS 2020, arXiv:1905.09982, epsilon is a convex function of the order divided by
-    # order - 1. So it has one minimum, and the best order is next to the best whole one.
+    # By theorem 21 of Balle et al., AISTATS 2020, arXiv:1905.09982, epsilon is a convex function of the order, over the
+    # order less one. So it has one minimum, and the best order is next to the best whole one.
     place = WHOLE.index(_best(spent, delta, WHOLE)[1])
     first, last = (1, *WHOLE, math.inf)[place : place + 3 : 2]
     return max(_best(spent, delta, tuple(order for order in ORDERS if first <= order <= last))[0], 0.0)
