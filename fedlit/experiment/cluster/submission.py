@@ -36,7 +36,7 @@ TASK = """runs=(
 )
 if [ -z "$code" ]; then
   {job} &
-  while kill -0 $! 2> /dev/null; do code=0; wait $! || code=$?; done
+  while code=0; wait $! || code=$?; kill -0 $! 2> /dev/null; do :; done
 fi
 task=${{SLURM_ARRAY_JOB_ID}}_$SLURM_ARRAY_TASK_ID
 if [ "$code" != 138 ] && [ "$code" != 143 ]; then
