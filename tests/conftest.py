@@ -35,10 +35,6 @@ def pytest_collection() -> Iterator[None]:
     return collected
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with files that share servers, which no other worker takes from the front of a list, or take longest."""
     items.sort(key=lambda item: item.path.stem not in FIRST)
