@@ -64,11 +64,11 @@ def audit(images: pd.DataFrame, *by: str) -> Audit:
 @pytest.mark.slow
 def test_a_model_that_memorises_is_found_out(fedlit_cli: Cli, tmp_path: Path):
     memorising = "--data.hospitals 1 --data.images 100 --data.batch_size 8 --data.augment false"
-    schedule = "--federation.schedule.window 40 --federation.schedule.unit epochs"
+    schedule = "--federation.schedule.window 15 --federation.schedule.unit epochs"
     run = fitted(fedlit_cli, tmp_path, f"{memorising} {schedule}")
     found = audit_of(fedlit_cli, run)["results"][0]["auroc"]
-    assert found["value"] > 0.9
-    assert found["low"] > 0.8
+    assert 1 > found["value"] > 0.75  # at 1 it has no interval
+    assert found["low"] > 0.6
 
 
 def test_a_run_is_audited_without_augmentation_by_client_and_class_and_its_card_says_so(
