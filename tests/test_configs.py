@@ -216,7 +216,7 @@ def test_makes_its_objects_and_prints_what_makes_the_same(
     printed.write_text(capsys.readouterr().out)
     assert dumped(args, parser) == dumped(*parse(["fit", "--config", str(printed)]))
 
-    objects = parser.instantiate(args.fit)
+    objects = parser.instantiate(args)
     settings = yaml.safe_load(file.read_text())
     assert type(objects.data).__name__ == settings["data"]["class_path"]
     assert tuple(objects.model.classes) == tuple(objects.data.classes)
@@ -306,7 +306,7 @@ def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest
 
 def dumped(args: Namespace, parser: ArgumentParser) -> dict:
     """Return the whole configuration of a command line, without the name of its file."""
-    whole = yaml.safe_load(parser.dump(args.fit, skip_none=False))
+    whole = yaml.safe_load(parser.dump(args, skip_none=False))
     whole.pop("config", None)
     return whole
 

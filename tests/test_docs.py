@@ -113,8 +113,8 @@ def test_every_command_line_parses(project: Path, capsys: pytest.CaptureFixture)
     wrong = []
     for words in to_parse():
         try:
-            assert parse(words)[0].subcommand == words[0]
-        except (SystemExit, AssertionError):
+            parse(words)
+        except SystemExit:
             wrong.append(f"{shlex.join(words)}: {capsys.readouterr().err}")
     assert wrong == []
 

@@ -18,7 +18,7 @@ from fedlit.core.system.imports import uncollected
 from fedlit.core.system.output import lasting_output
 from fedlit.core.system.shipped import with_shipped
 from fedlit.experiment.mistakes import explain
-from fedlit.experiment.parser import SUBCOMMANDS, Parser, complain, is_mistake
+from fedlit.experiment.parser import Parser, complain, is_mistake
 from fedlit.federation.interrupts import unwinding_on_signals
 from fedlit.tracking.addresses import showable
 
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> None:
         sys.exit(130)
     try:
         with unwinding_on_signals(), lasting_output():
-            code = command(args.subcommand).execute(args[args.subcommand], parser)
+            code = command(argv[0]).execute(args, parser)
     except KeyboardInterrupt:
         sys.exit(130)
     except Submitted as told:
@@ -93,19 +93,24 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
-    """Parse a command line; return the values and the parser of its command."""
+    """Parse a command line; return the values and the parser of its command.
+
+    The parser of a command parses alone: one above it would check all values again.
+    """
     parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
-    parsers = {name: Parser(description=description) for name, description in COMMANDS.items()}
-    called = argv[0] if argv and argv[0] in COMMANDS else ""
-    if called:  # importing the files of all commands would take seconds
-        parsers[called] = command(called).parser(argv)
-    commands = parser.add_subcommands(**SUBCOMMANDS)
-    for name, subparser in parsers.items():
-        commands.add_subcommand(name, subparser, help=COMMANDS[name])
-    chosen = parsers.get(called, parser)
-    for each in (parser, *parsers.values()):
-        each.introduce(tuple(argv), (*COMMANDS, *chosen.nested))
-    return parser.parse_args([*argv[:1], *chosen.first_words, *argv[1:]]), chosen
+    parser.nested = {name: Parser(description=description) for name, description in COMMANDS.items()}
+    if argv and argv[0] in COMMANDS:  # importing the files of all commands would take seconds
+        parser.nested[argv[0]] = command(argv[0]).parser(argv)
+    words, names = argv, []
+    while words and words[0] in parser.nested:
+        names.append(words[0])
+        parser, words = parser.nested[words[0]], words[1:]
+    parser.prog = " ".join(("fedlit", *names))
+    parser.introduce(argv)
+    args = parser.parse_args([*parser.first_words, *words])
+    for name in names[:0:-1]:
+        args = Namespace(subcommand=name, **{name: args})
+    return args, parser
 
 
 def _greet(argv: list[str]) -> None:

@@ -199,6 +199,7 @@ def explain(
     key = ".".join(keys[:1] + [inner for outer, inner in pairwise(keys) if inner != outer])
     reason = re.sub(r"<class '([\w.]+)'>", r"\1", KEY.sub("", texts[-1], count=1).strip(": \n"))
     reason = re.sub(r'^Unable to load config "(.*)"$', r"expected keys with values, found '\1'", reason)
+    reason = re.sub(r"^Group '(.*)' does not accept option '(.*)'$", r"Option '\1.\2' is not accepted", reason)
     reason = reason.partition("\nSubclass types expect one of:")[0]
     words = re.findall(r"[\w.]+", reason.rpartition(": ")[2])[:1] if ": " in reason else []
     words += reversed(re.findall(r"'([\w.]+)'", reason))

@@ -14,9 +14,6 @@ from fedlit.experiment.helptexts import HelpFormatter
 from fedlit.experiment.mistakes import Sources, custom_code, explain, home, of_classes
 from fedlit.tracking.addresses import masked, showable
 
-HELP = "Each command has its own --help."
-SUBCOMMANDS = {"title": "commands", "metavar": "COMMAND", "description": HELP, "help": None}
-
 
 def _read(text: str) -> Any:
     """Parse a YAML file, or a value of the command line; ``KEY:`` and ``{KEY, KEY}`` are texts for jsonargparse."""
@@ -39,7 +36,6 @@ class Parser(ArgumentParser):
     """A parser that explains mistakes instead of printing the usage."""
 
     sources = Sources(())  # Sources of the values.
-    commands: tuple[str, ...] = ()  # Names of all commands.
     first_words: tuple[str, ...] = ()  # Words that precede those of the user.
     short_names: Callable[[], Sequence[str]] = staticmethod(tuple)  # Short names of classes.
     nested: "dict[str, Parser]" = {}  # Parsers of its own commands, by name.
@@ -47,7 +43,8 @@ class Parser(ArgumentParser):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         # Without abbreviations, by which --federation.round 3 would mean --federation.rounds.
-        super().__init__(*args, **{"formatter_class": HelpFormatter, "allow_abbrev": False, **options})
+        ours = {"prog": "fedlit", "formatter_class": HelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **ours | options)
 
     def add_class_arguments(self, theclass: type, nested_key: str | None = None, *args: Any, **options: Any) -> Any:
         """Add the arguments of a class; without a key, it is what the parser makes."""
@@ -58,13 +55,14 @@ class Parser(ArgumentParser):
         """Return the dotted names of all options."""
         return [action.dest for action in self._actions]
 
-    def introduce(self, argv: tuple[str, ...], commands: tuple[str, ...]) -> None:
-        """Set the command line, and add the nested commands, once this parser has been added to its parent."""
-        self.sources, self.commands = Sources(argv), commands
-        nested = self.add_subcommands(**SUBCOMMANDS) if self.nested else None
-        for name, parser in self.nested.items():
-            nested.add_subcommand(name, parser, help=parser.description)
-            parser.introduce(argv, commands)
+    def introduce(self, argv: Sequence[str]) -> None:
+        """Set the command line, and name the nested commands in the help."""
+        self.sources = Sources(tuple(argv))
+        if self.nested:
+            help = "Each command has its own --help."
+            commands = self.add_subcommands(title="commands", metavar="COMMAND", description=help, help=None)
+            for name, parser in self.nested.items():
+                commands.add_subcommand(name, parser, help=parser.description)
 
     def parse_args(self, args: Sequence[str] | None = None, *others: Any, **options: Any) -> Namespace:
         """Parse a command line; mistakes in the YAML files are reported before those in their values."""
@@ -107,12 +105,8 @@ class Parser(ArgumentParser):
                     error.parser = self
                     of_classes.append(error)
                 raise
-        parsers = [each for each in (self, getattr(ex, "subcommand_parser", None)) if each is not None]
-        options = {name for parser in parsers for name in parser.options()}
-        command = [word for word in self.sources.argv[:2] if word in self.commands]
-        tip = f"`{' '.join(('fedlit', *command))} --help` describes the options"
-        classes = [name for parser in parsers for name in parser.short_names()]
-        complain(explain(ex, self.sources, {*options, *self.commands}, classes, message) + "\n" + tip)
+        text = explain(ex, self.sources, {*self.options(), *self.nested}, self.short_names(), message)
+        complain(f"{text}\n`{self.prog} --help` describes the options")
         sys.exit(2)
 
 

@@ -137,7 +137,6 @@ def images_of(run: Path) -> tuple[pd.DataFrame, str, str]:
     if best is None:
         raise ConfigError(f"{run}: expected the directory of a run, with checkpoints, found none; name another")
     options = experiment_parser()
-    options.introduce((), ())
     words = ["--config", str(run / "config.yaml"), "--ckpt_path", str(run)]
     with composed(options.parse_args([*options.first_words, *words]), options) as experiment:
         experiment.data.augment = False  # the loss of an altered image says little about the image

@@ -30,10 +30,10 @@ class TestHabits:
         first = "seed: 1\nfederation: {rounds: 7, eval_every: 3}\nmodel: {init_args: {backbone: resnet18}}\n"
         Path("a.yaml").write_text(first)
         Path("b.yaml").write_text("federation: {rounds: 8}\nmodel: {init_args: {drop_rate: 0.5}}\n")
-        args = parse(shlex.split("fit -c a.yaml --config=b.yaml --federation.eval_every 2"))[0].fit
+        args = parse(shlex.split("fit -c a.yaml --config=b.yaml --federation.eval_every 2"))[0]
         assert (args.seed, args.federation.rounds, args.federation.eval_every) == (1, 8, 2)
         assert (args.model.init_args.backbone, args.model.init_args.drop_rate) == ("resnet18", 0.5)
-        args = parse(shlex.split("fit --federation.rounds 9 -c a.yaml"))[0].fit
+        args = parse(shlex.split("fit --federation.rounds 9 -c a.yaml"))[0]
         assert args.federation.rounds == 7  # in the order of the command line
 
     def test_a_printed_config_is_the_same_run(self, fedlit_cli):
@@ -62,7 +62,7 @@ class TestHabits:
                 " --logger MLflowTracker --logger.tracking_uri sqlite:///elsewhere.db"
             )
         )
-        objects = parser.instantiate_classes(args.fit)
+        objects = parser.instantiate_classes(args)
         bn, prox = objects.federation.aggregators
         assert isinstance(bn, aggregators.FedBN)
         assert (type(prox), prox.mu) == (aggregators.FedProx, 0.5)
@@ -75,7 +75,7 @@ class TestHabits:
 
     def test_every_short_name_that_is_listed_is_understood(self):
         names = [cls.__name__ for cls in choices.shipped("aggregators")]
-        args = parse(["fit", "--federation.aggregators", f"[{', '.join(names)}]"])[0].fit
+        args = parse(["fit", "--federation.aggregators", f"[{', '.join(names)}]"])[0]
         assert [each.class_path for each in args.federation.aggregators] == [f"fedlit.aggregators.{n}" for n in names]
 
     def test_a_module_of_the_working_directory_is_found(self, fedlit_cli):

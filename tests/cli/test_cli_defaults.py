@@ -25,7 +25,7 @@ def test_a_chosen_class_has_its_own_defaults(how, tmp_path):
         "command line": ["--data", "NIHChestXray14", "--data.root", "data", "--data.eval_batch_size", "7"],
         "yaml": ["--config", str(file)],
     }
-    args = parse(["fit", *words[how], "--model.backbone", "densenet161"])[0].fit
+    args = parse(["fit", *words[how], "--model.backbone", "densenet161"])[0]
     assert args.data.class_path == "fedlit.data.NIHChestXray14"
     assert args.data.init_args.eval_batch_size == 7
     assert args.data.init_args.image_size == 224  # PhantomCXR's is 64
@@ -34,7 +34,7 @@ def test_a_chosen_class_has_its_own_defaults(how, tmp_path):
 
 
 def test_the_default_classes_take_arguments_without_being_named():
-    args = parse(["fit", "--data.images", "500", "--federation.schedule.window", "3"])[0].fit
+    args = parse(["fit", "--data.images", "500", "--federation.schedule.window", "3"])[0]
     assert args.data.class_path == "fedlit.data.PhantomCXR"
     assert (args.data.init_args.images, args.data.init_args.image_size) == (500, 64)
     assert args.model.class_path == "fedlit.models.ImageClassifier"
@@ -42,7 +42,7 @@ def test_the_default_classes_take_arguments_without_being_named():
 
 
 def test_an_argument_given_before_the_class_survives():
-    args = parse(["fit", "--data.batch_size", "5", "--data", "NIHChestXray14", "--data.root", "data"])[0].fit
+    args = parse(["fit", "--data.batch_size", "5", "--data", "NIHChestXray14", "--data.root", "data"])[0]
     assert (args.data.init_args.batch_size, args.data.init_args.image_size) == (5, 224)
 
 

@@ -69,7 +69,7 @@ COMMANDS = [
     ("fitt", "invalid choice: 'fitt' (choose from 'fit', 'test', 'predict'"),
     ("runs lst", "did you mean list?"),
     ("predict --part tests", "--part: invalid choice: 'tests'"),
-    ("sweep", "the following arguments are required: sweep.config"),
+    ("sweep", "the following arguments are required: config"),
     ("fit --config tinny.yaml", "--config: there is no file tinny.yaml; did you mean tiny.yaml?"),
     ("sweep --config nowhere.yaml", "nowhere.yaml: No such file"),
     ("fit tiny.yaml", "unrecognized arguments: tiny.yaml; write --config tiny.yaml"),
@@ -122,7 +122,7 @@ IN_YAML = {
     ),
     "unknown key": (
         "federation:\n  rounds: 2\n  accumulate_grad_batches: 4\n",
-        "Subcommand 'fit' does not accept option 'federation.accumulate_grad_batches'; "
+        "Option 'federation.accumulate_grad_batches' is not accepted; "
         "did you mean federation.measure_batches? (mine.yaml, line 3)",
     ),
     "no value": ("seed: 1\nphases:\n", "phases (mine.yaml, line 2): expected a value, found nothing"),

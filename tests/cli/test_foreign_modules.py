@@ -54,7 +54,7 @@ class TestForeignModules:
         """The logged accuracy equals that of the federation's model, computed explicitly."""
         assert fedlit_cli(f"fit {DIGITS} --model foreigners.Plain --model.lr 0.05 --name one")[0] == 0
         args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Plain"))
-        data = parser.instantiate_classes(args.fit).data
+        data = parser.instantiate_classes(args).data
         data.setup()
         server = torch.load("runs/default/one/checkpoints/round-000002/server.pt", weights_only=True)["w"]
         module = Plain()
@@ -125,7 +125,7 @@ class TestForeignModules:
     def test_a_bug_keeps_its_traceback(self):
         args, parser = parse(shlex.split(f"fit {DIGITS} --model foreigners.Bug"))
         with pytest.raises(ValueError, match="my own mistake") as raised:
-            fit.execute(args.fit, parser)
+            fit.execute(args, parser)
         assert not is_mistake(raised.value)
 
 
