@@ -179,7 +179,7 @@ def strings(name: str) -> set[str]:
 def test_modules_that_are_named_in_strings_exist():
     named = [axis.home for axis in choices.AXES.values()] + [*jobs.PRELOADED, *processes.PRELOADED]
     named += [home for homes in parser.DELIBERATE.values() for home in homes if home.startswith("fedlit.")]
-    for name in ("fedlit.federation.engines.pool", "fedlit.predictions.serving", "fedlit.experiment.jobs"):
+    for name in ("fedlit.federation.engines.pool", "fedlit.predictions.serving", "fedlit.cli.rehearsal"):
         named += [word for word in strings(name) if not word.endswith(".")]
     assert len(named) > 12
     assert [name for name in named if find_spec(name.rstrip(".")) is None] == []

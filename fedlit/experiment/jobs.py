@@ -20,16 +20,8 @@ from fedlit.federation.interrupts import Interrupts, remember_ctrl_c
 POLL_SECONDS = 0.2
 """Longest delay before a signal is passed on, and between updates of the display."""
 
-PRELOADED = (
-    "fedlit.cli.rehearsal",
-    "fedlit.federation.engines.pool",
-    "fedlit.models",
-    "fedlit.predictions.serving",
-    "fedlit.tracking.figures",
-    "pyarrow.csv",
-    "pyarrow.parquet",
-)
-"""Modules that the fork server imports once for several jobs, so that they start immediately."""
+PRELOADED = ("fedlit.cli.rehearsal",)
+"""Module that the fork server imports once for several jobs, so that they start immediately."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 
 from fedlit.core.checkpoints.manifest import Manifest
 from fedlit.core.checkpoints.stored_states import unstacked
+from fedlit.core.system import processes
 from fedlit.core.system.processes import ENDING
 from fedlit.experiment import jobs
 from fedlit.tracking import figures
@@ -25,7 +26,7 @@ from fedlit.tracking.base import MetricsFile
 
 TESTS = Path(__file__).parent
 
-PRELOADED = (*jobs.PRELOADED, "timm", "fedlit.federation.engines.ranks")
+PRELOADED = (*jobs.PRELOADED, *processes.PRELOADED, "fedlit.federation.engines.ranks")
 """Imports of the fork server of tests, see ``conftest.py``."""
 
 
