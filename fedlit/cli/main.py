@@ -97,20 +97,18 @@ def parse(argv: list[str]) -> tuple[Namespace, Parser]:
 
     The parser of a command parses alone: one above it would check all values again.
     """
-    parser = Parser(prog="fedlit", description=fedlit.__doc__, version=fedlit.__version__)
-    parser.nested = {name: Parser(description=description) for name, description in COMMANDS.items()}
+    names: list[str] = []
     if argv and argv[0] in COMMANDS:  # importing the files of all commands would take seconds
-        parser.nested[argv[0]] = command(argv[0]).parser(argv)
-    words, names = argv, []
-    while words and words[0] in parser.nested:
-        names.append(words[0])
-        parser, words = parser.nested[words[0]], words[1:]
+        parser, names = command(argv[0]).parser(argv), argv[:1]
+        if argv[1:] and argv[1] in parser.nested:
+            parser, names = parser.nested[argv[1]], argv[:2]
+    else:
+        parser = Parser(description=fedlit.__doc__, version=fedlit.__version__)
+        parser.nested = {name: Parser(description=description) for name, description in COMMANDS.items()}
     parser.prog = " ".join(("fedlit", *names))
     parser.introduce(argv)
-    args = parser.parse_args([*parser.first_words, *words])
-    for name in names[:0:-1]:
-        args = Namespace(subcommand=name, **{name: args})
-    return args, parser
+    args = parser.parse_args([*parser.first_words, *argv[len(names) :]])
+    return (Namespace(subcommand=names[1], **{names[1]: args}) if names[1:] else args), parser
 
 
 def _greet(argv: list[str]) -> None:
