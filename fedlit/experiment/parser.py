@@ -60,7 +60,8 @@ class Parser(ArgumentParser):
         self.sources = Sources(tuple(argv))
         if self.nested:
             help = "Each command has its own --help."
-            commands = self.add_subcommands(title="commands", metavar="COMMAND", description=help, help=None)
+            named = {"title": "commands", "metavar": "COMMAND", "dest": "command"}
+            commands = self.add_subcommands(**named, description=help, help=None)
             for name, parser in self.nested.items():
                 commands.add_subcommand(name, parser, help=parser.description)
 

@@ -71,8 +71,8 @@ def test_ctrl_c_stops_cleanly(tmp_path, uninterrupted):
 def test_a_signal_in_the_middle_of_a_round_abandons_it(tmp_path):
     """A client's round takes 30 s: a run that waited for it would be late."""
     options = (
-        "--data toys.ToyData --model awkward.Slow --model.seconds 0.3 --name run --logger awkward.StatusFile "
-        "--federation.schedule.window 100"
+        "--data toys.ToyData --model awkward.Slow --model.seconds 0.1 --name run --logger awkward.StatusFile "
+        "--federation.schedule.window 300"
     )
     place = Place(tmp_path, options)
     command = place.fit()
