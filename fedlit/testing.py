@@ -88,14 +88,14 @@ class ToyData(FederatedDataModule):
 
     def __init__(self, clients: int = 3, size: int = 12, labelled: int = 3, batch_size: int = 4) -> None:
         super().__init__(partition=None, batch_size=batch_size, image_size=8)
-        self.number, self.size, self.labelled = clients, size, labelled
+        self._clients, self.size, self.labelled = clients, size, labelled
         self.classes = CLASSES
 
     def setup(self, stage: str | None = None) -> None:
         """Make the clients, once."""
         if self.clients:
             return
-        for k in range(self.number):
+        for k in range(self._clients):
             labelled_classes = [(k + j) % len(CLASSES) for j in range(self.labelled)]
             labelled = (labelled_classes, labelled_classes, range(len(CLASSES)))
             parts = [self._part(100 * k + p, self.size + 2 * k, seen) for p, seen in enumerate(labelled)]

@@ -93,10 +93,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
-    """Parse a command line; return the values and the parser of its command.
-
-    The parser of a command parses alone: one above it would check all values again.
-    """
+    """Parse a command line by the parser of its command alone; return the values and the parser."""
     names: list[str] = []
     if argv and argv[0] in COMMANDS:  # importing the files of all commands would take seconds
         parser, names = command(argv[0]).parser(argv), argv[:1]

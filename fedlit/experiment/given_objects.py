@@ -45,8 +45,9 @@ FILE = "given.json"
 def described(part: Any, depth: int = DEPTH) -> dict[str, Any]:
     """Return an object's class, and the arguments of its constructor that it keeps as attributes of the same names.
 
-    An object that does not keep all arguments, such as a composition of aggregators, is described by all of its
-    attributes, unless it is a module or a data module.
+    A data module, which fills ``clients``, keeps an argument of that name as ``_clients``. An object that does not keep
+    all arguments, such as a composition of aggregators, is described by all of its attributes, unless it is a module or
+    a data module.
     """
     if isinstance(part, partial):
         return _named(part.func) | {"init_args": plain(part.keywords, depth - 1)}
@@ -57,7 +58,8 @@ def described(part: Any, depth: int = DEPTH) -> dict[str, Any]:
         return _named(kind)
     attributes = {**dict(getattr(part, "hparams", {})), **vars(part)}
     arguments = constructor_arguments(kind)
-    names = [name for name in arguments if name in attributes]
+    kept = ["_clients" if name == "clients" and "_clients" in attributes else name for name in arguments]
+    names = [name for name in kept if name in attributes]
     if len(names) < len(arguments) and not isinstance(part, WHOLES):
         names += [name for name in attributes if name not in names]
     return _named(kind) | {"init_args": {name.lstrip("_"): plain(attributes[name], depth - 1) for name in names}}

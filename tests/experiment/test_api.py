@@ -169,6 +169,15 @@ class TestTheSameAsTheCommandLine:
         again = fedlit.fit(model, clients, name="given", batch_size=data.batch_size, **options)
         assert torch.equal(again.model.head.weight, fitted.model.head.weight)
 
+    def test_other_commands_make_the_data_of_a_run_that_was_made_in_python(self, fedlit_cli):
+        """Also from an argument whose name is that of an attribute with the data sets, before and after setup()."""
+        data = ToyData(clients=2)
+        for name in ("one", "two"):
+            fedlit.fit(ToyNet(data.classes), data, name=name, rounds=1, logger=False, figures=False)
+            config = f"runs/default/{name}/config.yaml"
+            assert yaml.safe_load(Path(config).read_text())["data"]["init_args"]["clients"] == 2
+            fedlit_cli(f"test --config {config} --ckpt_path runs/default/{name}").succeeded()
+
     @pytest.mark.slow
     def test_compare_reads_its_runs(self, fedlit_cli):
         fit(name="one")
