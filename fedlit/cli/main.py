@@ -94,18 +94,19 @@ def main(argv: list[str] | None = None) -> None:
 
 def parse(argv: list[str]) -> tuple[Namespace, Parser]:
     """Parse a command line by the parser of its command alone; return the values and the parser."""
-    names: list[str] = []
     if argv and argv[0] in COMMANDS:  # importing the files of all commands would take seconds
         parser, names = command(argv[0]).parser(argv), argv[:1]
         if argv[1:] and argv[1] in parser.nested:
             parser, names = parser.nested[argv[1]], argv[:2]
     else:
-        parser = Parser(description=fedlit.__doc__, version=fedlit.__version__)
+        parser, names = Parser(description=fedlit.__doc__, version=fedlit.__version__), []
         parser.nested = {name: Parser(description=description) for name, description in COMMANDS.items()}
     parser.prog = " ".join(("fedlit", *names))
     parser.introduce(argv)
     args = parser.parse_args([*parser.first_words, *argv[len(names) :]])
-    return (Namespace(subcommand=names[1], **{names[1]: args}) if names[1:] else args), parser
+    if names[1:]:
+        args = Namespace(subcommand=names[1], **{names[1]: args})
+    return args, parser
 
 
 def _greet(argv: list[str]) -> None:

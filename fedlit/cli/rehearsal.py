@@ -6,16 +6,15 @@ Parsing imports the built-in classes and reads their signatures and docstrings, 
 import atexit
 import os
 import sys
-from importlib import import_module
 
-from fedlit.core.system.imports import uncollected
+from fedlit.core.system.imports import loaded, uncollected
 
 with uncollected():
     from fedlit.cli.main import parse
 
     parse(["fit"])
     for name in ("fedlit.predictions.serving", "fedlit.tracking.figures", "pyarrow.csv"):  # what a run imports later
-        import_module(name)
+        loaded(name)
 
 if any("multiprocessing.forkserver" in word for word in sys.orig_argv):
     # Its end would otherwise search and free all that it has imported, which takes as long as several short runs.

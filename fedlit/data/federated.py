@@ -45,8 +45,8 @@ class FederatedDataModule(Checked):
     Afterwards, a source may drop records with ``keep()``.
 
     A new source implements ``records()``. A source that has no image files overrides ``setup()`` instead, and fills
-    ``clients`` with ``ClientData`` of any map-style data sets; if its constructor takes ``clients``, it keeps them as
-    ``self._clients``. ``fedlit.testing.check_data_module`` checks either.
+    ``clients`` with ``ClientData`` of any map-style data sets. Keep an argument of that name as ``self._clients``, from
+    which ``fedlit.fit`` writes the configuration. ``fedlit.testing.check_data_module`` checks either kind of source.
 
     Args:
         partition: The rule that gives each record to a client; not needed by a source with a setup() of its own.

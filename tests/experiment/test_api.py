@@ -170,7 +170,7 @@ class TestTheSameAsTheCommandLine:
         assert torch.equal(again.model.head.weight, fitted.model.head.weight)
 
     def test_other_commands_make_the_data_of_a_run_that_was_made_in_python(self, fedlit_cli):
-        """Also from an argument whose name is that of an attribute with the data sets, before and after setup()."""
+        """The argument ``clients`` is written down, although setup() fills an attribute of that name."""
         data = ToyData(clients=2)
         for name in ("one", "two"):
             fedlit.fit(ToyNet(data.classes), data, name=name, rounds=1, logger=False, figures=False)

@@ -81,7 +81,7 @@ class TestScript:
 
     @pytest.mark.parametrize("code", ["0", "137"])
     def test_what_ended_by_itself_does_not_start_again(self, started, slurm, code: str):
-        """Here it ends before the script first looks whether it lives."""
+        """The run has ended before the script first asks whether it is alive."""
         Path("ends").write_text(code)
         script = started(setup='set -e; kill() { sleep 0.2; builtin kill "$@"; }')
         script.communicate(timeout=20)
