@@ -155,9 +155,9 @@ def near_pairs(one: Store, other: Store, apart: tuple[np.ndarray, np.ndarray] | 
     pairs, likeness = np.concatenate(parts), []
     for block in (each[start : start + 512] for each in parts for start in range(0, len(each), 512)):
         mine, theirs, quarters, mirrored = VIEWS[block[0, 3]]
-        small = shrunk(one[block[:, 0]], SIDE, PARTS[mine])
+        small = shrunk(one[block[:, 0]], SIDE, [PARTS[mine]])[:, 0]
         small = np.rot90(small[..., ::-1] if mirrored else small, quarters, axes=(1, 2))
-        correlation = (_details(small) * _details(shrunk(other[block[:, 1]], SIDE, PARTS[theirs]))).sum(axis=1)
+        correlation = (_details(small) * _details(shrunk(other[block[:, 1]], SIDE, [PARTS[theirs]])[:, 0])).sum(axis=1)
         likeness.append(np.where(block[:, 2] > 32, -correlation, correlation))
     likeness = np.concatenate([*likeness, np.empty(0)])
     best: dict[int, Pair] = {}

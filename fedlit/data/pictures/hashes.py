@@ -1,5 +1,6 @@
 """Perceptual hashes: 64 bits that hardly change with compression, resizing, equalisation or a small crop."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -37,37 +38,45 @@ def perceptual_hashes(pictures: "np.ndarray | torch.Tensor") -> np.ndarray:
     without the mean and without stripes along one side. So a hash follows from that of the mirrored, rotated or
     inverted image, see ``turned``. The hash is 0 only if all pixels are equal.
     """
-    parts = np.stack([shrunk(pictures, SIDE, part) for part in PARTS], axis=1)
+    parts = shrunk(pictures, SIDE, PARTS)
     waves = _cosines() @ parts @ _cosines().T
     bits = (waves > 0) & (np.ptp(parts, axis=(2, 3), keepdims=True) > 0)
     return np.packbits(bits.reshape(*bits.shape[:2], -1), axis=2).view(">u8")[..., 0].astype(np.uint64)
 
 
-def shrunk(pictures: "np.ndarray | Tensor", side: int, part: float | None) -> np.ndarray:
-    """Return the pixels, or their ranks, of one of the ``PARTS`` of images, averaged to [N, side, side]."""
+def shrunk(pictures: "np.ndarray | Tensor", side: int, parts: Sequence[float | None]) -> np.ndarray:
+    """Return the pixels, or their ranks, of some of the ``PARTS`` of images, averaged to [N, parts, side, side]."""
     import torch  # only if an image was decoded, because the import takes seconds
     from torch.nn.functional import adaptive_avg_pool2d
 
-    small = np.empty((len(pictures), side, side))
+    small = np.empty((len(pictures), len(parts), side, side))
     for row, grey in enumerate(torch.from_numpy(np.array(pictures, dtype=np.float32)).mean(dim=1)):
-        edges = [_edges(grey, axis, part) if part else slice(None) for axis in (0, 1)]
-        pixels = adaptive_avg_pool2d(grey[tuple(edges)][None], side).flatten().numpy()
-        small[row] = (_ranks(pixels // LEVELS) if part else pixels).reshape(side, side)
+        insides = [_inside(grey, axis) for axis in (0, 1)] if any(parts) else []
+        for column, part in enumerate(parts):
+            edges = tuple(_central(inside, part) for inside in insides) if part else ()
+            pixels = adaptive_avg_pool2d(grey[edges][None], side).flatten().numpy()
+            small[row, column] = (_ranks(pixels) if part else pixels).reshape(side, side)
     return small
 
 
 def _ranks(pixels: np.ndarray) -> np.ndarray:
-    """Return twice the mean rank of each pixel; equal pixels have the same rank."""
-    ordered = np.sort(pixels)
-    return np.searchsorted(ordered, pixels, "left") + np.searchsorted(ordered, pixels, "right")
+    """Return twice the mean rank of each pixel; pixels of the same ``LEVELS`` have the same rank."""
+    levels = (pixels // LEVELS).astype(np.intp)
+    counts = np.bincount(levels)
+    up_to = np.cumsum(counts)
+    return (2 * up_to - counts)[levels]
 
 
-def _edges(grey: "Tensor", axis: int, share: float) -> slice:
-    """Return the central share of an image's rows or columns without borders."""
+def _inside(grey: "Tensor", axis: int) -> tuple[int, int]:
+    """Return where an image's rows or columns without borders begin and end."""
     size, across = grey.shape[axis], 1 - axis
     uneven = np.flatnonzero((grey.amax(across) - grey.amin(across)).numpy() > EVEN)
     first, last = (uneven[0], uneven[-1] + 1) if len(uneven) > size / 2 else (0, size)
-    first, last = first + (first > 0), last - (last < size)  # resizing mixes a border with the next row
+    return first + (first > 0), last - (last < size)  # resizing mixes a border with the next row
+
+
+def _central(inside: tuple[int, int], share: float) -> slice:
+    first, last = inside
     cut = round((last - first) * (1 - share) / 2)
     return slice(first + cut, last - cut)
 
