@@ -7,16 +7,14 @@ import pandas as pd
 import pytest
 from refusals import refused
 from rich.console import Console
-from sweeps import write
+from sweeps import finish, write
 
 from fedlit.core.errors import ConfigError
-from fedlit.experiment.planned_run import PlannedRun
 from fedlit.experiment.tuning import load_tuning, run_tuning
 from fedlit.reports.compare.comparison import caveats
 from fedlit.reports.compare.methods import OF_EACH_SEED, grouped
 from fedlit.reports.compare.runs import load_runs
 from fedlit.reports.tuning import write_tuning_report
-from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder")
 
@@ -46,20 +44,13 @@ def started() -> Iterator[list[str]]:
         for job in jobs:
             names.append(job.name)
             started(job)
-            directory = job.log.parent
             words = dict(part.split("=") for part in job.name.split(",") if "=" in part)
-            scores = SCORES[float(words["lr"])]
-            (directory / "metrics.csv").write_text(f"step,key,value\n2,val/auroc_macro,{scores[int(words['seed'])]}\n")
-            (directory / ".wanted.yaml").rename(directory / "config.yaml")
-            Result(2, 2, 1.0).write(directory)
+            finish(job.log.parent, SCORES[float(words["lr"])][int(words["seed"])])
             ended(job, 0, False)
         return 0
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("fedlit.experiment.sweep.run_jobs", run_jobs)
-        patch.setattr(
-            PlannedRun, "standing", lambda run: "finished" if Result.read(run.directory) is not None else "new"
-        )
         yield names
 
 

@@ -10,7 +10,7 @@ import yaml
 from refusals import refused
 from runs import Kept, assert_same_run
 from small_slurm import NAMES, SWEEP, kept_tasks, options_of
-from sweeps import write
+from sweeps import finish_at_once, write
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.system import slurm as commands
@@ -18,6 +18,9 @@ from fedlit.experiment.cluster.submission import FOLLOWING, Cluster
 from fedlit.tracking.run import Result
 
 pytestmark = pytest.mark.usefixtures("folder", "environment")
+
+ONE = {**SWEEP, "cases": {"fedavg": SWEEP["cases"]["fedavg"]}}
+JOBS = "fedlit.cli.commands.job.run_jobs"
 
 TABLES = """
 from fedlit.reports.reproductions.report import Report
@@ -64,7 +67,9 @@ class TestSubmission:
     def test_a_run_of_a_job_equals_that_of_fit_and_what_failed_is_not_started_by_the_job_that_follows(
         self, submitted, slurm, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
-        play(submitted, NAMES[0], fedlit_cli, monkeypatch)
+        with monkeypatch.context() as untrained:
+            untrained.setattr(JOBS, finish_at_once)
+            play(submitted, NAMES[0], fedlit_cli, monkeypatch)
         with monkeypatch.context() as follows:
             follows.setenv(FOLLOWING, "1")
             fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").refused()
@@ -92,6 +97,7 @@ class TestSubmission:
             "ranges": {"model.lr": [0.1, 0.05]}, "tries": 1,
             "rule": {"seeds": [7], "experiment": "{experiment}-grid-{case}"},
         }  # fmt: skip
+        monkeypatch.setattr(JOBS, finish_at_once)
         write(Path(), tuning).rename("tune.yaml")
         command, folder = "tune --config tune.yaml --on cluster.yaml", Path("runs/trial")
         fedlit_cli(command).succeeded()
@@ -110,10 +116,11 @@ class TestSubmission:
     def test_a_reproduction_makes_its_report_after_its_runs(
         self, slurm, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch
     ):
-        write(Path(), {**SWEEP, "cases": {"fedavg": SWEEP["cases"]["fedavg"]}})
+        write(Path(), ONE)
         Path("tables.py").write_text(TABLES)
         laptop = {"data": "toys", "time": "seconds", "plans": ["sweep.yaml"]}
         Path("mine.yaml").write_text(yaml.safe_dump({"shows": "a method", "scales": {"laptop": laptop}}))
+        monkeypatch.setattr(JOBS, finish_at_once)
         command = f"reproduce mine.yaml --on {cluster}"
         assert "1 runs are job 1 of SLURM" in fedlit_cli(command).succeeded()
         play(Path("runs/trial"), NAMES[0], fedlit_cli, monkeypatch)
@@ -123,7 +130,7 @@ class TestSubmission:
         assert slurm.submitted == 2
 
     def test_a_refused_job_leaves_nothing_in_the_queue(self, slurm, cluster, fedlit_cli):
-        write(Path(), SWEEP)
+        write(Path(), ONE)
         slurm.refuses("sbatch: error: invalid partition specified: gpu")
         fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").refused(
             "sbatch: invalid partition specified: gpu", code=2
@@ -183,17 +190,17 @@ class TestMistakes:
         ],
     )
     def test_options_that_contradict_each_other_are_refused(self, cluster, fedlit_cli, line: str, words: str):
-        write(Path(), SWEEP)
+        write(Path(), ONE)
         fedlit_cli(line).refused(words, code=2)
 
     def test_one_seed_is_no_array(self, cluster, fedlit_cli):
-        write(Path(), SWEEP)
+        write(Path(), ONE)
         fedlit_cli("fit --config base.yaml --on cluster.yaml").refused("--on: expected several seeds, found one")
         line = "fit --config base.yaml --seed 0,1 --sites loopback:2 --on cluster.yaml"
         fedlit_cli(line).refused("--sites: expected one seed, found 2")
 
     def test_without_slurm_the_error_names_the_other_way(self, cluster, fedlit_cli, monkeypatch: pytest.MonkeyPatch):
-        write(Path(), SWEEP)
+        write(Path(), ONE)
         assert shutil.which("sbatch") is None
         fedlit_cli("sweep --config sweep.yaml --on cluster.yaml").refused(
             "there is no command squeue here", "--print_jobs", code=2
