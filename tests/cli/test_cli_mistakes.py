@@ -191,4 +191,4 @@ class TestMistakes:
     @pytest.mark.parametrize("text", VALUES_IN_YAML)
     def test_in_a_file_that_parses(self, text: str, fedlit_cli):
         Path("mine.yaml").write_text(text)
-        fedlit_cli("fit -c mine.yaml").refused(f"fedlit: error: {VALUES_IN_YAML[text]}")
+        fedlit_cli("fit -c tiny.yaml -c mine.yaml").refused(f"fedlit: error: {VALUES_IN_YAML[text]}")
