@@ -21,8 +21,8 @@ from fedlit.models import ImageClassifier
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A store of twenty pictures, an unfinished one, and one that was used long ago."""
-    files = write_pictures(tmp_path / "png", 20)
+    """A store of eight pictures, an unfinished one, and one that was used long ago."""
+    files = write_pictures(tmp_path / "png", 8)
     decode_images(files, 64, cache_dir=tmp_path / "cache")
     files[3].write_bytes(b"no image")
     with refused(DataError, "1 of 5"):
@@ -118,7 +118,7 @@ def test_the_command(folder: Path, fedlit_cli):
 
 
 def test_a_run_is_written_down(tmp_path: Path):
-    data = PhantomCXR(hospitals=2, images=60, image_size=16, cache_dir=str(tmp_path / "cache"))
+    data = PhantomCXR(hospitals=2, images=40, image_size=16, cache_dir=str(tmp_path / "cache"))
     run = fedlit.fit(ImageClassifier(data.classes, "small_cnn"), data, rounds=1, run_dir=tmp_path / "run", workers=1)
     (entry,) = entries(tmp_path / "cache")
     assert entry.runs == (str(run.directory),)

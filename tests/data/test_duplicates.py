@@ -2,6 +2,7 @@
 
 import io
 import shutil
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedlit.data.xrays.check import check_folder, compare_folders
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "nih-cxr14-mini" / "images"
 
 
+@cache
 def drawn(n: int, size: int = 96) -> Image.Image:
     """A smooth picture with details, as an X-ray has."""
     rng = np.random.default_rng(n)

@@ -30,7 +30,7 @@ PARTITIONS = {
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-@settings(max_examples=10, deadline=None, derandomize=True)
+@settings(max_examples=6, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds)
 def test_every_record_has_one_client_whatever_the_order_of_rows_and_a_patient_one_unless_shared(name, data_seed, seed):
     partition, records = PARTITIONS[name], random_records(data_seed, patients=60)
@@ -55,7 +55,7 @@ def test_another_seed_is_another_partition():
     assert (ByCategory(4).assign(photographs, 1) != ByCategory(4).assign(photographs, 2)).any()
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8))
 def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, clients):
     records = divided(random_records(data_seed, patients=100, largest=9), seed)
@@ -67,7 +67,7 @@ def test_by_patient_is_balanced_in_images_within_each_split(data_seed, seed, cli
         assert max(sizes) - min(sizes) <= 9
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 8), unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_evenly(data_seed, seed, clients, unit):
     records = divided(random_records(data_seed, patients=100), seed)
@@ -78,10 +78,10 @@ def test_iid_deals_evenly(data_seed, seed, clients, unit):
         assert sizes.max() - sizes.min() <= 1
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, unit=st.sampled_from(["patient", "image"]))
 def test_iid_deals_by_sizes_in_every_split(data_seed, seed, unit):
-    records = divided(random_records(data_seed, patients=400), seed)
+    records = divided(random_records(data_seed, patients=200), seed)
     sizes = np.array([16, 8, 4, 2, 1])
     owners = IID(5, unit, sizes.tolist()).assign(records, seed)
     units = records.patients if unit == "patient" else records.names
@@ -157,7 +157,7 @@ def test_dirichlet_gives_each_client_its_minimum(data_seed, seed):
 # Organisations
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, sites=st.integers(1, 5), more=st.integers(0, 12))
 def test_within_organisations_clients_are_of_one_organisation_in_proportion_to_its_images(data_seed, seed, sites, more):
     records = random_records(data_seed, patients=200, sites=sites)
@@ -221,7 +221,7 @@ def make_categories(seed: int, positive: int, negative: int) -> Records:
     )
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=12, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, clients=st.integers(1, 7), extra=st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_by_category_gives_disjoint_groups_of_positives_and_negatives(data_seed, seed, clients, extra):
     records = make_categories(data_seed, clients + extra[0], clients + extra[1])
@@ -291,7 +291,7 @@ def test_records_that_cannot_be_divided_are_refused(partition, records, words):
 # Training, validation and test
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(data_seed=seeds, seed=seeds, sites=st.integers(1, 4))
 def test_patients_are_split_in_the_fractions_at_every_site(data_seed, seed, sites):
     records = random_records(data_seed, patients=200, sites=sites)

@@ -1,6 +1,8 @@
 """Custom tables with different images, as users write them; their data module, and their check."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +19,20 @@ def picture(seed: int, size: int = 32) -> Image.Image:
     return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size, size), dtype=np.uint8))
 
 
+@cache
+def encoded(seed: int, size: int = 32, kind: str = "PNG", mode: str = "L") -> bytes:
+    """A file of such a picture, encoded once for all tests that write it."""
+    file = BytesIO()
+    picture(seed, size).convert(mode).save(file, kind, quality=95)
+    return file.getvalue()
+
+
 def write_pictures(folder: Path, count: int = 12, size: int = 16) -> list[Path]:
     """Write pictures of noise, ``000.png`` and so on, and return their files."""
     folder.mkdir(exist_ok=True)
     files = [folder / f"{n:03d}.png" for n in range(count)]
     for n, file in enumerate(files):
-        picture(n, size).save(file)
+        file.write_bytes(encoded(n, size))
     return files
 
 
@@ -47,7 +57,10 @@ def write_table(
     root.mkdir(parents=True, exist_ok=True)
     for row, path in enumerate(columns[file]):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
-        ((pictures or {}).get(row) or picture(row)).save(root / path)
+        if row in (pictures or {}):
+            pictures[row].save(root / path)
+        else:
+            (root / path).write_bytes(encoded(row))
     return write_columns(root / name, columns)
 
 

@@ -1,5 +1,7 @@
 """Small copies of Dogs vs. Cats in the layouts of Kaggle and of Microsoft."""
 
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
@@ -11,10 +13,10 @@ def write_kaggle(root: Path, numbers=NUMBERS) -> Path:
     """Cats are dark and dogs are bright, by their number; `test1/` has no labels."""
     (root / "train").mkdir(parents=True)
     (root / "test1").mkdir()
-    picture(0).save(root / "test1" / "1.jpg")
+    (root / "test1" / "1.jpg").write_bytes(encoded(0))
     for number in numbers:
-        picture(number).save(root / "train" / f"cat.{number}.jpg")
-        picture(200 + number).save(root / "train" / f"dog.{number}.jpg")
+        (root / "train" / f"cat.{number}.jpg").write_bytes(encoded(number))
+        (root / "train" / f"dog.{number}.jpg").write_bytes(encoded(200 + number))
     return root
 
 
@@ -24,9 +26,12 @@ def write_microsoft(root: Path, numbers=NUMBERS) -> Path:
         folder.mkdir(parents=True)
         (folder / "Thumbs.db").write_bytes(b"no image")
         for number in numbers:
-            picture(start + number).save(folder / f"{number}.jpg")
+            (folder / f"{number}.jpg").write_bytes(encoded(start + number))
     return root
 
 
-def picture(value: int) -> Image.Image:
-    return Image.new("RGB", (12, 9), (value,) * 3)
+@cache
+def encoded(value: int) -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (12, 9), (value,) * 3).save(file, "JPEG")
+    return file.getvalue()

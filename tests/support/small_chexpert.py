@@ -3,7 +3,7 @@
 from itertools import count
 from pathlib import Path
 
-from own_tables import picture
+from own_tables import encoded
 
 HEADER = (
     "Path,Sex,Age,Frontal/Lateral,AP/PA,No Finding,Enlarged Cardiomediastinum,Cardiomegaly,Lung Opacity,Lung Lesion,"
@@ -28,7 +28,7 @@ def write_folder(
     root: Path, prefix: str = "CheXpert-v1.0-small/", inside: bool = False, test: bool = False, patients: int = 20
 ) -> Path:
     """A small download: a frontal and a lateral image for each patient in train, a frontal one in valid and test."""
-    drawn = (picture(number, 32) for number in count())
+    drawn = (encoded(number, kind="JPEG") for number in count())
     base = root / prefix if inside else root
     rows = {"train": [HEADER], "valid": [HEADER], "test": [",".join([COLUMNS[0], *COLUMNS[5:]])]}
     numbers = {"train": range(1, patients + 1), "valid": range(64541, 64546), "test": range(64741, 64746)}
@@ -37,7 +37,7 @@ def write_folder(
             folder = f"{split}/patient{number:05d}/study1"
             (base / folder).mkdir(parents=True)
             frontal = f"{folder}/view1_frontal.jpg"
-            next(drawn).save(base / frontal, quality=95)
+            (base / frontal).write_bytes(next(drawn))
             if split == "test":
                 rows[split].append(",".join([prefix + frontal, "0", *["1.0"] * 13]))
                 continue
@@ -45,7 +45,7 @@ def write_folder(
             rows[split].append(line(prefix + frontal, findings))
             if split == "train":
                 lateral = f"{folder}/view2_lateral.jpg"
-                next(drawn).save(base / lateral, quality=95)
+                (base / lateral).write_bytes(next(drawn))
                 rows[split].append(line(prefix + lateral, findings, "Lateral"))
     root.mkdir(exist_ok=True)
     (root / "train.csv").write_text("\n".join(rows["train"]) + "\n")

@@ -1,5 +1,7 @@
 """A small copy of ISIC 2019 with FLamby's split file."""
 
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
@@ -17,7 +19,14 @@ def write_folder(root: Path, folder: str = "ISIC_2019_Training_Input_preprocesse
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / "train_test_split").write_text("\n".join([HEADER, *(line_of(*row) for row in ROWS)]) + "\n")
     for image in range(len(ROWS)):
-        picture = Image.new("RGB", (30, 22), (image, 100, 200))
-        picture.paste((255 - image, image, 0), (0, 0, 10, 11))
-        picture.save(root / folder / f"ISIC_{image:07d}.jpg", quality=100)
+        (root / folder / f"ISIC_{image:07d}.jpg").write_bytes(encoded(image))
     return root
+
+
+@cache
+def encoded(image: int) -> bytes:
+    picture = Image.new("RGB", (30, 22), (image, 100, 200))
+    picture.paste((255 - image, image, 0), (0, 0, 10, 11))
+    file = BytesIO()
+    picture.save(file, "JPEG", quality=100)
+    return file.getvalue()

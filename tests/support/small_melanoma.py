@@ -1,5 +1,7 @@
 """Small copies of SIIM-ISIC 2020 in the layouts of Kaggle and of the ISIC archive."""
 
+from functools import cache
+from io import BytesIO
 from pathlib import Path
 
 from PIL import Image
@@ -28,5 +30,12 @@ def write_folder(
     (root / folder).mkdir(parents=True, exist_ok=True)
     (root / file).write_text("\n".join([header, *rows_of(IMAGES, header)]) + "\n")
     for row in range(images):
-        Image.new("RGB", (12, 9), (row, 100, 200)).save(root / folder / f"ISIC_{row:07d}.jpg", quality=100)
+        (root / folder / f"ISIC_{row:07d}.jpg").write_bytes(encoded(row))
     return root
+
+
+@cache
+def encoded(red: int) -> bytes:
+    file = BytesIO()
+    Image.new("RGB", (12, 9), (red, 100, 200)).save(file, "JPEG", quality=100)
+    return file.getvalue()

@@ -1,9 +1,9 @@
 """A small copy of MIMIC-CXR-JPG and of CXR-LT in their official layouts."""
 
+import gzip
 from pathlib import Path
 
-import pandas as pd
-from own_tables import picture
+from own_tables import encoded
 
 from fedlit.data.xrays.mimic import MIMICCXRLT
 
@@ -33,7 +33,9 @@ def ids(image: int) -> tuple[str, str, str]:
 
 
 def write_table(file: Path, columns: str, rows: list[dict[str, str]]) -> Path:
-    pd.DataFrame(rows, columns=columns.split(",")).to_csv(file, index=False)
+    lines = [columns, *(",".join(row.get(name, "") for name in columns.split(",")) for row in rows)]
+    content = ("\n".join(lines) + "\n").encode()
+    file.write_bytes(gzip.compress(content) if file.suffix == ".gz" else content)
     return file
 
 
@@ -46,7 +48,7 @@ def write_folder(root: Path, packed: bool = True) -> Path:
         dicom, subject, study = ids(image)
         folder = root / "files" / f"p{subject[:2]}" / f"p{subject}" / f"s{study}"
         folder.mkdir(parents=True, exist_ok=True)
-        picture(100 + image, 32).save(folder / f"{dicom}.jpg", quality=95)
+        (folder / f"{dicom}.jpg").write_bytes(encoded(100 + image, kind="JPEG"))
         split = "test" if image >= 51 else "validate" if image >= 45 else "train"
         named = {"dicom_id": dicom, "subject_id": subject, "study_id": study, "split": split}
         images.append(named | {"ViewPosition": VIEWS[image % 4], "Rows": "3056"})

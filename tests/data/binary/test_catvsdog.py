@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusals import refused
-from small_catvsdog import picture, write_kaggle, write_microsoft
+from small_catvsdog import encoded, write_kaggle, write_microsoft
 
 from fedlit.core.errors import DataError, MissingFileError
 from fedlit.data import IID, CATvsDOG
@@ -64,7 +64,7 @@ def test_another_folder_says_what_was_expected(tmp_path):
 def test_a_strange_name_is_refused(tmp_path, write):
     write(tmp_path, range(5))
     folder = next(path for path in tmp_path.iterdir() if path.name in ("train", "PetImages"))
-    picture(0).save(folder / "bird.3.jpg")
+    (folder / "bird.3.jpg").write_bytes(encoded(0))
     with refused(DataError, folder.name, "1 images", "'bird.3.jpg'"):
         opened(tmp_path).records()
 

@@ -23,9 +23,10 @@ from fedlit.schedules import ConstantSchedule
 REAL = Path(os.environ.get("FEDLIT_HEART", Path(__file__).parents[4] / "shared" / "data" / "heart-disease"))
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> FedHeartDisease:
-    return ready(FedHeartDisease(write_folder(tmp_path)))
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> FedHeartDisease:
+    """All hospitals, which no test changes."""
+    return ready(FedHeartDisease(write_folder(tmp_path_factory.mktemp("heart"))))
 
 
 def by_hand(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -70,8 +71,8 @@ def test_the_pooled_test_set_is_normalised_by_all_training_rows(data):
     assert part.labels[:, 0].tolist() == positive[~training].tolist()
 
 
-def test_pooled_data_are_one_client_and_the_hospitals_tests_stay_as_they_are(data, tmp_path):
-    pooled = ready(FedHeartDisease(tmp_path, pooled=True))
+def test_pooled_data_are_one_client_and_the_hospitals_tests_stay_as_they_are(data):
+    pooled = ready(FedHeartDisease(data.root, pooled=True))
     (client,) = pooled.clients.values()
     assert len(client.train) == sum(len(each.train) for each in data.clients.values())
     assert client.test is None
@@ -90,21 +91,22 @@ def test_a_row_is_called_by_its_line_and_a_batch_has_rows_and_labels(data):
 
 
 def heart(*lines: str, more: bool = False):
-    """Read a folder in which the file of one hospital has these lines, or these after its own."""
-    return lambda folder: FedHeartDisease(write_folder(folder, va=[*(lines_of("va") if more else ()), *lines])).setup()
+    """Read a folder in which the first hospital's file has these lines, or these after its own."""
+    before = lines_of("cleveland") if more else ()
+    return lambda folder: FedHeartDisease(write_folder(folder, cleveland=[*before, *lines])).setup()
 
 
 @table([
-    ("a word", heart("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "va.data, line 18",
+    ("a word", heart("63,1,1,x,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "cleveland.data, line 32",
         "column 4", "'x'"),
-    ("an unknown kind of pain", heart("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "line 18",
+    ("an unknown kind of pain", heart("63,1,5,145,233,1,2,150,0,2.3,3,0,6,0", more=True), DataError, "line 32",
         "column 3", "found 5"),
-    ("an unknown kind of curve", heart("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", more=True), DataError, "line 18",
+    ("an unknown kind of curve", heart("63,1,1,145,233,1,9,150,0,2.3,3,0,6,0", more=True), DataError, "line 32",
         "column 7", "found 9"),
     ("a cell too many", heart("63,1,1,145,233,1,2,150,0,2.3,3,0,6,0,7", more=True), DataError, "expected 14"),
     ("an empty file", heart(""), DataError, "expected 14"),
     ("other cells", heart("1;2;3"), DataError, "expected 14", "found 1"),
-    ("too few rows", heart(*lines_of("va")[:3]), DataError, "va.data", "found 3"),
+    ("too few rows", heart(*lines_of("cleveland")[:3]), DataError, "cleveland.data", "found 3"),
     ("no root", lambda _: FedHeartDisease(), DataError, "data.root is missing"),
     ("an empty folder", lambda folder: FedHeartDisease(folder).setup(), MissingFileError, "processed.cleveland.data",
         "an empty folder"),

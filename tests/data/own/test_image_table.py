@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from own_tables import picture
+from own_tables import encoded
 from PIL import Image
 from refusals import raising, refused
 
@@ -38,7 +38,7 @@ def write(
     if pictures:
         (root / "images").mkdir(parents=True, exist_ok=True)
         for number, row in enumerate(rows):
-            picture(number, 16).save(root / "images" / row[0])
+            (root / "images" / row[0]).write_bytes(encoded(number, 16))
     lines = [header.replace(",", delimiter), *(delimiter.join(row) for row in rows)]
     (root / name).write_bytes(("\n".join(lines) + "\n").encode(encoding))
     return root / name

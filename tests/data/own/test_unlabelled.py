@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from own_tables import picture
+from own_tables import encoded
 
 import fedlit
 from fedlit.core.errors import ConfigError
@@ -28,7 +28,7 @@ TABLES = {
 def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 24) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for n in range(images):
-        picture(n, 16).save(folder / "images" / f"{n}.png")
+        (folder / "images" / f"{n}.png").write_bytes(encoded(n, 16))
     rows = [f"{n}.png,p{n},North,{cells(n)}" for n in range(images)]
     (folder / "ours.csv").write_text("\n".join([f"file,pid,Hospital,{columns}", *rows]) + "\n")
     return folder / "ours.csv"
