@@ -140,7 +140,7 @@ def test_organisations_refuse_a_copy_that_was_compressed_and_resized(tmp_path, m
 
 
 def hospital(**look) -> PhantomCXR:
-    return PhantomCXR(hospitals=[Hospital(images=40, **look)])
+    return PhantomCXR(hospitals=[Hospital(images=20, **look)])
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

@@ -22,9 +22,10 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.data.partition import IID, ByOrganisation, ByPatient
 
 
-@pytest.fixture
-def by_hospital(tmp_path) -> Source:
-    return ready(Source(str(tmp_path), ByOrganisation()))
+@pytest.fixture(scope="module")
+def by_hospital(tmp_path_factory) -> Source:
+    """Three hospitals, which no test changes."""
+    return ready(Source(str(tmp_path_factory.mktemp("hospitals")), ByOrganisation()))
 
 
 def test_classes_are_known_before_setup(tmp_path):

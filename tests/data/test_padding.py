@@ -20,13 +20,14 @@ from fedlit.predictions.serving import ImageScorer
 SIZE = 16
 
 
-@pytest.fixture
-def wide(tmp_path: Path) -> Path:
-    """Forty wide pictures without black, and a table of two hospitals."""
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory) -> Path:
+    """Forty wide pictures without black, and a table of two hospitals, which no test changes."""
+    place = tmp_path_factory.mktemp("wide")
     drawn = (np.random.default_rng(i).integers(60, 250, (24, 48), dtype=np.uint8) for i in range(40))
     columns = people(site=["north", "north", "south", "south"] * 10)
-    write_table(tmp_path, columns, dict(enumerate(map(Image.fromarray, drawn))))
-    return tmp_path
+    write_table(place, columns, dict(enumerate(map(Image.fromarray, drawn))))
+    return place
 
 
 def table(place: Path, **options) -> ImageTable:
@@ -70,13 +71,13 @@ def test_organisations_resize_all_alike_or_say_why_not(wide):
         Organisations({"b": PhantomCXR(hospitals=2, images=40)}, resize="pad")
 
 
-def test_an_exported_model_pads_pictures_as_in_training(wide):
+def test_an_exported_model_pads_pictures_as_in_training(wide, tmp_path):
     data = table(wide, resize="pad")
     data.setup("fit")
     model = {"class_path": "fedlit.models.ImageClassifier", "init_args": {"backbone": "small_cnn"}}
     config = yaml.safe_dump({"model": model, "fabric": {"precision": "32-true"}})
     described = {"round": 1, "classes": data.classes, "learned": [True], "exclusive": False} | described_images(data)
-    save_model(ImageClassifier(data.classes, "small_cnn"), config, None, described, wide / "model.safetensors")
+    save_model(ImageClassifier(data.classes, "small_cnn"), config, None, described, tmp_path / "model.safetensors")
     file = wide / "3.png"
-    found = ImageScorer(wide / "model.safetensors").read(file)
+    found = ImageScorer(tmp_path / "model.safetensors").read(file)
     np.testing.assert_array_equal(found, read_image(file, SIZE, resize="pad"))

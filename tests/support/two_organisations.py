@@ -11,7 +11,7 @@ def nih(roots, **kwargs) -> NIHChestXray14:
 
 
 def chexpert(roots, **kwargs) -> CheXpert:
-    return CheXpert(roots["CheXpert"], **{"names": "harmonised"} | kwargs)
+    return CheXpert(roots["CheXpert"], **{"names": "harmonised", "parts": ["train"]} | kwargs)
 
 
 def both(roots, sources: dict | None = None, **kwargs) -> Organisations:

@@ -102,7 +102,7 @@ seeds = st.integers(0, 2**31)
 
 
 @pytest.mark.parametrize("name", PARTITIONS)
-@settings(max_examples=4, deadline=None, derandomize=True)
+@settings(max_examples=3, deadline=None, derandomize=True)
 @given(seed=seeds, imratio=st.floats(0.01, 0.99))
 def test_imratio_is_the_share_of_positives_of_every_client_in_training_alone(tmp_path_factory, name, seed, imratio):
     root = tmp_path_factory.getbasetemp()

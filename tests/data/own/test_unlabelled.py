@@ -25,10 +25,10 @@ TABLES = {
 """Tables of images of one hospital that does not report Hernia."""
 
 
-def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 24) -> Path:
+def write(folder: Path, columns: str, cells: Callable[[int], str], images: int = 24, first: int = 0) -> Path:
     (folder / "images").mkdir(parents=True, exist_ok=True)
     for n in range(images):
-        (folder / "images" / f"{n}.png").write_bytes(encoded(n, 16))
+        (folder / "images" / f"{n}.png").write_bytes(encoded(first + n, 16))
     rows = [f"{n}.png,p{n},North,{cells(n)}" for n in range(images)]
     (folder / "ours.csv").write_text("\n".join([f"file,pid,Hospital,{columns}", *rows]) + "\n")
     return folder / "ours.csv"
@@ -101,8 +101,8 @@ def _loss(data: ImageTable, run_dir: Path) -> list[float]:
 def test_of_several_organisations_one_may_have_unlabelled_classes(tmp_path):
     north = opened(write(tmp_path / "north", *TABLES["an empty column"]), labels=CLASSES, unlabelled=["Hernia"])
     labels = "Edema,Mass,Hernia", lambda n: f"{n % 3 % 2},{int(n % 5 == 0)},{int(n % 7 == 0)}"
-    south = opened(write(tmp_path / "south", *labels, 20), labels=CLASSES, duplicates="allow")
-    data = Organisations({"north": north, "south": south}, classes="union", duplicates="allow", cache_dir=str(tmp_path))
+    south = opened(write(tmp_path / "south", *labels, 20, first=100), labels=CLASSES)
+    data = Organisations({"north": north, "south": south}, classes="union", cache_dir=str(tmp_path))
     data.setup("fit")
     assert data.schemes == {"north": ("Edema", "Mass"), "south": ("Edema", "Hernia", "Mass")}
 
