@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,12 @@ def check_data_module(kind: type[FederatedDataModule], **arguments: Any) -> None
     arguments = {name: str(value) if isinstance(value, Path) else value for name, value in arguments.items()}
     problems: list[str] = []
     cause: Exception | None = None
+    made = cache(lambda: _Maker(kind, arguments))  # within the checks, which report its errors
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a small data set lacks classes
         for check in (_check_clients, _check_reader) if issubclass(kind, ChestXrays) else (_check_clients,):
             try:
-                for problem in check(_Maker(kind, arguments)):
+                for problem in check(made()):
                     problems.append(problem)
             except Exception as error:
                 cause = error
