@@ -6,10 +6,10 @@ import re
 import subprocess
 import tokenize
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
+from test_architecture import modules, nodes
 
 ROOT = Path(__file__).parent.parent
 FIRST = ("What", "Who", "Whether", "Within", "Of", "Where", "How", "Say", "Tell", "Give", "That", "Which")
@@ -30,21 +30,12 @@ def tracked(pattern: str) -> list[Path]:
     return [ROOT / name for name in listed.stdout.split() if (ROOT / name).exists()]
 
 
-@cache
-def documented(file: Path) -> list[ast.Module | ast.ClassDef | ast.FunctionDef]:
-    """The module of a file, its classes and functions that have docstrings."""
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    return [
-        node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds) and ast.get_docstring(node)
-    ]
-
-
-def public_docstrings(file: Path) -> Iterator[tuple[str, str]]:
-    """Name and docstring of the module and of its public classes and functions."""
-    for node in documented(file):
-        name = getattr(node, "name", file.stem)
-        if not name.startswith("_"):
-            yield f"{file.relative_to(ROOT)}: {name}", ast.get_docstring(node)
+def docstrings() -> Iterator[tuple[str, ast.Module | ast.ClassDef | ast.FunctionDef, str]]:
+    """Place, node and docstring of fedlit's modules, classes and functions."""
+    for module, file in modules().items():
+        for node in nodes(module):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                yield f"{module}: {getattr(node, 'name', file.stem)}", node, text
 
 
 def words(file: Path) -> Iterator[tuple[int, str]]:
@@ -60,22 +51,21 @@ def words(file: Path) -> Iterator[tuple[int, str]]:
 
 def test_docstrings_begin_with_what_they_describe():
     found = [
-        f"{name}: {text.split(chr(10))[0]}"
-        for file in tracked("fedlit/*.py")
-        for name, text in public_docstrings(file)
-        if text.split(maxsplit=1)[0].rstrip(",:") in FIRST
+        f"{place}: {text.split(chr(10))[0]}"
+        for place, _, text in docstrings()
+        if ": _" not in place and text.split(maxsplit=1)[0].rstrip(",:") in FIRST
     ]
     assert not found, "\n".join(found)
 
 
 def test_docstrings_that_begin_with_return_are_of_functions_that_return_something():
     found = [
-        f"{file.relative_to(ROOT)}: {node.name}"
-        for file in tracked("fedlit/*.py")
-        for node in documented(file)
-        if isinstance(node, ast.FunctionDef) and ast.unparse(node.returns or ast.Name("unknown")) == "None"
-        and ast.get_docstring(node).startswith("Return")
-    ]  # fmt: skip
+        place
+        for place, node, text in docstrings()
+        if isinstance(node, ast.FunctionDef)
+        and text.startswith("Return")
+        and ast.unparse(node.returns or ast.Name("unknown")) == "None"
+    ]
     assert not found, "\n".join(found)
 
 
