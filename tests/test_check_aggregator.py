@@ -10,7 +10,7 @@ from refusals import refused
 
 from fedlit.aggregators import Aggregator
 from fedlit.core.errors import WorkerError
-from fedlit.testing import check_aggregator
+from fedlit.testing import ToyData, check_aggregator
 
 
 class StateOnSelf(Aggregator):
@@ -107,7 +107,7 @@ class CountsInTheProcess(Aggregator):
 )
 def test_every_guard_trips(aggregator, words):
     with pytest.raises(AssertionError, match=words):
-        check_aggregator(aggregator(), workers=1)
+        check_aggregator(aggregator(), workers=1, data=ToyData(3, size=4, labelled=2))
 
 
 class EndsItsProcess(Aggregator):
