@@ -37,7 +37,7 @@ def project(folder: Path) -> Path:
         "    {table: fälle.csv, root: bilder, image: '{Studie}/{Ansicht}', patient: Patient, site: Krankenhaus,\n"
         "     labels: [Ödem, Raumforderung], values: {ja: positive, nein: negative}, image_size: 16, cache_dir: "
         "cache}\nmodel: {class_path: ImageClassifier, init_args: {backbone: small_cnn}}\n"
-        "federation: {rounds: 2, workers: 1}\n",
+        "federation: {rounds: 1, workers: 1}\n",
         encoding="utf-8",
     )
     return folder

@@ -100,10 +100,9 @@ def test_practice_by_its_definition(window, iterations, every, decay):
     found = plans(schedule)
     assert bool(schedule.notice) == (iterations % window > 0)
     assert (schedule.rounds - 1) * window < iterations <= schedule.rounds * window
-    for index, plan in enumerate(found):
-        passed = sum(1 for m in range(every, index * window + 1, every))  # multiples reached before this round
-        assert plan.stage == passed
-        assert plan.lr_factor == pytest.approx(decay**-passed)
+    passed = [len(range(every, index * window + 1, every)) for index in range(len(found))]  # multiples before a round
+    assert [plan.stage for plan in found] == passed
+    assert [plan.lr_factor for plan in found] == pytest.approx([decay**-stage for stage in passed])
     for before, after in pairwise(found):
         assert before.last_of_stage == after.first_of_stage == (before.stage != after.stage)
 
