@@ -2,8 +2,9 @@
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import small_mimic
 import small_padchest
 import small_vindr
 import small_vision
+import timm
 import yaml
 from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
@@ -52,50 +54,24 @@ def _one_parser() -> Iterator[None]:
         yield
 
 
+class Roots(dict[str, Path]):
+    """A folder of each data set, written when a test first asks for it."""
+
+    def __init__(self, make_folder: Callable[[str], Path]) -> None:
+        self.make_folder = make_folder
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = folder = self.make_folder(name)
+        WRITERS[name](folder)
+        return folder
+
+
 @pytest.fixture(scope="module")
-def roots(nih: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """A folder of every data set that the configs read."""
-    cifar = {name: tmp_path_factory.mktemp(name) for name in ("CIFAR10", "CIFAR100")}
-    for part, images in (("train", 14), ("test", 2)):
-        rows = [(category, picture(100 * category + i)) for category in range(40) for i in range(images)]
-        column = [{"bytes": image, "path": "x"} for _, image in rows]
-        for name, labels in (("label", [c % 10 for c, _ in rows]), ("fine_label", [c for c, _ in rows])):
-            file = cifar["CIFAR10" if name == "label" else "CIFAR100"] / f"{part}-00000-of-00001.parquet"
-            pq.write_table(pa.table({"img": column, name: labels}), file)
-    folders = tmp_path_factory.mktemp("imagenet")
-    for part, images in (("train", 14), ("val", 2)):
-        for category in range(40):
-            folder = folders / part / f"n{category:08d}"
-            folder.mkdir(parents=True)
-            for i in range(images):
-                (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
-    chexpert = small_chexpert.write_folder(tmp_path_factory.mktemp("chexpert"))
-    mimic = small_mimic.write_folder(tmp_path_factory.mktemp("mimic"))
-    for file in mimic.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
-        Image.open(file).rotate(40).save(file, quality=95)
-    small_mimic.write_long_tail(mimic / "labels.csv")
-    stl, fashion = tmp_path_factory.mktemp("stl"), tmp_path_factory.mktemp("fashion")
-    small_vision.write_stl(stl)
-    small_vision.write_fashion_mnist(fashion)
+def roots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roots]:
     with pytest.MonkeyPatch.context() as patch:
         # torchvision takes a small copy for a damaged one.
         patch.setattr("torchvision.datasets.stl10.check_integrity", lambda path, md5=None: Path(path).is_file())
-        yield {
-            "NIHChestXray14": nih,
-            "ImageNet": folders,
-            "CheXpert": chexpert,
-            "MIMICCXR": mimic,
-            "MIMICCXRLT": mimic,
-            "PadChest": small_padchest.write_folder(tmp_path_factory.mktemp("padchest")),
-            "VinDrCXR": small_vindr.write_folder(tmp_path_factory.mktemp("vindr")),
-            "STL10": stl,
-            "FashionMNIST": fashion,
-            "CATvsDOG": small_catvsdog.write_kaggle(tmp_path_factory.mktemp("catvsdog")),
-            "FedHeartDisease": small_heart.write_folder(tmp_path_factory.mktemp("heart")),
-            "FedISIC2019": small_isic.write_folder(tmp_path_factory.mktemp("isic")),
-            "Melanoma": small_melanoma.write_folder(tmp_path_factory.mktemp("melanoma")),
-            **cifar,
-        }
+        yield Roots(tmp_path_factory.mktemp)
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +86,32 @@ def picture(seed: int) -> bytes:
     return out.getvalue()
 
 
-@pytest.fixture(scope="module")
-def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_cifar(root: Path, column: str, categories: int) -> None:
+    for part, images in (("train", 14), ("test", 2)):
+        rows = [(category, picture(100 * category + i)) for category in range(40) for i in range(images)]
+        pictures = [{"bytes": image, "path": "x"} for _, image in rows]
+        table = pa.table({"img": pictures, column: [category % categories for category, _ in rows]})
+        pq.write_table(table, root / f"{part}-00000-of-00001.parquet")
+
+
+def write_imagenet(root: Path) -> None:
+    for part, images in (("train", 14), ("val", 2)):
+        for category in range(40):
+            folder = root / part / f"n{category:08d}"
+            folder.mkdir(parents=True)
+            for i in range(images):
+                (folder / f"{part}_{i}.JPEG").write_bytes(picture(100 * category + i))
+
+
+def write_mimic(root: Path) -> None:
+    small_mimic.write_folder(root)
+    for file in root.glob("files/**/*.jpg"):  # the same pictures at two organisations are refused
+        Image.open(file).rotate(40).save(file, quality=95)
+    small_mimic.write_long_tail(root / "labels.csv")
+
+
+def write_nih(root: Path) -> None:
     """120 tiny pictures of 60 patients in the official layout."""
-    root = tmp_path_factory.mktemp("nih")
     (root / "images").mkdir()
     rng = np.random.default_rng(0)
     lines = [
@@ -125,10 +123,29 @@ def nih(tmp_path_factory: pytest.TempPathFactory) -> Path:
         lines.append(f"{name},{FINDINGS[patient % 4]},{row % 2},{patient},50,F,PA,16,16,0.1,0.1")
         Image.fromarray(rng.integers(0, 256, (16, 16), dtype=np.uint8)).save(root / "images" / name)
     (root / "Data_Entry_2017_v2020.csv").write_text("\n".join(lines) + "\n")
-    return root
 
 
-def options_of(file: Path, roots: dict[str, Path]) -> dict[str, str]:
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "CATvsDOG": small_catvsdog.write_kaggle,
+    "CheXpert": small_chexpert.write_folder,
+    "CIFAR10": partial(write_cifar, column="label", categories=10),
+    "CIFAR100": partial(write_cifar, column="fine_label", categories=40),
+    "FashionMNIST": small_vision.write_fashion_mnist,
+    "FedHeartDisease": small_heart.write_folder,
+    "FedISIC2019": small_isic.write_folder,
+    "ImageNet": write_imagenet,
+    "Melanoma": small_melanoma.write_folder,
+    "MIMICCXR": write_mimic,
+    "MIMICCXRLT": write_mimic,
+    "NIHChestXray14": write_nih,
+    "PadChest": small_padchest.write_folder,
+    "STL10": small_vision.write_stl,
+    "VinDrCXR": small_vindr.write_folder,
+}
+"""Functions that write a small copy of a data set."""
+
+
+def options_of(file: Path, roots: Roots) -> dict[str, str]:
     """Return the options of a user: a root per data set, and no pretrained weights, which need a network."""
     config = yaml.safe_load(file.read_text())
     data = {"data": config["data"]}
@@ -136,14 +153,14 @@ def options_of(file: Path, roots: dict[str, Path]) -> dict[str, str]:
         data |= {f"data.{group}.{name}": one for name, one in config["data"]["init_args"].get(group, {}).items()}
     options = {}
     for key, one in data.items():
-        if one["class_path"] in roots:
+        if one["class_path"] in WRITERS:
             options[f"{key}.root"] = str(roots[one["class_path"]])
         if one["class_path"] == "MIMICCXRLT":
             options[f"{key}.labels_file"] = str(roots["MIMICCXRLT"] / "labels.csv")
     return options | ({"model.pretrained": "false"} if config["model"]["init_args"].get("pretrained") else {})
 
 
-def command_line(file: Path, roots: dict[str, Path], cache: Path) -> list[str]:
+def command_line(file: Path, roots: Roots, cache: Path) -> list[str]:
     """Return the command of a user, with the folder of the cache if the data are images."""
     words = [f"--{key}={value}" for key, value in options_of(file, roots).items()]
     return ["fit", "--config", str(file), *words, *(["--data.cache_dir", str(cache)] if of_images(file) else [])]
@@ -180,32 +197,70 @@ FAST = (
     "phantom/codasca_surgical_fedbnplus.yaml",
     "scgdam/cifar10-laptop.yaml",
 )
-"""One of each paper, and one of each thing that a config may have: phases, organisations, a composition. The recipes
-train the quickstart."""
+"""One of each paper, and one of each thing that a config may have: phases, organisations, a composition."""
 
-OWN_BODY = {"scgdam/cifar10-laptop.yaml", "phantom/codasca_surgical_fedbnplus.yaml", "flamby/isic2019.yaml"}
+OWN_BODY = ("scgdam/cifar10-laptop.yaml", "surgical/phantom-iid.yaml", "flamby/isic2019.yaml")
 """One configuration of each kind of body that is not a DenseNet; the others train a small one."""
+
+RECIPES = ("quickstart.yaml", "privacy/quickstart.yaml")
+"""Configurations that the recipes train."""
 
 FAST_SWEEPS = ("quickstart", "surgical-clients", "scgdam-figure-4")
 """One without a grid, one with a grid of clients, one whose cases are of another paper."""
 
 
-def every_file() -> Iterator[object]:
-    """All files as parameters; those that stand for the others are in the fast tests."""
-    for file in FILES:
+def traits(value: object, key: str = "") -> Iterator[str]:
+    """Yield the keys of a configuration with their classes and words, and its lists of aggregators."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            if name not in ("experiment", "name", "backbone", "marker"):
+                yield from traits(each, key if name in ("class_path", "init_args") else f"{key}.{name}")
+    elif isinstance(value, list):
+        yield key
+        if key.endswith(".aggregators"):
+            yield f"{key}={[each if isinstance(each, str) else each['class_path'] for each in value]}"
+        for each in value:
+            yield from traits(each, key) if isinstance(each, dict) else ()
+    else:
+        yield f"{key}={value}" if isinstance(value, str) else key
+
+
+def traits_of(file: Path) -> set[str]:
+    settings = yaml.load(file.read_text(), yaml.CSafeLoader)  # of all files, at each collection
+    data = settings["data"]
+    divided = data["init_args"].get("partition", {}).get("class_path")
+    return {*traits(settings), f"{data['class_path']} by {divided}"}
+
+
+def representatives() -> list[Path]:
+    """Return a few files to train that have every trait of the others among them."""
+    trained = [CONFIGS / name for name in dict.fromkeys((*FAST, *OWN_BODY))]
+    of_each = {file: traits_of(file) for file in FILES}
+    seen = set().union(*(of_each[file] for file in (*trained, *(CONFIGS / name for name in RECIPES))))
+    while (file := max(FILES, key=lambda file: len(of_each[file] - seen))) and of_each[file] - seen:
+        trained.append(file)
+        seen |= of_each[file]
+    return trained
+
+
+REPRESENTATIVES = representatives()
+OTHERS = sorted({*FILES} - {*REPRESENTATIVES, *(CONFIGS / name for name in RECIPES)})
+
+
+def parameters(files: Iterable[Path], fast: Collection[str]) -> Iterator[object]:
+    """Files as parameters, of which a few are in the fast tests."""
+    for file in files:
         name = str(file.relative_to(CONFIGS))
-        marks = [] if name in FAST else [pytest.mark.slow]
+        marks = [] if name in fast else [pytest.mark.slow]
         if file.parent.name == "privacy":
             without = find_spec("opacus") is None
             marks.append(pytest.mark.skipif(without, reason="Opacus is not installed: pip install 'fedlit[privacy]'"))
         yield pytest.param(file, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("file", [
-    pytest.param(CONFIGS / FAST[0], id=FAST[0]), pytest.param(CONFIGS / FAST[1], id=FAST[1], marks=pytest.mark.slow)
-])  # fmt: skip
-def test_makes_its_objects_and_prints_what_makes_the_same(
-    file: Path, roots: dict[str, Path], cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+@pytest.mark.parametrize("file", parameters([CONFIGS / name for name in FAST[:2]], FAST[:1]))
+def test_prints_what_makes_the_same(
+    file: Path, roots: Roots, cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ):
     words = command_line(file, roots, cache)
     args, parser = parse(words)
@@ -216,13 +271,20 @@ def test_makes_its_objects_and_prints_what_makes_the_same(
     printed.write_text(capsys.readouterr().out)
     assert dumped(args, parser) == dumped(*parse(["fit", "--config", str(printed)]))
 
-    objects = parser.instantiate(args)
+
+@pytest.mark.parametrize("file", parameters([CONFIGS / FAST[0], *OTHERS], FAST[:1]))
+def test_makes_its_objects(file: Path, roots: Roots, cache: Path):
     settings = yaml.safe_load(file.read_text())
+    backbone = settings["model"]["init_args"].get("backbone")
+    assert backbone is None or timm.is_model(backbone)
+    small = ["--model.backbone", "small_cnn"] if backbone else []
+    args, parser = parse([*command_line(file, roots, cache), *small])
+    objects = parser.instantiate(args)
     assert type(objects.data).__name__ == settings["data"]["class_path"]
     assert tuple(objects.model.classes) == tuple(objects.data.classes)
     federation: Federation = objects.federation
     assert [type(a).__name__ for a in federation.aggregators] == [
-        a["class_path"] for a in settings["federation"].get("aggregators", ())
+        a if isinstance(a, str) else a["class_path"] for a in settings["federation"].get("aggregators", ())
     ]
     if "rounds" in settings["federation"]:
         assert federation.rounds == settings["federation"]["rounds"]
@@ -231,10 +293,10 @@ def test_makes_its_objects_and_prints_what_makes_the_same(
         assert federation.rounds == -(-schedule["iterations"] // schedule["window"])
 
 
-@pytest.mark.parametrize("file", every_file())
+@pytest.mark.parametrize("file", parameters(REPRESENTATIVES, FAST))
 def test_trains_a_step(
     file: Path,
-    roots: dict[str, Path],
+    roots: Roots,
     cache: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -247,7 +309,9 @@ def test_trains_a_step(
     sizes += ["--federation.measure_batches", "1"]
     settings = yaml.safe_load(file.read_text())
     if settings["data"]["class_path"] == "PhantomCXR" and file.parent.name != "privacy":  # which needs patients
-        sizes += ["--data.images", "600"]
+        sizes += ["--data.images", "240"]
+    if file.parent.name == "scgdam" and "partition" in settings["data"]["init_args"]:
+        sizes += ["--data.partition.clients", "2"]
     model = settings["model"]["init_args"]
     if "stem" in model:
         sizes += ["--model.backbone", "resnet10t", "--data.partition.clients", "4"]
@@ -268,9 +332,7 @@ def test_trains_a_step(
 @pytest.mark.parametrize(
     "file", [pytest.param(f, id=f.stem, marks=[] if f.stem in FAST_SWEEPS else [pytest.mark.slow]) for f in SWEEPS]
 )
-def test_every_sweep_is_a_list_of_runs(
-    file: Path, roots: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_every_sweep_is_a_list_of_runs(file: Path, roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     sweep = load_sweep(file)
     small = options_of(Path(sweep.config[0]), roots) | {"model.backbone": "small_cnn"}  # planning builds every model
@@ -298,7 +360,7 @@ def test_all_windows_of_a_sweep_are_evaluated_equally_often(name: str):
 def test_every_tuning_is_planned(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     tuning = load_tuning(file)
-    small = tuning.set | {"model.backbone": "mobilenetv2_035"}
+    small = tuning.set | {"model.backbone": "small_cnn"}
     ends = {case: points[:1] for case, points in first_points_of(tuning).items()}
     runs = runs_of(replace(tuning, set=small, seeds=tuning.seeds[:1]), "final", ends, one_parser())
     assert {case: len(of_case) for case, of_case in runs.items()} == dict.fromkeys(tuning.cases, 1)
