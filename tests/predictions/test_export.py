@@ -2,15 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 import yaml
-from runs import client_tensors
+from runs import client_tensors, execute
 from safetensors import safe_open
 from safetensors.torch import load_file
 from toys import CLASSES, TOYS, ToyData, ToyNet
@@ -114,10 +112,13 @@ def test_a_phantom_classifier(fedlit_cli):
 
 
 @pytest.mark.slow
-def test_the_public_path_of_served_models_is_imported_first():
+def test_the_public_path_of_served_models_is_imported_first(tmp_path):
     """As by the process of a server, which has not imported fedlit."""
-    command = [sys.executable, "-c", "from fedlit.serving import ImageScorer"]
-    subprocess.run(command, check=True, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+    code = """import sys
+for name in [name for name in sys.modules if name.partition(".")[0] == "fedlit"]:
+    del sys.modules[name]
+from fedlit.serving import ImageScorer"""
+    execute(code, tmp_path).succeeded()
 
 
 class TestOwnModels:
