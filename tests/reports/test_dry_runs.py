@@ -11,13 +11,13 @@ import timm
 import torch
 import yaml
 from refusals import refused
-from reproduced import derived, derived_plan, one_run, printed, shipped_plans
+from reproduced import derived, derived_plan, load_plan, one_run, printed, shipped_plans
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
 from fedlit.data import folders
 from fedlit.experiment import grid
-from fedlit.experiment.plan import Plan, load_plan
+from fedlit.experiment.plan import Plan
 from fedlit.models import ImageClassifier, backbones
 from fedlit.models.networks import SmallCNN
 from fedlit.objectives import AUCSaddle
@@ -225,7 +225,7 @@ def distinct_plans(paper: str) -> dict[tuple[str, str], list[str]]:
     """Plans by name and scale; of plans that differ in numbers, classes, labels and backbones alone only the first."""
     seen, names = set(), defaultdict(list)
     for file, of in shipped_plans().items():
-        if file.parents[1].name == paper and (keys := repr(keys_of(load_plan(file, "reproduce")))) not in seen:
+        if file.parents[1].name == paper and (keys := repr(keys_of(load_plan(file)))) not in seen:
             seen.add(keys)
             names[of].append(file.stem)
     return names

@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import derived, evaluated, shipped_plans, stages_of
+from reproduced import derived, evaluated, load_plan, shipped_plans, stages_of
 
 from fedlit.core.errors import ConfigError
+from fedlit.core.system import documents
 from fedlit.core.system.shipped import CONFIGS, patched
 from fedlit.experiment.grid import combinations_of
-from fedlit.experiment.plan import layered, load_plan
+from fedlit.experiment.plan import layered
 from fedlit.reports.reproductions import NAMES
 from fedlit.reports.reproductions.means import compare, largest_windows, markdown
 from fedlit.reports.reproductions.reproduction import Reproduction
@@ -125,12 +126,12 @@ def test_all_windows_of_a_table_are_evaluated_after_the_same_iterations(paper):
     for file in (each for each in shipped_plans() if each.parents[1].name == paper):
         written = layered(file)
         of_set = {key: value for key, value in written.get("set", {}).items() if key.startswith("federation.")}
-        in_config = yaml.safe_load((file.parent / written["config"][0]).read_text())["federation"]
+        in_config = documents.load(file.parent / written["config"][0])["federation"]
         keys = in_config, of_set, [written.get(key) for key in ("cases", "grid", "ranges", "rule", "tries")]
         if repr(keys) in seen:
             continue
         seen.add(repr(keys))
-        whole = replace(load_plan(file, "reproduce"), root=Path("ROOT"), starts=None)
+        whole = replace(load_plan(file), root=Path("ROOT"), starts=None)
         looks = defaultdict(set)
         for stage, planned in stages_of(whole):
             looks[stage] |= {tuple(evaluated(Path(whole.config[0]), e.settings)) for e in combinations_of(planned)}

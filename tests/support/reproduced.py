@@ -1,4 +1,7 @@
-"""Plans without training: directories with the metrics that a report reads, documents with a base, one parser."""
+"""Plans without training: directories with the metrics that a report reads, documents with a base, one parser.
+
+Each shipped plan is read once.
+"""
 
 import io
 import json
@@ -15,8 +18,10 @@ import yaml
 from rich.console import Console
 
 from fedlit import schedules
+from fedlit.core.system import documents
 from fedlit.core.system.shipped import CONFIGS
 from fedlit.experiment import grid, tuning
+from fedlit.experiment import plan as plans
 from fedlit.experiment.grid import Combination, combinations_of, plan
 from fedlit.experiment.options import experiment_parser
 from fedlit.experiment.plan import Plan
@@ -33,11 +38,22 @@ one_parser = cache(experiment_parser)
 """A function that returns the parser of all plans of the tests: to make one takes half a second."""
 
 
+read_plan = plans.load_plan
+shipped_plan = cache(read_plan)
+
+
+def load_plan(file: Path, command: str = "reproduce") -> Plan:
+    """Read a plan; one that ships is read once for all tests, as most of a ``Reproduction`` is reading its plans."""
+    return (shipped_plan if CONFIGS in Path(file).resolve().parents else read_plan)(file, command)
+
+
 @contextmanager
 def planning_with_one_parser() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (grid, tuning, costs, reproduction):
             patch.setattr(module, "experiment_parser", one_parser)
+        for module in (plans, reproduction):
+            patch.setattr(module, "load_plan", load_plan)
         yield
 
 
@@ -114,7 +130,7 @@ def evaluated(config: Path, keys: Mapping[str, object]) -> list[int]:
 
 @cache
 def _evaluated(config: Path, text: str) -> list[int]:
-    keys, federation = json.loads(text), yaml.safe_load(config.read_text())["federation"]
+    keys, federation = json.loads(text), documents.load(config)["federation"]
     written = keys.get("federation.schedule", federation.get("schedule"))
     of_keys = {k.removeprefix("federation.schedule."): v for k, v in keys.items() if "federation.schedule." in k}
     schedule = getattr(schedules, written["class_path"])(**written["init_args"] | of_keys)
