@@ -21,7 +21,7 @@ def drawn(seed: int, n: int, shift: float, scale: float) -> tuple[torch.Tensor, 
     return scores, labels
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seed=st.integers(0, 10**6), shift=st.floats(-40, 40), scale=st.floats(1e-3, 30),
     sizes=st.lists(st.integers(1, 60), min_size=1, max_size=5), below=st.integers(0, 20),

@@ -23,6 +23,7 @@ from fedlit.reports.compare.joining import gains_from_joining
 from fedlit.reports.compare.methods import baseline_method, differences, grouped
 from fedlit.reports.compare.past_run import PastRun, mean_cost, metric_against, sent, steps
 from fedlit.reports.compare.runs import load_runs
+from fedlit.tracking import store as tracking_store
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import IS_PARENT
 
@@ -235,6 +236,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, str]
     """A SQLite store with runs of fedlit and of somebody else: its URI, and the runs' ids by name."""
     mlflow = pytest.importorskip("mlflow")
     folder = tmp_path_factory.mktemp("store")
+    tracking_store.create_database(folder / "mlflow.db", mlflow.MlflowClient)  # a copy of one that all tests share
     uri = f"sqlite:///{folder}/mlflow.db"
     client = mlflow.MlflowClient(tracking_uri=uri)
     experiment = client.create_experiment("written", artifact_location=(folder / "artifacts").as_uri())

@@ -129,17 +129,19 @@ def test_epochs_are_counted_from_the_published_numbers_of_images(figure):
     assert Estimate({}, 0.1).cost(nih).steps is None
 
 
-@pytest.mark.parametrize(("augment", "said", "passes"), [(False, "features of images", 1), (True, "images", 3)])
-def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch, augment, said, passes):
+def test_a_step_is_timed_with_its_algorithm(figure, monkeypatch):
     """And on features where they are computed once for all steps: a fixed body then costs nothing."""
-    made, seen, whole = figure(seeds=[0], dry_run=True, set={"data.augment": augment}), [], SmallCNN.forward_features
+    made, seen, whole = figure(seeds=[0], dry_run=True, set={"data.augment": False}), [], SmallCNN.forward_features
     monkeypatch.setattr(SmallCNN, "forward_features", lambda self, images: seen.append(1) or whole(self, images))
-    run = one_run(replace(with_cases(made.plans["phantom"], "codaplus"), starts=None))
-    estimate = Estimate({})
-    cost = estimate.cost(run)
-    assert list(estimate.measured) == [cost.step] == [f"small_cnn, CODAPlus, 8 {said} of 16x16, 1 channels"]
-    assert 0 < estimate.seconds(cost) == cost.steps * estimate.measured[cost.step]
-    assert len(seen) == passes
+    fixed = one_run(replace(with_cases(made.plans["phantom"], "codaplus"), starts=None))
+    augmented = replace(fixed, config=fixed.config.replace("augment: false", "augment: true"))
+    for run, said, passes in ((fixed, "features of images", 1), (augmented, "images", 3)):
+        seen.clear()
+        estimate = Estimate({})
+        cost = estimate.cost(run)
+        assert list(estimate.measured) == [cost.step] == [f"small_cnn, CODAPlus, 8 {said} of 16x16, 1 channels"]
+        assert 0 < estimate.seconds(cost) == cost.steps * estimate.measured[cost.step]
+        assert len(seen) == passes
 
 
 def test_cases_that_cost_the_same_are_planned_once_and_counted_as_if_each_had_been(tmp_path, monkeypatch):

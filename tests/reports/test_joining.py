@@ -133,10 +133,9 @@ def test_personal_models_score_only_their_own_site(tmp_path: Path):
 def test_seeds_with_their_own_draws_are_paired_by_draw(tmp_path: Path):
     for seed in (0, 1, 2):
         data = {"class_path": "PhantomCXR", "init_args": {"seed": seed}}
-        for place, site in enumerate(SITES):
-            directory = write_individual(tmp_path, site, site_predictions(0.6, place, draw=seed), seed)
-            with (directory / "config.yaml").open("a") as file:
-                file.write(f"data: {data}\n")
+        directory = write_individual(tmp_path, "east", site_predictions(0.6, 0, draw=seed), seed)
+        with (directory / "config.yaml").open("a") as file:
+            file.write(f"data: {data}\n")
         write_federation(tmp_path, "FedAvg", site_predictions(1.4, 8, draw=seed), seed, data=data)
     (fedavg,) = joined(tmp_path).methods
     assert fedavg.home[0].support.startswith("900 images")

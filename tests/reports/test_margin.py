@@ -1,5 +1,6 @@
 """Non-inferiority against a margin."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,11 @@ from scipy import stats
 from fedlit.reports.compare.margin import margin_tests
 
 
+@cache
 def numbers(ours: float, theirs: float = 1.0, seeds: int = 3, images: int = 2000):
     found = {(name, s): predictions(strength, s + 10 * (name == "FedProx"), images)
              for name, strength in (("FedAvg", theirs), ("FedProx", ours)) for s in range(seeds)}  # fmt: skip
-    return compared(found, draws=200)
+    return compared(found, draws=100)
 
 
 def test_the_conclusion_agrees_with_the_interval_of_one_method():

@@ -6,9 +6,10 @@ import pandas as pd
 import pytest
 import yaml
 from refusals import refused
-from reproduced import measured_run, printed
+from reproduced import printed, table_of_plans
 
 from fedlit.core.errors import ConfigError
+from fedlit.experiment.plan import Plan
 from fedlit.reports.reproductions import reproduction
 from fedlit.reports.reproductions.reproduction import Reproduction
 
@@ -59,16 +60,12 @@ def written(document: dict, **laptop: object) -> str:
     return "mine.yaml"
 
 
-def finish(runs: list, metric: str) -> None:
-    """Write the table of runs and their directories, as the planner does."""
-    rows = [
-        {"name": run.name, **({"stage": run.stage} if run.stage else {}), "case": run.case, **run.point}
-        | {"seed": run.seed, "data_seed": run.seed, "status": "finished", metric: 0.5, "best_round": 1}
-        | {"directory": str(measured_run(run.directory, {metric: 0.5}))}
-        for run in runs
-    ]
-    name = "tune.csv" if runs[0].stage else "sweep.csv"
-    pd.DataFrame(rows).to_csv(runs[0].directory.parent / name, index=False)
+def finish(planned: Plan, *_: object) -> None:
+    """Write the table of a plan and the directories of its runs, as the planner does."""
+    runs = table_of_plans({"": planned}, Path("finished"), lambda *_: ({"val/auroc_macro": 0.5},))
+    unknown = ["plan"] if planned.is_tuning else ["plan", "stage"]
+    planned.directory.mkdir(parents=True)
+    runs.drop(columns=unknown).assign(name=runs["case"], status="finished").to_csv(planned.table, index=False)
 
 
 def test_the_runs_of_every_plan_are_planned_with_what_the_command_sets_and_the_report_says_it(document: dict):
@@ -103,15 +100,15 @@ def test_a_dry_run_counts_bodies_sweeps_tries_and_final_runs(document: dict, fed
 
 def test_the_report_is_made_of_one_table_of_the_runs_of_all_plans(document: dict, monkeypatch: pytest.MonkeyPatch):
     made = Reproduction(written(document, report={"digits": 2, "config": "small.yaml"}))
-    planned = made.plan()
-    monkeypatch.setattr(reproduction, "run_sweep", lambda *_: finish(planned["windows"], "val/auroc_macro"))
-    monkeypatch.setattr(reproduction, "run_tuning", lambda *_: finish(planned["tries"], "val/auroc_macro"))
+    monkeypatch.setattr(reproduction, "run_sweep", finish)
+    monkeypatch.setattr(reproduction, "run_tuning", finish)
     monkeypatch.setattr(reproduction, "noted_opening", lambda _: "")
     text = printed(made)
-    assert f"6 runs, 2 digits, {Path('small.yaml')}" in text
+    assert f"8 runs, 2 digits, {Path('small.yaml')}" in text
     runs = pd.read_csv("reproductions/mine/counted.csv", keep_default_na=False)
-    assert [*runs][:4] == ["plan", "stage", "name", "case"]
-    assert runs.groupby(["plan", "stage"]).size().to_dict() == {("windows", ""): 4, ("tries", "try"): 2}
+    assert [*runs][:2] == ["plan", "stage"]
+    found = runs.groupby(["plan", "stage"]).size().to_dict()
+    assert found == {("windows", ""): 4, ("tries", "try"): 2, ("tries", "final"): 2}
     assert "status" not in runs
 
 

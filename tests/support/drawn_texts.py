@@ -9,6 +9,6 @@ def texts(figure: Figure) -> list[str]:
 
 
 def lies_inside(figure: Figure) -> bool:
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     drawn, (width, height), rim = figure.get_tightbbox(), figure.get_size_inches(), 0.01
     return min(drawn.x0, drawn.y0, width - drawn.x1, height - drawn.y1) > -rim

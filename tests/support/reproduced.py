@@ -89,10 +89,11 @@ def table_of_plans(
     folder: Path,
     measured: Callable[[Combination, int], tuple],
     seeds: Sequence[int] | None = None,
+    tries: int | None = None,
 ) -> pd.DataFrame:
     """The runs of plans; ``measured`` gets the case and a seed for what ``measured_run`` takes.
 
-    In a tuning, the first try of each method is the best.
+    In a tuning, the first try of each method is the best; ``tries`` are fewer than those of the plan.
     """
     return pd.DataFrame(
         {"plan": name, "stage": stage, "case": each.case, **each.labels, "seed": seed, "best_round": 1}
@@ -103,20 +104,29 @@ def table_of_plans(
         }
         | ({"score": 0.9 - number / 100, "chosen": number == 0} if stage == "try" else {})
         for name, whole in plans.items()
-        for stage, planned in stages_of(whole)
+        for stage, planned in stages_of(whole, tries)
         for number, each in enumerate(combinations_of(planned))
         for seed in (None if stage == "try" else seeds) or planned.seeds
     )
 
 
-def stages_of(planned: Plan) -> Iterator[tuple[str, Plan]]:
+def stages_of(planned: Plan, tries: int | None = None) -> Iterator[tuple[str, Plan]]:
     """A plan, or those of each method's tries, and of final runs with the settings of its first try."""
     if not planned.is_tuning:
         yield "", planned
         return
-    points = first_points_of(planned)
-    for stage, some in (("try", points), ("final", {case: each[:1] for case, each in points.items()})):
+    points = drawn(planned)
+    for stage, count in (("try", tries), ("final", 1)):
+        some = {case: each[:count] for case, each in points.items()}
         yield from ((stage, of_case) for of_case in plans_of(planned, stage, some).values())
+
+
+def drawn(planned: Plan, known: dict[str, dict] = {}) -> dict[str, list]:  # noqa: B006
+    """The first tries of each method, drawn once for all plans with the same ranges."""
+    key = repr((planned.sampler, planned.tries, planned.search_seed, planned.ranges_of))
+    if key not in known:
+        known[key] = first_points_of(planned)
+    return known[key]
 
 
 OF_EVALUATIONS = ("federation.schedule", "federation.eval_every")
