@@ -185,9 +185,7 @@ PARTS = {"class_path": "Organisations", "init_args": {"sources": {"home": HOME},
     [
         pytest.param(HOSPITALS, 8 + 3, id="hospitals"),
         pytest.param(PARTS, 5 * 2, id="parts"),
-        pytest.param(
-            {"class_path": "Organisations", "init_args": {"sources": {"a": HOME, "b": HOME}}}, 2 * 8, id="two"
-        ),
+        pytest.param(SOURCES, 2 * 8, id="two"),
     ],
 )
 def test_epochs_of_built_in_data_are_counted_from_their_settings(data, steps, tmp_path):

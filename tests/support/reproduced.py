@@ -1,7 +1,4 @@
-"""Plans without training: directories with the metrics that a report reads, documents with a base, one parser.
-
-Each shipped plan is read once.
-"""
+"""Plans without training: directories with the metrics that a report reads, documents with a base, one parser."""
 
 import io
 import json
@@ -43,7 +40,7 @@ shipped_plan = cache(read_plan)
 
 
 def load_plan(file: Path, command: str = "reproduce") -> Plan:
-    """Read a plan; one that ships is read once for all tests, as most of a ``Reproduction`` is reading its plans."""
+    """Read a plan, and one that ships only once: reading plans takes most of the time of a ``Reproduction``."""
     return (shipped_plan if CONFIGS in Path(file).resolve().parents else read_plan)(file, command)
 
 
@@ -121,12 +118,15 @@ def stages_of(planned: Plan, tries: int | None = None) -> Iterator[tuple[str, Pl
         yield from ((stage, of_case) for of_case in plans_of(planned, stage, some).values())
 
 
-def drawn(planned: Plan, known: dict[str, dict] = {}) -> dict[str, list]:  # noqa: B006
+DRAWN: dict[str, dict] = {}
+
+
+def drawn(planned: Plan) -> dict[str, list]:
     """The first tries of each method, drawn once for all plans with the same ranges."""
     key = repr((planned.sampler, planned.tries, planned.search_seed, planned.ranges_of))
-    if key not in known:
-        known[key] = first_points_of(planned)
-    return known[key]
+    if key not in DRAWN:
+        DRAWN[key] = first_points_of(planned)
+    return DRAWN[key]
 
 
 OF_EVALUATIONS = ("federation.schedule", "federation.eval_every")
