@@ -18,7 +18,7 @@ from fedlit.core.errors import ConfigError
 from fedlit.predictions.table import Predictions, read
 from fedlit.reports.compare.page import Chart
 from fedlit.reports.compare.styles import styles
-from fedlit.reports.evaluation import figures, report
+from fedlit.reports.evaluation import figures
 from fedlit.reports.evaluation.evaluation import Evaluation
 from fedlit.reports.evaluation.tables import tables, verdict
 
@@ -103,12 +103,13 @@ def test_figures_are_added_to_the_run_in_mlflow_and_a_server_that_is_down_is_a_w
     monkeypatch.setattr("fedlit.reports.evaluation.figures.charts", lambda evaluation: drawn_charts)
     run, added = run_of(tmp_path / "run", drawn(7)), []
     (run / "mlflow_run.json").write_text('{"run_id": "abc", "tracking_uri": "http://HOST"}')
-    monkeypatch.setattr(report, "add_files", lambda *given: added.append(given))
-    out = fedlit_cli(f"evaluate {run} --draws 100 --output {tmp_path / 'out'}").succeeded()
-    assert "evaluation/ of 1 run" in out
-    monkeypatch.setattr(report, "add_files", lambda *_: "connection refused")
-    warning = report.add_to_mlflow(evaluated(run), drawn_charts, "", tmp_path)
-    assert warning == "warning: MLflow at http://HOST did not take the figures of run abc: connection refused"
+    for reason, line in ((None, "evaluation/ of 1 run"), ("connection refused", "did not take the figures of run abc")):
+        monkeypatch.setattr(
+            "fedlit.reports.evaluation.report.add_files", lambda *given, reason=reason: added.append(given) or reason
+        )
+        out = fedlit_cli(f"evaluate {run} --draws 100 --output {tmp_path / 'out'}").succeeded()
+        assert line in out
+        assert (reason or "") in out
     uri, run_id, files, folder = added[0]
     assert (uri, run_id, folder) == ("http://HOST", "abc", "evaluation")
     assert [file.name for file in files] == ["roc_sex.png", "a.png", "b.png", "c.png"]

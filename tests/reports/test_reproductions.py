@@ -72,9 +72,9 @@ class TestComparison:
         rng = np.random.default_rng(0)
         tables = [
             pd.concat([made_up(*rng.normal(0.8, 0.02, (2, 5)), f"I = {window}") for window in range(16)])
-            for _ in range(10)
+            for _ in range(20)
         ]
-        assert sum(compare(table, AGAINST)["claimed"].any() for table in tables) <= 1
+        assert sum(compare(table, AGAINST)["claimed"].any() for table in tables) <= 3
 
     def test_a_row_and_column_each_in_order(self):
         values = pd.concat([made_up([0.7, 0.7], [0.8, 0.802], f"I = {w}") for w in (8, 512)])
