@@ -14,7 +14,8 @@ from fedlit.sites import experiment
 DATA = {"hospitals": 2, "images": 120, "image_size": 16, "batch_size": 8, "label_scheme": "split"}
 OPTIONS = (
     "--federation.rounds 2 --federation.workers 1 --federation.aggregators='[SurgicalHeads, FedBN]' "
-    "--federation.schedule ConstantSchedule --federation.schedule.window 2 --fabric.accelerator cpu --name one"
+    "--federation.schedule ConstantSchedule --federation.schedule.window 2 --federation.schedule.unit steps "
+    "--fabric.accelerator cpu --logger false --name one"
 )
 
 

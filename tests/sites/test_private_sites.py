@@ -2,7 +2,8 @@
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 import torch
@@ -20,13 +21,26 @@ from fedlit.sites.messages import FAILED, REPLY, new_run
 from fedlit.sites.own_data import OwnData
 from fedlit.sites.policy import digest
 
-pytest.importorskip("opacus", reason="Opacus is not installed: pip install 'fedlit[privacy]'")
+rdp = pytest.importorskip(
+    "opacus.accountants.analysis.rdp", reason="Opacus is not installed: pip install 'fedlit[privacy]'"
+)
 
 RULE = {"epsilon": 8.0, "delta": 1e-4, "patients": 200}
 NET = classifier(lr=0.01)
 NET = {**NET, "init_args": NET["init_args"] | {"norm": "group"}}
-STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": 5, "unit": "steps"}}
-"""Five steps of 16 of 200 patients."""
+WINDOW = 2
+STEPS = {"class_path": "ConstantSchedule", "init_args": {"window": WINDOW, "unit": "steps"}}
+"""Two steps of 16 of 200 patients."""
+SHORT = {"examples": 16 * WINDOW}
+"""Floors that allow them."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _divergences_computed_once() -> Iterator[None]:
+    """Compute the divergence of a step once per order: PRV asks for all of them twice, which takes half a second."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rdp, "_compute_rdp", cache(rdp._compute_rdp))
+        yield
 
 
 def dpsgd(**arguments) -> dict:
@@ -44,7 +58,7 @@ def noise(multiplier: float = 1.0) -> dict[str, torch.Tensor]:
 @pytest.fixture
 def ruled(attack) -> Callable[..., AttackerHere]:
     """A function that starts a site with the rule, and changes of its policy."""
-    return lambda name="north", privacy=RULE, **policy: attack(name, privacy=privacy, **policy)
+    return lambda name="north", privacy=RULE, **policy: attack(name, privacy=privacy, floors=SHORT, **policy)
 
 
 @pytest.fixture
@@ -58,8 +72,8 @@ def spent(server: AttackerHere) -> float:
     return PrivacyRule(**RULE).spent(Ledger(server.state).entries)
 
 
-def after(*steps: int, multiplier: float = 1.0) -> float:
-    return epsilon_of([Steps(multiplier, 16 / 200, each) for each in steps], RULE["delta"])
+def after(rounds: int, multiplier: float = 1.0) -> float:
+    return epsilon_of([Steps(multiplier, 16 / 200, WINDOW)] * rounds, RULE["delta"])
 
 
 PRIVATE = (
@@ -67,6 +81,7 @@ PRIVATE = (
     "--federation.aggregators="
     "'[{class_path: PersonalHeads}, {class_path: DPSGD, init_args: {noise: 1.0, delta: 1e-3}}]'"
 )
+TWO = "--data.clients 2"
 
 
 @pytest.fixture
@@ -99,7 +114,7 @@ def test_an_answer_holds_nothing_that_follows_the_images_without_noise(private):
     assert report["loss"] is None
     assert (report["logged"], report["still"], report["error"]) == ({}, "", "")
     line = private.ledger()[-1]
-    assert (line["noise"], line["rate"], line["steps"], line["examples"]) == (1.0, 16 / 200, 5, 80)
+    assert (line["noise"], line["rate"], line["steps"], line["examples"]) == (1.0, 16 / 200, WINDOW, 16 * WINDOW)
 
 
 def weights(answer) -> torch.Tensor:
@@ -110,16 +125,16 @@ def weights(answer) -> torch.Tensor:
 def test_the_same_question_has_the_same_answer_and_is_charged_once(private):
     first = weights(private.train(**noise()))
     assert torch.equal(weights(private.train(**noise())), first)
-    assert spent(private) == after(5)
+    assert spent(private) == after(1)
     other = weights(private.train(w=private.model.w + 1e-6, **noise()))
     assert (other - first).norm() > 0.1 * first.norm()
-    assert spent(private) == after(5, 5)
+    assert spent(private) == after(2)
     private.prepare(run=new_run(), **a_private_plan())
     assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
-    assert spent(private) == after(5, 5, 5)
+    assert spent(private) == after(3)
     private.prepare(**a_private_plan(seed=1))
     assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
-    assert spent(private) == after(5, 5, 5, 5)
+    assert spent(private) == after(4)
 
 
 def test_a_question_about_another_state_of_the_client_is_another_question(ruled):
@@ -134,7 +149,7 @@ def test_a_question_about_another_state_of_the_client_is_another_question(ruled)
     body = server.model.layout.slices["backbone"] if "backbone" in server.model.layout.slices else slice(0, 100)
     one, other = (answer[body] for answer in answers)
     assert (one - other).norm() > 0.1 * one.norm()
-    assert spent(server) == after(5, 5, 5, 5)
+    assert spent(server) == after(4)
 
 
 def test_another_site_and_a_simulation_have_other_noise(ruled, private):
@@ -191,21 +206,21 @@ def test_what_would_read_training_images_without_noise_is_refused(private):
 
 
 def test_a_round_beyond_the_budget_is_refused_and_nothing_is_read(ruled):
-    most = (after(5, 5) + after(5, 5, 5)) / 2
+    most = (after(2) + after(3)) / 2
     server = ruled(privacy=RULE | {"epsilon": most})
     server.prepare(**a_private_plan())
     assert server.train(**noise()).verb == REPLY
     server.prepare(run=new_run(), **a_private_plan())  # over all runs
     assert server.train(**noise()).verb == REPLY
-    server.refuses(server.train(1, accepted=1, **noise()), f"epsilon is {after(10):.3g}", "refused")
-    assert f"bring it to {after(15):.3g}" in server.ledger()[-1]["refused"]
+    server.refuses(server.train(1, accepted=1, **noise()), f"epsilon is {after(2):.3g}", "refused")
+    assert f"bring it to {after(3):.3g}" in server.ledger()[-1]["refused"]
     assert not server.ledger()[-1]["touched"]
     assert server.train(**noise()).verb == REPLY  # the same question costs nothing
 
 
 def test_a_budget_of_the_plan_is_one_of_the_run(ruled):
     server = ruled()
-    budget = (after(5) + after(5, 5)) / 2
+    budget = (after(1) + after(2)) / 2
     server.prepare(**a_private_plan(aggregators=[dpsgd(epsilon=budget)]))
     assert server.train(**noise()).verb == REPLY
     server.refuses(server.train(1, accepted=1, **noise()), "the plan's budget is", "refused")
@@ -224,7 +239,7 @@ def test_an_approved_plan_with_a_budget_trains_with_the_noise_that_the_server_ha
     server.refuses(server.train(**given | {"0/c": given["0/c"] + 1e-3}), "0/c of the first round", "refused")
     server.refuses(server.train(**given | {"1/noise": torch.ones(2)}), "1/noise of the first round", "refused")
     assert server.train(**given).verb == REPLY
-    assert spent(server) == after(5, multiplier=1.37)
+    assert spent(server) == after(1, multiplier=1.37)
 
 
 def test_a_process_that_died_in_a_round_has_spent_all_of_it(private):
@@ -232,7 +247,7 @@ def test_a_process_that_died_in_a_round_has_spent_all_of_it(private):
     line = {**private.ledger()[-1], "answer": FAILED, "touched": True, "question": 64 * "a"}
     del line["head"]
     private.again(change=lambda state: (state / BEGUN).write_text(json.dumps(line)))
-    assert private.site_info.privacy.spent == after(5, 5)
+    assert private.site_info.privacy.spent == after(2)
 
 
 def test_a_round_that_failed_on_images_has_spent_all_of_it(ruled):
@@ -240,7 +255,7 @@ def test_a_round_that_failed_on_images_has_spent_all_of_it(ruled):
     server.prepare(**a_private_plan())
     in_words(server.train(**noise()), "leaves.vectors")
     in_words(server.train(w=server.model.w + 1, **noise()), "leaves.vectors")
-    assert spent(server) == after(5, 5)
+    assert spent(server) == after(2)
 
 
 def test_noise_that_cannot_be_accounted_is_not_in_the_ledger(private):
@@ -272,7 +287,7 @@ def test_another_secret_is_another_question(private):
     private.again(change=lambda state: (state / "secret").unlink())
     private.prepare(**a_private_plan())
     assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
-    assert spent(private) == after(5, 5)
+    assert spent(private) == after(2)
 
 
 def test_a_rule_says_what_is_wrong_with_it(tmp_path, fedlit_cli):
@@ -288,7 +303,7 @@ def test_other_data_make_other_noise(private):
     private.rewrite(lambda values: values["data"]["init_args"].update(images=299))
     private.prepare(**a_private_plan())
     assert (weights(private.train(**noise())) - first).norm() > 0.1 * first.norm()
-    assert spent(private) == after(5, 5)
+    assert spent(private) == after(2)
 
 
 def test_data_that_change_during_a_run_are_prepared_again(fit, sites, monkeypatch):
@@ -301,7 +316,7 @@ def test_data_that_change_during_a_run_are_prepared_again(fit, sites, monkeypatc
         return answer(envelope.to_bytes())
 
     sites.between = between
-    err = fit(PRIVATE).err
+    err = fit(f"{PRIVATE} {TWO}", 2).err
     assert "its process was started again; asking again" in err
     assert "its data have changed" in err
 
@@ -309,27 +324,27 @@ def test_data_that_change_during_a_run_are_prepared_again(fit, sites, monkeypatc
 def test_a_refusal_at_its_budget_ends_a_run_in_words_and_the_last_checkpoint_stands(fit, sites, tmp_path):
     leaves = {"scores": True, "counts_below": 0, "errors": True}
     allow = ["private_toys.PlainNet"]
-    rule = {"epsilon": 6.0, "delta": 1e-3, "patients": 24}
-    sites.rules = {f"site-{n}": {"floors": None, "leaves": leaves, "allow": allow, "privacy": rule} for n in (1, 2, 3)}
-    ended = fit(f"{PRIVATE} --federation.rounds 30", code=1)
+    rule = {"epsilon": 4.0, "delta": 1e-3, "patients": 24}
+    sites.rules = {f"site-{n}": {"floors": None, "leaves": leaves, "allow": allow, "privacy": rule} for n in (1, 2)}
+    ended = fit(f"{PRIVATE} {TWO} --federation.rounds 30", 2, code=1)
     assert "privacy: epsilon is" in ended.err
-    assert "the site's budget is 6" in ended.err
+    assert "the site's budget is 4" in ended.err
     (run,) = tmp_path.glob("default/*/checkpoints")
     done = Manifest.read(find(run, "last")).round
     assert 1 <= done < 30
     for folder in tmp_path.glob("default/sites/site-*"):
-        assert PrivacyRule(**rule).spent(Ledger(folder).entries) <= 6.0
+        assert PrivacyRule(**rule).spent(Ledger(folder).entries) <= 4.0
 
 
 def test_a_lead_is_told_before_anything_is_asked_of_a_site_without_the_rule(fit, sites):
     exchanged = sites.recorded()
     sites.rules = {"site-2": {"floors": None, "allow": ["private_toys.PlainNet"]}}
-    assert "site 'site-2': DPSGD: the site has declared neither" in fit(PRIVATE, code=1).err
+    assert "site 'site-2': DPSGD: the site has declared neither" in fit(f"{PRIVATE} {TWO}", 2, code=1).err
     assert {envelope.verb for _, envelope, _ in exchanged} == {"hello"}
 
 
 def test_a_site_tries_private_steps(fedlit_cli, tmp_path):
-    file = write_site(tmp_path / "north", privacy=RULE)
+    file = write_site(tmp_path / "north", privacy=RULE, floors=SHORT)
     out = fedlit_cli(f"site check {file}").succeeded()
     assert "privacy: trains only with DPSGD, up to epsilon 8 at delta 0.0001 over 3650 days, 200 patients" in out
     assert "loss" not in out.partition("a round of")[2].partition(";")[0]
@@ -350,8 +365,8 @@ def test_the_ledger_shows_noise_rate_and_epsilon(fedlit_cli, private):
         private.train(w=private.model.w + shift, **noise())
     out = fedlit_cli(f"site ledger {private.file}").succeeded()
     (line,) = [" ".join(each.split()) for each in out.splitlines() if " train " in each]
-    assert line.endswith(" 3 0 80 1.1 MB 1 0.08")
-    assert f"{after(5, 5):.2f} of epsilon 8 at delta 0.0001 over 3650 days is spent" in out
+    assert line.endswith(" 3 0 32 1.1 MB 1 0.08")
+    assert f"{after(2):.2f} of epsilon 8 at delta 0.0001 over 3650 days is spent" in out
 
 
 def test_opacus_is_missing(private, monkeypatch):

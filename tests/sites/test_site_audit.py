@@ -24,12 +24,11 @@ def test_a_site_gets_the_numbers_of_its_client_in_the_whole_run(ran, sites, tmp_
     ran("audit here/default/one --draws 100")
     results = json.loads(Path("here/default/one/audit/audit.json").read_text())["results"]
     before = files(tmp_path / "there")
-    for number in (1, 2):
-        ran(f"site audit {site_file(tmp_path, Path('there'), number, data=data)} --draws 100 --output mine")
-        mine = json.loads(Path("mine/audit.json").read_text())["results"]
-        assert mine[0]["auroc"]["value"] is not None
-        (whole,) = [row for row in results if row["value"] == f"hospital-0{number}"]
-        assert mine[0] == whole | {"of": "all", "value": ""}
+    ran(f"site audit {site_file(tmp_path, Path('there'), 2, data=data)} --draws 100 --output mine")
+    mine = json.loads(Path("mine/audit.json").read_text())["results"]
+    assert mine[0]["auroc"]["value"] is not None
+    (whole,) = [row for row in results if row["value"] == "hospital-02"]
+    assert mine[0] == whole | {"of": "all", "value": ""}
     assert files(tmp_path / "there") == before  # the ledger and the states are as they were
 
 

@@ -33,7 +33,7 @@ CONFIG = {
     "federation": {
         "rounds": 2,
         "workers": 1,
-        "schedule": {"init_args": {"window": 2}, "class_path": "ConstantSchedule"},
+        "schedule": {"init_args": {"window": 2, "unit": "steps"}, "class_path": "ConstantSchedule"},
     },
     "fabric": {"accelerator": "cpu"},
     "logger": False,
@@ -89,7 +89,7 @@ def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_client
     Clients with a part of their own are at one site.
     """
     monkeypatch.chdir(tmp_path)
-    file, pictures, seen = written(tmp_path, *aggregators), images(tmp_path / "images"), []
+    file, pictures = written(tmp_path, *aggregators), images(tmp_path / "images")
     for where, more in (("there", f"--sites loopback:{1 if own else 2}"), ("here", "")):
         out = ran(f"fit --config {file} --run_dir {where} {more}").out
         having = "site-1" if own else "site-1, site-2"
@@ -105,11 +105,11 @@ def test_it_predicts_at_the_hospital_what_the_servers_model_does_with_its_client
         counters = "num_batches_tracked"  # of BatchNorm decide nothing, and are in no checkpoint
         assert [name for name in b if not torch.equal(a[name], b[name]) and not name.endswith(counters)] == []
         assert notes(Path(f"a{number}.safetensors")) == notes(Path(f"b{number}.safetensors"))
-        for letter in "ab":
-            ran(f"predict --model {letter}{number}.safetensors {pictures} --output {letter}.csv --accelerator cpu")
-        assert np.array_equal(scores(Path("a.csv")), scores(Path("b.csv")), equal_nan=True)
-        seen.append(scores(Path("a.csv")))
-    assert np.array_equal(*seen, equal_nan=True) != own
+    for model in ("a1", "b1", "a2"):
+        ran(f"predict --model {model}.safetensors {pictures} --output {model}.csv --accelerator cpu")
+    first, same, second = (scores(Path(f"{model}.csv")) for model in ("a1", "b1", "a2"))
+    assert np.array_equal(first, same, equal_nan=True)
+    assert np.array_equal(first, second, equal_nan=True) != own
     ledger = state(tmp_path / "there", "site-1") / "ledger.jsonl"
     lines = [line for line in map(json.loads, ledger.read_text().splitlines()) if line["verb"] == "model"]
     assert [line["client"] for line in lines] == (["hospital-01", "hospital-02"] if own else [""])

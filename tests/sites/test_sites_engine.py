@@ -80,11 +80,13 @@ def test_bits_of_every_aggregator_that_ships(same_as_here, tmp_path, name):
 
 
 def test_bits_of_classes_that_exclude_each_other(same_as_here):
-    same_as_here("--data exclusive.Insects --model exclusive.Tilted --model.objective SoftmaxFocalLoss", 2)
+    same_as_here(
+        "--data exclusive.Insects --model exclusive.Tilted --model.objective SoftmaxFocalLoss --federation.rounds 2", 2
+    )
 
 
 def test_histograms_of_classes_that_exclude_each_other_are_those_of_the_softmax(fit, sites, tmp_path):
-    options = "--data exclusive.Insects --model exclusive.Cross"
+    options = "--data exclusive.Insects --model exclusive.Cross --federation.rounds 1"
     rules = {"leaves": {"scores": False, "counts_below": 0}, "floors": None, "allow": ["exclusive.Cross"]}
     sites.rules = {"site-1": rules, "site-2": rules}
     assert "the scores are the softmax of what Cross.validation_step returns" in fit(options, 2, "there").out
