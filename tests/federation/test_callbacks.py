@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from refusals import refused
+from runs import assert_same_tensors
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import Scaffold
@@ -111,8 +112,12 @@ def last(path: Path) -> Path:
     return checkpoint.find(path / "checkpoints", "last")
 
 
+def server_of(path: Path) -> dict[str, torch.Tensor]:
+    return torch.load(last(path) / "server.pt", weights_only=True)
+
+
 def weights(path: Path) -> torch.Tensor:
-    return torch.load(last(path) / "server.pt", weights_only=True)["w"]
+    return server_of(path)["w"]
 
 
 def test_hooks_are_called_in_the_order_of_the_loop(tmp_path):
@@ -227,28 +232,53 @@ WATCHED = {"aggregators": [Scaffold()], "eval_every": 4}
 """Settings with which rounds before the last are not saved."""
 
 
+class Copies(Callback):
+    """Copies the server's tensors after each round, by their names in a checkpoint."""
+
+    def __init__(self) -> None:
+        self.after = {}
+
+    def on_round_end(self, state):
+        server = state.server
+        tensors = {"w": server.w, "stats": server.stats, **{f"0/{n}": v for n, v in server.aggregators[0].items()}}
+        self.after[state.done] = {name: tensor.clone() for name, tensor in tensors.items()}
+
+
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory) -> tuple[Path, torch.Tensor]:
-    """A run after two of four rounds, and the weights after all four."""
-    folder = tmp_path_factory.mktemp("begun")
-    fit(folder / "whole", **WATCHED)
+def begun(tmp_path_factory) -> tuple[Path, dict[int, dict[str, torch.Tensor]]]:
+    """A run after two of four rounds, and the server's tensors after each of all four."""
+    folder, copies = tmp_path_factory.mktemp("begun"), Copies()
+    fit(folder / "whole", copies, **WATCHED)
     fit(folder / "half", **WATCHED | {"rounds": 2})
-    return folder / "half", weights(folder / "whole")
+    return folder / "half", copies.after
+
+
+def refused_change(hook: str, change: str, run: Path) -> None:
+    """Resume a run with a callback whose hook changes the state after a round of this part, if there is one."""
+    write, found = CHANGES[change]
+    late = 2 + (hook != "on_fit_start")
+    changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.done >= late and write(state)})
+    with refused(ConfigError, f"Changing.{hook}: ", f"state.{found};"):
+        fit(run, Diary(), changing(), resume=last(run), **WATCHED)
 
 
 @pytest.mark.parametrize(
     ("hook", "change"), [(hook, "in place") for hook in HOOKS] + [("on_round_end", change) for change in [*CHANGES][1:]]
 )
 def test_a_callback_that_changes_what_training_depends_on_is_refused(hook, change, begun, tmp_path):
-    """No checkpoint has the change: the run goes on from its last round like one that was not interrupted."""
-    write, found = CHANGES[change]
-    late = 2 + (hook != "on_fit_start")  # after a round of this part of the run, if there is one
-    changing = type("Changing", (Callback,), {hook: lambda self, state, *args: state.done >= late and write(state)})
-    run = Path(shutil.copytree(begun[0], tmp_path / "run"))
-    with refused(ConfigError, f"Changing.{hook}: ", f"state.{found};"):
-        fit(run, Diary(), changing(), resume=last(run), **WATCHED)
+    """No checkpoint has the change."""
+    half, after = begun
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    refused_change(hook, change, run)
+    assert_same_tensors(server_of(run), after[checkpoint.rounds(last(run))])
+
+
+def test_after_such_a_change_the_run_goes_on_like_one_that_was_not_interrupted(begun, tmp_path):
+    half, after = begun
+    run = Path(shutil.copytree(half, tmp_path / "run"))
+    refused_change("on_round_end", "in place", run)
     fit(run, resume=last(run), **WATCHED)
-    assert torch.equal(weights(run), begun[1])
+    assert torch.equal(weights(run), after[4]["w"])
 
 
 @pytest.mark.parametrize("kept", [{"w": torch.zeros(2)}, {1: "one"}, {"loss": float("nan")}, {"pair": (1, 2)}])

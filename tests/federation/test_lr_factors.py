@@ -5,7 +5,7 @@ import torch
 from hostile import spread
 from oracle import Oracle
 from simulation import simulate
-from toys import CLASSES, ToyData, ToyNet
+from toys import CLASSES, ToyData, ToyNet, with_objective
 
 from fedlit.aggregators import (
     CODASCA,
@@ -20,7 +20,6 @@ from fedlit.aggregators import (
 )
 from fedlit.experiment.phases import Phase
 from fedlit.federation.federation import Federation
-from fedlit.models import ImageClassifier
 from fedlit.objectives import AUCSaddle
 from fedlit.schedules import PracticeSchedule
 
@@ -87,11 +86,8 @@ def test_alone_a_client_with_a_factor_is_one_at_that_rate(aggregators):
     ends = []
     for lr, factors in ((0.02, {"site-0": 5.0}), (0.1, None), (0.02, None)):
         torch.manual_seed(0)
-        model = ImageClassifier(
-            CLASSES[:1], "small_cnn", objective=AUCSaddle(), optimizer=lambda p, lr=lr: torch.optim.SGD(p, lr=lr)
-        )
-        data = OneClass(clients=1)
-        ends.append(simulate(model.double(), data, federation(aggregators, lr_factors=factors)).server.w)
+        model = with_objective(AUCSaddle(), classes=CLASSES[:1], drop=0.0, lr=lr).double()
+        ends.append(simulate(model, OneClass(clients=1), federation(aggregators, lr_factors=factors)).server.w)
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-10, atol=1e-12)
     assert (ends[0] - ends[2]).abs().max() > 1e-5
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from awkward import NoisyData, WideNet
-from engine_rounds import opened, shared_folder
+from engine_rounds import opened, shared_folder, unprobed
 from refusals import refused
 from runs import Kept, Place, assert_same_run, assert_same_tensors, wait_until
 
@@ -16,6 +16,7 @@ from fedlit.core.checkpoints import checkpoint
 from fedlit.core.checkpoints.stored_states import StateFolder, StoredState, in_bytes
 from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
+from fedlit.core.flat import FlatModel
 from fedlit.core.messages import ClientState
 from fedlit.federation.assembly import assemble
 from fedlit.federation.callbacks import Callback
@@ -50,7 +51,8 @@ def fit(place: Path, memory: str, workers: int = 1, resume: Path | None = None, 
         [Scaffold(), FedBN()], rounds=rounds, schedule=ConstantSchedule(2, "steps"), participation=0.7,
         optimizer_state="keep", workers=workers, state_memory=memory, checkpoint_every=1,
     )  # fmt: skip
-    session = assemble(federation, WideNet(momentum=0.9), NoisyData(clients=5, size=9), make_fabric("cpu"))
+    with unprobed():
+        session = assemble(federation, WideNet(momentum=0.9), NoisyData(clients=5, size=9), make_fabric("cpu"))
     run, looks = Run(place / "toy" / "one", Tracker(), resume is not None), Looks()
     try:
         assert federation.fit(session, run, resume, callbacks=[looks]) == 0
@@ -94,12 +96,10 @@ def test_a_checkpoint_stays_as_it_is_while_rounds_go_on(tmp_path):
     """Its hashes are checked: the best, of an early round, is linked to files that later rounds have replaced."""
     fit(tmp_path, "1kB")
     run = tmp_path / "toy/one"
+    layout = FlatModel(WideNet()).layout
     for path in run.glob("checkpoints/round-*"):
-        session = assemble(
-            Federation([Scaffold(), FedBN()]), WideNet(), NoisyData(clients=5, size=9), make_fabric("cpu")
-        )
-        stored = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"], stored=True)
-        loaded = checkpoint.load(path, session.layout, ["Scaffold", "FedBN"])
+        stored = checkpoint.load(path, layout, ["Scaffold", "FedBN"], stored=True)
+        loaded = checkpoint.load(path, layout, ["Scaffold", "FedBN"])
         assert {type(kept) for kept in stored.clients.values()} == {StoredState}
         for name, kept in stored.clients.items():
             assert_same_tensors(kept.load().tensors(), loaded.clients[name].tensors())

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 import torch
+from engine_rounds import unprobed
+from foreigners import Digits
 from refusals import refused
-from strangers import fit, having, seeded
+from strangers import fit, having, seeded, settings
 
 from fedlit.aggregators import Scaffold
 from fedlit.core.checkpoints import checkpoint, stored_states
 from fedlit.core.checkpoints.manifest import Best, Manifest, sha256
 from fedlit.core.errors import CheckpointError
+from fedlit.core.fabric import make_fabric
+from fedlit.federation.assembly import assemble
+from fedlit.federation.session import Session
 
 BEFORE = "the one before it, round-000002, is intact: use --ckpt_path "
 
@@ -164,11 +169,19 @@ def trained_apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run_of_four(run: Path) -> Path:
     folder = run / "checkpoints"
-    fit(seeded(MOMENTUM), run, rounds=2, **SETTINGS)
-    shutil.copytree(folder / "round-000002", run / "kept")
-    fit(seeded(MOMENTUM), run, folder / "round-000002", rounds=4, **SETTINGS)
+    with unprobed():
+        fit(seeded(MOMENTUM), run, rounds=2, **SETTINGS)
+        shutil.copytree(folder / "round-000002", run / "kept")
+        fit(seeded(MOMENTUM), run, folder / "round-000002", rounds=4, **SETTINGS)
     shutil.copytree(run / "kept", folder / "round-000002", dirs_exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def session() -> Session:
+    """One that restores no checkpoint, as all are refused."""
+    with unprobed():
+        return assemble(settings(**SETTINGS), seeded(MOMENTUM), Digits(), make_fabric("cpu"))
 
 
 def resume(run: Path) -> None:
@@ -176,14 +189,14 @@ def resume(run: Path) -> None:
 
 
 @pytest.mark.parametrize("given", DAMAGED, ids=[given.what.replace(" ", "-") for given in DAMAGED])
-def test_it_is_refused_by_name(given: Damage, trained: Path, trained_apart: Path, tmp_path: Path):
+def test_it_is_refused_by_name(given: Damage, trained: Path, trained_apart: Path, session: Session, tmp_path: Path):
     folder = tmp_path / "checkpoints"
     shutil.copytree(trained_apart if given.apart else trained, folder)
     given.do(folder / "round-000004")
     if given.sealed:
         seal(folder / "round-000004")
     with refused(CheckpointError, *given.names, *((f"{BEFORE}{folder}/round-000002",) if given.before else ())):
-        resume(tmp_path)
+        session.restore(folder / "round-000004", training=True)
 
 
 def test_without_a_whole_one_before_it_the_error_says_so(trained: Path, tmp_path: Path):

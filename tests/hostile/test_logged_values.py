@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from engine_rounds import unprobed
 from foreigners import Digits, Unvalidated
 from refusals import refused
 from strangers import fit, seeded
@@ -40,7 +41,7 @@ class Logging(Unvalidated):
     def __init__(self) -> None:
         super().__init__()
         self.auroc, self.most, self.means = BinaryAUROC(), MaxMetric(), MeanMetric()
-        self.running = RunningMean(100)
+        self.running = RunningMean(10)
         self.both = MetricCollection({"right": MulticlassAccuracy(4, average="micro"), "recall": MulticlassAccuracy(4)})
 
     def _log(self, batch, part: str) -> None:
@@ -69,7 +70,8 @@ def evaluated(workers: int = 1) -> tuple[Session, dict[str, float], list]:
     federation, module = Federation(workers=workers, rounds=2, schedule=ConstantSchedule(3, "steps")), seeded(Logging)
     data = Sized()
     data.batch_size, data.eval_batch_size = 4, 4
-    session = assemble(federation, module, data, make_fabric("cpu"))
+    with unprobed():
+        session = assemble(federation, module, data, make_fabric("cpu"))
     server, _, _ = session.restore(None)
     metrics: dict[str, float] = {}
     validate(session, session.broadcast(server, session.round(0)), metrics)

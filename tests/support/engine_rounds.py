@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 import torch
 from lightning.pytorch import LightningModule
 
@@ -14,8 +15,17 @@ from fedlit.data.federated import FederatedDataModule
 from fedlit.federation.assembly import assemble
 from fedlit.federation.engines.pool import LocalEngine
 from fedlit.federation.evaluation import client_views
+from fedlit.federation.examinations import Behaviour
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
+
+
+@contextmanager
+def unprobed() -> Iterator[None]:
+    """Context manager in which no module is probed: it takes as long as two rounds, and has tests of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Behaviour, "problem", lambda examination, trial: "")
+        yield
 
 
 @contextmanager
@@ -28,7 +38,9 @@ def opened(
 ) -> Iterator[tuple[Session, ServerState]]:
     """Context manager that yields a session on copies of module and data, and its initial state."""
     federation.workers = workers
-    session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
+    fabric = make_fabric("cpu", precision=precision)
+    with unprobed():
+        session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), fabric)
     try:
         yield session, session.restore(None)[0]
     finally:

@@ -4,7 +4,7 @@ import copy
 from dataclasses import dataclass, replace
 
 import torch
-from engine_rounds import play_round
+from engine_rounds import play_round, unprobed
 from lightning.pytorch import LightningModule
 
 from fedlit.core.aggregator import Aggregator
@@ -70,7 +70,9 @@ def simulate(
 ) -> Simulation:
     """All rounds of a federation on copies of module and data; worker processes are closed at the end."""
     federation.workers = workers
-    session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
+    fabric = make_fabric("cpu", precision=precision)
+    with unprobed():
+        session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), fabric)
     server, _, _ = session.restore(None)
     session.initialise_objective(server)
     start = replace(server, w=server.w.clone(), stats=server.stats.clone())
