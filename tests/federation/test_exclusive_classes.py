@@ -107,10 +107,10 @@ def test_every_command_has_the_same_auroc(fedlit_cli):
     assert aurocs(shares, 2) == pytest.approx(expected, abs=1e-3)
     # The numbers of `compare` and of `evaluate`, without the seconds that their figures take.
     runs, notes = load_runs([str(run), "predicted/federation_test.csv"], None, {}, "", Path())
-    rows = compare_runs(runs, notes, None, draws=100).statistics.auroc_table().set_index("class")
+    rows = compare_runs(runs, notes, None, draws=20).statistics.auroc_table().set_index("class")
     for name, value in zip(CLASSES, expected, strict=True):
         assert rows.loc[name, "auroc"].tolist() == pytest.approx([value] * 2, abs=1e-3)
-    rows = evaluate_runs(runs[:1], EvaluationOptions(draws=100)).estimates
+    rows = evaluate_runs(runs[:1], EvaluationOptions(draws=20)).estimates
     rows = rows[(rows["by"] == "all") & (rows["class"] == "ant")].set_index("measure")["value"]
     assert rows["auroc"] == pytest.approx(expected[0], abs=1e-9)
     assert rows["brier"] == pytest.approx(brier_score_loss(table["label/ant"], shares[:, 0]), rel=1e-4)

@@ -7,7 +7,7 @@ import torch
 from corpus import RATE, of_timm
 from foreigners import One
 from refusals import refused
-from strangers import by_hand, fit, having, seeded, vector
+from strangers import by_hand, fit, having, play, seeded, vector
 from torch import nn
 
 from fedlit.core.errors import ConfigError
@@ -72,9 +72,9 @@ KEPT = {
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", KEPT)
-def test_a_state_that_is_kept_is_that_of_one_optimizer(tmp_path: Path, what: str):
+def test_a_state_that_is_kept_is_that_of_one_optimizer(what: str):
     make = having(configure_optimizers=KEPT[what])
-    w, _ = fit(seeded(make), tmp_path / "run", data=One(), optimizer_state="keep")
+    w = play(make, One(), optimizer_state="keep")
     torch.testing.assert_close(w, vector(by_hand(make, One(), keep=True)), rtol=0, atol=1e-6)
     assert not torch.allclose(w, vector(by_hand(make, One())), atol=1e-6)
 

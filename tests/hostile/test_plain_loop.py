@@ -11,7 +11,7 @@ from corpus import CORPUS, REGISTER, OfClass, adamw, extra, of_some_clients
 from engine_rounds import play_round, unprobed
 from foreigners import Digits, One
 from refusals import refused
-from strangers import by_hand, fit, having, seeded, settings, stepping, vector
+from strangers import by_hand, fit, having, play, seeded, settings, stepping, vector
 from torch import Tensor
 
 from fedlit.aggregators import FedProx, Scaffold
@@ -125,16 +125,16 @@ def test_an_objective_that_is_not_yet_measured_is_probed_too():
     assert Behaviour().problem(Trial(module, [], data.clients, make_fabric("cpu"), data.batch_size)) == ""
 
 
-def test_clipping_counts_the_gradients_that_are_optimized(tmp_path: Path):
+def test_clipping_counts_the_gradients_that_are_optimized():
     make = having(configure_optimizers=lambda m: torch.optim.SGD([m.net.bias], lr=0.5))
-    w, _ = fit(seeded(make), tmp_path / "run", data=One(), gradient_clip=0.05)
+    w = play(make, One(), gradient_clip=0.05)
     torch.testing.assert_close(w, vector(by_hand(make, One(), clip=0.05)), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", [FedProx(0.5), Scaffold()], ids=["FedProx", "Scaffold"])
-def test_a_correction_of_zero_does_not_move_it(algorithm, tmp_path: Path):
+def test_a_correction_of_zero_does_not_move_it(algorithm):
     make = having(extra, configure_optimizers=adamw)
-    w, _ = fit(seeded(make), tmp_path / "run", aggregators=[algorithm])
+    w = play(make, aggregators=[algorithm])
     start = vector(seeded(make).extra.state_dict())
     assert torch.equal(w[-len(start) :], start)
 
@@ -142,7 +142,7 @@ def test_a_correction_of_zero_does_not_move_it(algorithm, tmp_path: Path):
 def test_a_correction_of_other_clients_reaches_it(tmp_path: Path):
     make = stepping(of_some_clients, extra)
     corrected, states = fit(seeded(make), tmp_path / "corrected", aggregators=[Scaffold()])
-    plain, _ = fit(seeded(make), tmp_path / "plain")
+    plain = play(make)
     of_extra = slice(len(plain) // 2, None)
     assert [bool(state.aggregators[0]["c"][of_extra].any()) for state in states.values()] == [True, False, True]
     assert not torch.allclose(corrected[of_extra], plain[of_extra], atol=1e-6)
@@ -150,5 +150,5 @@ def test_a_correction_of_other_clients_reaches_it(tmp_path: Path):
     def of_all_clients(module, loss, batch):
         return of_some_clients(module, loss, batch) + 0 * sum(p.sum() for p in module.extra.parameters())
 
-    used, _ = fit(seeded(stepping(of_all_clients, extra)), tmp_path / "used", aggregators=[Scaffold()])
+    used = play(stepping(of_all_clients, extra), aggregators=[Scaffold()])
     torch.testing.assert_close(corrected, used, rtol=0, atol=1e-6)

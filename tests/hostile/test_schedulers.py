@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from engine_rounds import unprobed
 from foreigners import Digits
 from refusals import refused
-from strangers import fit, fit_in_each_way, having, seeded
+from strangers import fit, fit_in_each_way, having, play, seeded
 from torch import nn
 from torch.optim import lr_scheduler as of_torch
 
@@ -121,11 +120,9 @@ def lightning_form(given: Any) -> tuple[torch.optim.Optimizer, dict]:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("what", FOLLOWED)
-def test_each_client_trains_as_with_a_scheduler_of_its_own(what: str, tmp_path: Path):
+def test_each_client_trains_as_with_a_scheduler_of_its_own(what: str):
     make, given = FOLLOWED[what]
-    with unprobed():
-        w, _ = fit(seeded(make), tmp_path / "run", **given)
-    rounds = given["schedule"], given["rounds"]
+    w, rounds = play(make, **given), (given["schedule"], given["rounds"])
     torch.testing.assert_close(w, by_hand(seeded(make), *rounds), rtol=0, atol=1e-6)
     assert not torch.allclose(w, by_hand(seeded(make), *rounds, scheduled=False), atol=1e-4)
 
@@ -221,8 +218,8 @@ def test_a_schedule_multiplies_it(tmp_path: Path):
     assert fitted.metrics["round/lr"].tolist() == pytest.approx([0.1 * 0.5**n * f for n, f in enumerate(factors)])
 
 
-def test_a_schedule_multiplies_each_rate_of_a_round_once(tmp_path: Path):
-    w, _ = fit(seeded(HALVING), tmp_path / "run", schedule=StageSchedule([Stage(1, 6, "steps", 0.5)]), rounds=1)
+def test_a_schedule_multiplies_each_rate_of_a_round_once():
+    w = play(HALVING, schedule=StageSchedule([Stage(1, 6, "steps", 0.5)]), rounds=1)
     halved = seeded(returning(lambda o: of_torch.LambdaLR(o, lambda count: 0.5 ** (count + 1))))
     torch.testing.assert_close(w, by_hand(halved, ConstantSchedule(6, "steps"), 1), rtol=0, atol=1e-6)
 

@@ -7,17 +7,21 @@ from typing import Any
 
 import pytest
 import torch
+from engine_rounds import played
 from foreigners import Digits, Unvalidated
 from lightning.pytorch import LightningModule, Trainer
 from refusals import refused
-from strangers import fit_in_each_way, having, seeded
+from strangers import fit_in_each_way, having, seeded, settings
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fedlit
 from fedlit.aggregators import FedNova, LocalSCGDAM, Scaffold
 from fedlit.core.errors import ConfigError, TrainingError
+from fedlit.core.fabric import make_fabric
 from fedlit.core.module import CALLED
+from fedlit.data.in_memory import GivenClients
+from fedlit.federation.assembly import assemble
 from fedlit.federation.examinations.modules import REFUSED as REFUSED_HOOKS
 from fedlit.schedules import ConstantSchedule
 
@@ -31,12 +35,11 @@ def examples(number: int = 0, size: int = 16) -> TensorDataset:
     return TensorDataset(torch.randn(size, 16, generator=drawn), torch.randint(4, (size,), generator=drawn))
 
 
-def here(make: Callable[[], LightningModule], folder: Path, clients: Any = None, **given: Any) -> dict[str, Tensor]:
-    """Two rounds of two steps on all images of one client."""
-    options = {"rounds": 2, "schedule": ConstantSchedule(2, "steps"), "batch_size": 16, "workers": 1}
-    options |= {"run_dir": folder, "logger": False, "figures": False}
-    fitted = fedlit.fit(seeded(make), clients or {"only": examples()}, **options | given)
-    return fitted.model.state_dict()
+def here(make: Callable[[], LightningModule], clients: Any = None, **given: Any) -> dict[str, Tensor]:
+    """Two rounds of two steps on all images of one client, without files."""
+    data = GivenClients(clients or {"only": examples()}, batch_size=16)
+    session = assemble(settings(**given), seeded(make), data, make_fabric("cpu"))
+    return session.model(played(session, session.federation.rounds)).state_dict()
 
 
 def by_lightning(make: Callable[[], LightningModule], folder: Path, clip: float | None = None) -> dict[str, Tensor]:
@@ -141,7 +144,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("what", HONOURED)
 def test_it_is_what_lightning_makes_of_it(what: str, plain: dict[str, Tensor], tmp_path: Path):
-    ours, theirs = here(HONOURED[what], tmp_path / "runs"), by_lightning(HONOURED[what], tmp_path)
+    ours, theirs = here(HONOURED[what]), by_lightning(HONOURED[what], tmp_path)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
     assert any(not torch.equal(theirs[name], value) for name, value in plain.items())
 
@@ -149,19 +152,19 @@ def test_it_is_what_lightning_makes_of_it(what: str, plain: dict[str, Tensor], t
 def test_the_state_of_a_parameter_is_the_optimizers(tmp_path: Path):
     make = hooked(on_before_optimizer_step=slowed, configure_optimizers=with_momentum)
     options = {"rounds": 1, "schedule": ConstantSchedule(4, "steps")}
-    ours, theirs = here(make, tmp_path / "runs", **options), by_lightning(make, tmp_path)
+    ours, theirs = here(make, **options), by_lightning(make, tmp_path)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
 def test_gradients_are_clipped_after_the_modules_hooks(tmp_path: Path):
-    ours = here(HONOURED["gradients that are clamped"], tmp_path / "runs", gradient_clip=0.02)
+    ours = here(HONOURED["gradients that are clamped"], gradient_clip=0.02)
     theirs = by_lightning(HONOURED["gradients that are clamped"], tmp_path, clip=0.02)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
 
 
-def test_a_gradient_that_is_none_stays_none_beside_an_algorithm(tmp_path: Path):
+def test_a_gradient_that_is_none_stays_none_beside_an_algorithm():
     make = HONOURED["a gradient that is none"]
-    alone, beside = (here(make, tmp_path, rounds=1, aggregators=given) for given in ([], [Scaffold()]))
+    alone, beside = (here(make, rounds=1, aggregators=given) for given in ([], [Scaffold()]))
     torch.testing.assert_close(beside, alone, rtol=0, atol=1e-6)
 
 
@@ -178,7 +181,7 @@ class Flat(Digits):
         return examples(seed)
 
 
-def test_a_correction_is_added_behind_hooks_that_look_at_gradients(tmp_path: Path):
+def test_a_correction_is_added_behind_hooks_that_look_at_gradients():
     seen: list[float] = []
 
     def compared(module) -> None:
@@ -188,7 +191,7 @@ def test_a_correction_is_added_behind_hooks_that_look_at_gradients(tmp_path: Pat
 
     looking = hooked(on_train_batch_start=lambda m, batch, i: setattr(m, "batch", batch), on_after_backward=compared)
     clients = {name: examples(number) for number, name in enumerate("abc")}
-    plain, looked = (here(m, tmp_path, clients, aggregators=[Scaffold()]) for m in (hooked(), looking))
+    plain, looked = (here(m, clients, aggregators=[Scaffold()]) for m in (hooked(), looking))
     torch.testing.assert_close(looked, plain, rtol=0, atol=1e-6)
     assert len(seen) >= 3 * 2 * 2  # and the steps of the probe
     assert max(seen) < 1e-6
@@ -221,10 +224,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_would_mean_something_else_is_refused(what: str, tmp_path: Path):
+def test_what_would_mean_something_else_is_refused(what: str):
     make, given, said = REFUSED[what]
     with refused(*said):
-        here(make, tmp_path, **given)
+        here(make, **given)
 
 
 def two_groups(module):

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from engine_rounds import unprobed
+from engine_rounds import played, unprobed
 from foreigners import Digits, Unvalidated
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
@@ -70,6 +70,13 @@ def fit(
     finally:
         session.engine.close()
         run.finish("FINISHED")
+
+
+def play(make: Callable[[], LightningModule], data: FederatedDataModule | None = None, **given: Any) -> Tensor:
+    """Train without the probe and without files; return the final weights of the server."""
+    with unprobed():
+        session = assemble(settings(**given), seeded(make), data or Digits(), make_fabric("cpu"))
+    return played(session, session.federation.rounds).w
 
 
 def seeded(make: Callable[[], LightningModule]) -> LightningModule:
