@@ -111,13 +111,13 @@ class Strict(ToyNet):
 
 
 def test_with_many_clients_their_curves_are_quartiles_and_a_table(tmp_path):
-    _, run, _ = fit(ToyData(clients=40, size=4), [], tmp_path)
+    _, run, _ = fit(ToyData(clients=33, size=4), [], tmp_path)
     keys = {key for _, key, _ in run.metrics.rows()}
     assert "client/q50/auroc_macro" in keys
     assert not any(key.startswith("client/site") for key in keys)
     with (run.directory / "client_metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {r["key"].split("/")[1] for r in rows} == {f"site-{k}" for k in range(40)}
+    assert {r["key"].split("/")[1] for r in rows} == {f"site-{k}" for k in range(33)}
     losses = [float(r["value"]) for r in rows if r["key"].endswith("/train_loss") and r["step"] == "2"]
     logged = {key: value for step, key, value in run.metrics.rows() if step == 2}
     for share in (25, 50, 75):

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from engine_rounds import unprobed
 from exclusive import CLASSES, Cross, Each, Insects, Tilted, examples, logits_of
 from sklearn.metrics import brier_score_loss, roc_auc_score
 from torch import nn
@@ -41,7 +42,8 @@ def fitted(module, form: str = "indices", **options):
     data = Insects(form)
     data.setup()
     clients = {name: (c.train, c.val, c.test) for name, c in data.clients.items()}
-    return fedlit.fit(module, clients, rounds=1, batch_size=8, **options)
+    with unprobed():
+        return fedlit.fit(module, clients, rounds=1, batch_size=8, **options)
 
 
 @pytest.mark.parametrize(

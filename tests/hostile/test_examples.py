@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from engine_rounds import played
+from engine_rounds import played, unprobed
 from PIL import Image
 from refusals import refused
 from scripted import STEPS, Net, fit, net, part
@@ -91,7 +91,8 @@ def clients(change: Example, of: str = "both", splits: tuple[int, ...] = (0, 1))
 def weights(model: nn.Module, data: dict, rounds: int = 1, aggregators: Sequence[Aggregator] = ()) -> torch.Tensor:
     """Train without files; return all weights of the server."""
     federation = Federation([*aggregators], rounds=rounds, schedule=STEPS, workers=1)
-    session = assemble(federation, model, GivenClients(data, model.classes, batch_size=4), make_fabric("cpu"))
+    with unprobed():
+        session = assemble(federation, model, GivenClients(data, model.classes, batch_size=4), make_fabric("cpu"))
     return played(session, rounds).w
 
 

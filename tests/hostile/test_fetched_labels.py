@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from engine_rounds import unprobed
 from lightning.pytorch import LightningModule
 from refusals import refused
 from scripted import fit
@@ -92,7 +93,7 @@ def clients(value: float, wrap=Fetched, dtype=torch.float32) -> dict:
 
 def go(model, data, workers=1):
     torch.manual_seed(0)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), unprobed():
         warnings.simplefilter("ignore")
         return fit(model, data, schedule=None, workers=workers, figures=False)
 

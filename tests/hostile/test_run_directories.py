@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from engine_rounds import unprobed
 from refusals import refused
 from scripted import fit, net, part
 
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.usefixtures("folder")
 
 def trained(**options: Any) -> Fitted:
     """Two clients without evaluation."""
-    return fit(net(), {"north": part(4, 1), "south": part(4, 2)}, figures=False, **options)
+    with unprobed():
+        return fit(net(), {"north": part(4, 1), "south": part(4, 2)}, figures=False, **options)
 
 
 class Gone(Callback):
