@@ -14,10 +14,10 @@ from fedlit.federation.callbacks import Callback
 from fedlit.tracking.base import MetricsFile
 
 RUN = (
-    "fit --data toys.ToyData --model awkward.WideNet --federation.workers 1 --federation.rounds 4 --name run "
+    "fit --data toys.ToyData --model awkward.WideNet --federation.workers 1 --federation.rounds 3 --name run "
     "--federation.checkpoint_every 1 --logger false"
 )
-ROUND = 2
+ROUND = 1
 
 
 class FullAfter(Callback):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from corpus import CORPUS, REGISTER, OfClass, adamw, extra, of_some_clients
 from engine_rounds import play_round, unprobed
-from foreigners import Digits, One
+from foreigners import Digits, One, Two
 from refusals import refused
 from strangers import by_hand, fit, having, play, seeded, settings, stepping, vector
 from torch import Tensor
@@ -23,14 +23,6 @@ from fedlit.objectives import AUCSaddle
 from fedlit.testing import ToyData, ToyNet, check_module
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-class Two(Digits):
-    """The clients that the probe trains."""
-
-    def setup(self, stage: str | None = None) -> None:
-        super().setup(stage)
-        del self.clients["site-2"]
 
 
 def refusal(make: Callable, steps: int = 2) -> str:

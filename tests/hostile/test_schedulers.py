@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from foreigners import Digits
+from foreigners import Digits, Two
 from refusals import refused
 from strangers import fit, fit_in_each_way, having, play, seeded
 from torch import nn
@@ -81,7 +81,7 @@ FOLLOWED = {
 
 def by_hand(module: nn.Module, schedule: Any, rounds: int, scheduled: bool = True) -> torch.Tensor:
     """Federated averaging as with Lightning on each client: a new optimizer per round, and a continued scheduler."""
-    data = Digits()
+    data = Two()
     data.setup()
     server = {name: value.detach().clone() for name, value in module.state_dict().items()}
     streams = {name: BatchStream(client.train, 8, 0, name) for name, client in data.clients.items()}
@@ -122,7 +122,7 @@ def lightning_form(given: Any) -> tuple[torch.optim.Optimizer, dict]:
 @pytest.mark.parametrize("what", FOLLOWED)
 def test_each_client_trains_as_with_a_scheduler_of_its_own(what: str):
     make, given = FOLLOWED[what]
-    w, rounds = play(make, **given), (given["schedule"], given["rounds"])
+    w, rounds = play(make, Two(), **given), (given["schedule"], given["rounds"])
     torch.testing.assert_close(w, by_hand(seeded(make), *rounds), rtol=0, atol=1e-6)
     assert not torch.allclose(w, by_hand(seeded(make), *rounds, scheduled=False), atol=1e-4)
 
@@ -219,7 +219,7 @@ def test_a_schedule_multiplies_it(tmp_path: Path):
 
 
 def test_a_schedule_multiplies_each_rate_of_a_round_once():
-    w = play(HALVING, schedule=StageSchedule([Stage(1, 6, "steps", 0.5)]), rounds=1)
+    w = play(HALVING, Two(), schedule=StageSchedule([Stage(1, 6, "steps", 0.5)]), rounds=1)
     halved = seeded(returning(lambda o: of_torch.LambdaLR(o, lambda count: 0.5 ** (count + 1))))
     torch.testing.assert_close(w, by_hand(halved, ConstantSchedule(6, "steps"), 1), rtol=0, atol=1e-6)
 

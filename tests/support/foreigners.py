@@ -42,6 +42,14 @@ class One(Digits):
         self.batch_size = 16
 
 
+class Two(Digits):
+    """The first two of the clients."""
+
+    def setup(self, stage: str | None = None) -> None:
+        super().setup(stage)
+        del self.clients["site-2"]
+
+
 class Plain(LightningModule):
     """Cross-entropy on integer labels, logging as in Lightning's own examples."""
 

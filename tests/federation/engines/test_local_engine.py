@@ -52,10 +52,10 @@ def play(federation: Federation, module, data, workers: int) -> Ran:
 
 
 CASES = {
-    "dropout, BatchNorm, noise, partial participation": (
+    "dropout, BatchNorm, noise, several clients a job": (
         ToyNet,
         lambda: Federation(
-            [Scaffold(), FedProx(0.3), FedBN()], rounds=4, participation=0.6, schedule=ConstantSchedule(3, "steps")
+            [Scaffold(), FedProx(0.3), FedBN()], rounds=3, participation=0.6, schedule=ConstantSchedule(3, "steps")
         ),
     ),
     "Adam kept, large states": (
@@ -64,7 +64,6 @@ CASES = {
             [FedBN(), FedProx(0.1)], rounds=3, participation=0.8, optimizer_state="keep", weights="uniform"
         ),
     ),
-    "several clients a job": (ToyNet, lambda: Federation([Scaffold(), FedBN()], rounds=2, participation=0.9)),
 }
 
 
@@ -254,7 +253,7 @@ def test_a_class_of_a_script_s_own_main_travels():
     torch.manual_seed(1)
     module, data = names["OwnNet"](), ToyData()
     assert type(module).__module__ == "__main__"
-    single, two = (play(Federation([], rounds=2), module, data, workers).tensors for workers in (1, 2))
+    single, two = (play(Federation([], rounds=1), module, data, workers).tensors for workers in (1, 2))
     assert_same_tensors(single, two)
 
 
