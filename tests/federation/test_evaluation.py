@@ -14,6 +14,7 @@ from runs import Kept
 from sklearn.metrics import roc_auc_score
 from toys import CLASSES, ToyData, ToyNet
 
+import fedlit
 from fedlit.aggregators import FedBN, LocalOnly, PersonalHeads, Scaffold, SurgicalHeads
 from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientData, ClientReport, ServerState
@@ -298,19 +299,12 @@ def test_the_list_of_what_leaves_a_site_follows_the_masks(case, tmp_path):
     assert lines[0].endswith(f": {wanted}")
 
 
-TOYS = (
-    "fit --data toys.ToyData --model toys.ToyNet --name one --logger false --federation.workers 1 "
-    "--federation.rounds 3 --federation.eval_every 2 --federation.schedule.window 2 --federation.schedule.unit steps"
-)
-
-
-def test_each_evaluation_scores_the_test_sets_and_nothing_else_changes(fedlit_cli, tmp_path, monkeypatch):
-    rows, weights = {}, []
-    for name, more in (("without", ""), ("with", "--federation.test_curves true")):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        fedlit_cli(f"{TOYS} {more}").succeeded()
-        kept = Kept(tmp_path / name / "runs/default/one")
+def test_each_evaluation_scores_the_test_sets_and_nothing_else_changes(tmp_path):
+    rows, weights, module = {}, [], ToyNet()
+    options = {"rounds": 3, "eval_every": 2, "schedule": ConstantSchedule(2, "steps"), "workers": 1, "name": "one"}
+    for name in ("without", "with"):
+        fitted = fedlit.fit(module, ToyData(), **options, run_dir=tmp_path / name, test_curves=name == "with")
+        kept = Kept(fitted.directory)
         rows[name] = [row for row in kept.metrics() if not row[1].startswith("client/")]
         weights.append(kept.tensors()["server/w"])
     assert (weights[0] == weights[1]).all()

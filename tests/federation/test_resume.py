@@ -167,6 +167,7 @@ def test_resuming_from_an_earlier_checkpoint_drops_the_later_ones(again, tmp_pat
     ("words", "named"),
     [
         ("fit --ckpt_path last --model.lr 0.2", ["another configuration", "model.init_args.lr: 0.1 there, 0.2 now"]),
+        ("fit --ckpt_path last --seed 1", ["seed: 0 there, 1 now"]),
         ("fit --ckpt_path last --federation.aggregators+=FedBN", ["aggregators.1", "FedBN"]),
         ("fit --ckpt_path nowhere", ["--ckpt_path nowhere", "manifest.json"]),
         ("fit --ckpt_path .", ["--ckpt_path .", "run directory"]),
