@@ -95,6 +95,17 @@ def _sorted_options() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _cached_revision() -> Iterator[None]:
+    """Ask Git once per folder for its revision, not in each run: it reads the state of all files."""
+    from fedlit.experiment import experiment
+
+    of_folder = cache(lambda folder, ask=experiment.git_revision: ask())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "git_revision", lambda: of_folder(os.getcwd()))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_fork_server() -> Iterator[None]:
     """Preload the imports of all tests into the fork server, whichever test starts it."""
     from runs import PRELOADED
