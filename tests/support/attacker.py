@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,24 @@ HOSPITAL = {
 
 MODEL, MALLORY = classifier(), "mallory@example.org"
 EPOCH = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "epochs"}}
+SHORT = {"class_path": "ConstantSchedule", "init_args": {"window": 4, "unit": "steps"}}
+"""Four batches of 16 images, the fewest that a site's default floors allow."""
 
 
 def a_plan(**changes: Any) -> dict[str, Any]:
-    """A plan as JSON: three rounds of one epoch of FedAvg, with changes."""
+    """A plan as JSON: three short rounds of FedAvg, with changes."""
     classes = list(FINDINGS)
     plan = RunPlan(
-        MODEL, classes, [], EPOCH, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true"
+        MODEL, classes, [], SHORT, 3, 0, "", {}, "reset", None, None, 4, None, None, 1, 16, 64, None, "32-true"
     )
     return asdict(plan) | changes
+
+
+def model_of(config: Mapping[str, Any], largest: float = 10**7) -> tuple[FlatModel, dict[str, Tensor]]:
+    """Make the model of a plan as a server does; returns it with its tensors."""
+    made = read_plan({**config, "schedule": None}, table_of(), largest)
+    model = FlatModel(configured(make_fabric("cpu"), made.module, made.aggregators))
+    return model, module_tensors(made.module.state_dict())
 
 
 def submitted(**changes) -> str:
@@ -114,7 +124,8 @@ class Attacker:
     def hello(self, needs: list[str] | None = None, lines: int = 0) -> Envelope:
         reply = self.ask("hello", Hello(fedlit.__version__, time.time(), needs or [], lines))
         if reply.verb != FAILED:
-            self.client = reply.message(SiteInfo).clients[0].name
+            info = reply.message(SiteInfo)
+            self.client, self.classes = info.clients[0].name, info.classes
         return reply
 
     @property
@@ -145,16 +156,16 @@ class Attacker:
 
     def tensors(self) -> dict[str, Tensor]:
         """Make the model as a server does, and take its layout's fingerprint."""
-        made = read_plan(self.config | {"schedule": None}, table_of(), self.largest)
-        self.model = FlatModel(configured(make_fabric("cpu"), made.module, made.aggregators))
+        self.model, tensors = self.made(self.config)
         self.fingerprint = self.model.layout.fingerprint
-        return module_tensors(made.module.state_dict())
+        return tensors
 
-    @property
+    def made(self, config: dict[str, Any]) -> tuple[FlatModel, dict[str, Tensor]]:
+        return model_of(config, self.largest)
+
+    @cached_property
     def classes(self) -> list[str]:
-        if not hasattr(self, "_classes"):
-            self._classes = self.site_info.classes
-        return self._classes
+        return self.site_info.classes
 
     def down(self, **values: Tensor) -> dict[str, Tensor]:
         """The federation's vectors: those of the model as it is, or others."""
@@ -174,7 +185,7 @@ class Attacker:
         look = Look(self.client, part, at, given.pop("method", "validation_step"), limit)
         return self.ask("evaluate", self.task(look, accepted), self.down(**given))
 
-    @property
+    @cached_property
     def state(self) -> Path:
         """The site's folder of states."""
         return Path(yaml.safe_load(self.file.read_text())["state"])
@@ -198,8 +209,16 @@ class Attacker:
         assert last["lead"] == MALLORY
 
 
+@lru_cache(16)
+def _model_of_text(config: str) -> tuple[FlatModel, dict[str, Tensor]]:
+    return model_of(json.loads(config))
+
+
 class AttackerHere(Attacker):
-    """A server whose site is in this process, without the limits of time and memory."""
+    """A server whose site is in this process, without the limits of time and memory. It makes a plan's model once."""
+
+    def made(self, config: dict[str, Any]) -> tuple[FlatModel, dict[str, Tensor]]:
+        return _model_of_text(json.dumps(config))
 
     def __post_init__(self) -> None:
         self.answer, self.client = answering(self.file, self.lead), ""

@@ -3,30 +3,18 @@
 import pytest
 import torch
 from at_sites import classifier
-from attacker import a_plan
 
 from fedlit.sites.messages import FAILED, REPLY, new_run
-from fedlit.sites.policy import digest
 
 NORMALISED = {"class_path": "ImageClassifier", "init_args": classifier()["init_args"] | {"norm": "batch"}}
-
-
-def approving(attack, **changes):
-    """A site that has approved one plan, which it has prepared."""
-    first = attack("first")
-    first.prepare(**changes)
-    plan = a_plan(**changes, weights=first.ledger()[-1]["question"])
-    server = attack("second", configs=[digest(plan)])
-    assert server.prepare(plan).verb == REPLY
-    return server
 
 
 @pytest.mark.parametrize(("name", "vectors"), [
     ("Scaffold", ["0/c"]), ("CODASCA", ["0/c", "0/centre"]), ("CODA", ["0/centre"]), ("FedDyn", []), ("MOON", [])
 ])  # fmt: skip
-def test_what_an_algorithm_adds_to_a_first_round_is_what_it_begins_with(attack, name, vectors):
+def test_what_an_algorithm_adds_to_a_first_round_is_what_it_begins_with(approving, name, vectors):
     objective = {"objective": "AUCSaddle"} if name in ("CODASCA", "CODA") else {}
-    server = approving(attack, aggregators=[{"class_path": name}], model=classifier(**objective))
+    server = approving(aggregators=[{"class_path": name}], model=classifier(**objective))
     first = {"0/c": torch.zeros_like(server.model.w), "0/centre": server.model.w.clone()}
     honest = {vector: first[vector] for vector in vectors}
     for vector in vectors:
@@ -37,8 +25,8 @@ def test_what_an_algorithm_adds_to_a_first_round_is_what_it_begins_with(attack, 
     assert answer.verb == REPLY, answer.content
 
 
-def test_statistics_are_those_of_the_plan_until_the_site_has_measured_them(attack):
-    server = approving(attack, model=NORMALISED)
+def test_statistics_are_those_of_the_plan_until_the_site_has_measured_them(approving):
+    server = approving(model=NORMALISED)
     odd = server.down()["stats"] + 1
     assert len(odd)
     server.refuses(server.train(stats=odd), "the statistics", "refused")
@@ -47,8 +35,8 @@ def test_statistics_are_those_of_the_plan_until_the_site_has_measured_them(attac
 
 
 @pytest.mark.parametrize("at", [-1, 0])
-def test_an_evaluation_before_the_first_round_is_of_the_plans_weights(attack, at):
-    server = approving(attack)
+def test_an_evaluation_before_the_first_round_is_of_the_plans_weights(approving, at):
+    server = approving()
     server.refuses(server.evaluate(at=at, w=server.model.w + 1e-3), "are not those of the approved plan", "refused")
     assert server.evaluate(at=at).verb == REPLY
 

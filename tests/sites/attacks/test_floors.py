@@ -3,10 +3,9 @@
 import pytest
 import torch
 from at_sites import classifier
-from attacker import AttackerHere, a_plan, write_site
+from attacker import AttackerHere, write_site
 
-from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Prepared, Sent, new_run
-from fedlit.sites.policy import digest
+from fedlit.sites.messages import REPLY, Evaluated, Look, Member, Prepare, Sent, new_run
 
 STEP = {"class_path": "ConstantSchedule", "init_args": {"window": 1, "unit": "steps"}}
 
@@ -149,9 +148,15 @@ def test_measuring_looks_at_as_many_examples_as_training(attacked):
     attacked.refuses(attacked.train(verb="measure"), "a round of 8 examples; floors.examples requires 64", "refused")
 
 
-def test_what_is_hidden_is_hidden_with_its_complement(attack):
+@pytest.fixture(scope="module")
+def hiding(tmp_path_factory) -> AttackerHere:
+    """A site that hides most of its counts."""
+    return AttackerHere(write_site(tmp_path_factory.mktemp("hiding") / "north", leaves={"counts_below": 42}))
+
+
+def test_what_is_hidden_is_hidden_with_its_complement(hiding):
     """Counts, AUROC, histograms, and the loss of a view: the mean of one with chosen biases is a count."""
-    attacked = attack(leaves={"counts_below": 42})
+    attacked = hiding
     told = attacked.site_info.clients[0]
     hidden = {}
     for part, (positives, negatives) in told.counts.items():
@@ -168,9 +173,9 @@ def test_what_is_hidden_is_hidden_with_its_complement(attack):
     assert scored.tensors()["auroc"][columns].isnan().all()
 
 
-def test_a_measuring_round_tells_no_share_of_a_hidden_class(attack):
+def test_a_measuring_round_tells_no_share_of_a_hidden_class(hiding):
     """In its place stands a number that follows the limit alone; of its scores there is nothing."""
-    attacked = attack(leaves={"counts_below": 42})
+    attacked = hiding
     assert attacked.prepare(run=new_run(), model=classifier("AUCSaddle")).verb == REPLY
     told, sent = attacked.site_info.clients[0], attacked.train(verb="measure").tensors()
     seen = 0
@@ -185,27 +190,22 @@ def test_a_measuring_round_tells_no_share_of_a_hidden_class(attack):
     assert 0 < seen < len(attacked.classes)
 
 
-def test_an_approved_plan_is_all_that_is_known_before(attack):
+def test_an_approved_plan_is_all_that_is_known_before(approving):
     """Model, algorithms, batch size, window, rates, rounds, seed and the first weights; any other has another hash."""
-    site = attack("first")
-    site.prepare()
-    plan = a_plan(weights=site.ledger()[-1]["question"])
-    approving = attack("second", configs=[digest(plan)])
-    assert approving.prepare(plan).message(Prepared).parameters > 0
-    odd = approving.model.w.clone()
+    site = approving()
+    plan = site.config
+    odd = site.model.w.clone()
     odd[0] += 1
-    approving.refuses(approving.train(w=odd), "are not those of the approved plan", "refused")
-    assert approving.train().verb == REPLY
+    site.refuses(site.train(w=odd), "are not those of the approved plan", "refused")
+    assert site.train().verb == REPLY
     for changed in (
         {"batch_size": 64}, {"seed": 1}, {"rounds": 4}, {"lr_factors": {"hospital-01": 2.0}}, {"weights": ""},
         {"schedule": STEP}, {"aggregators": [{"class_path": "FedBN"}]},
     ):  # fmt: skip
-        approving.refuses(approving.prepare(plan | changed, run=new_run()), "is not approved", "refused")
-    tensors = {name: tensor + 1 for name, tensor in approving.tensors().items()}
-    other = Prepare(new_run(), plan, approving.fingerprint, [Member(approving.client, 1.0)])
-    approving.refuses(
-        approving.ask("prepare", other, tensors), "the run's first weights: expected the SHA-256", "refused"
-    )
+        site.refuses(site.prepare(plan | changed, new_run(), {}), "is not approved", "refused")
+    tensors = {name: tensor + 1 for name, tensor in site.tensors().items()}
+    other = Prepare(new_run(), plan, site.fingerprint, [Member(site.client, 1.0)])
+    site.refuses(site.ask("prepare", other, tensors), "the run's first weights: expected the SHA-256", "refused")
 
 
 def test_errors_name_no_files(tmp_path):
