@@ -53,7 +53,7 @@ PLACES = {
 @pytest.mark.parametrize("place", PLACES)
 def test_a_path_that_is_no_key_of_the_table_is_refused(attacked, place):
     for path in ROUTES:
-        answer = attacked.prepare(run=new_run(), **PLACES[place]({"class_path": path, "init_args": {}}))
+        answer = attacked.prepare(None, new_run(), {}, **PLACES[place]({"class_path": path, "init_args": {}}))
         attacked.refuses(answer, "")
         assert answer.content["kind"] in ("refused", "failed"), path
         words = "add allow:", "is not in the table", "expected"
@@ -75,7 +75,7 @@ NO_OBJECTS = (
 @pytest.mark.parametrize("place", PLACES)
 def test_nothing_but_a_class_and_its_arguments_is_an_object(attacked, place):
     for spec in NO_OBJECTS:
-        attacked.refuses(attacked.prepare(run=new_run(), **PLACES[place](spec)), "")
+        attacked.refuses(attacked.prepare(None, new_run(), {}, **PLACES[place](spec)), "")
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_nothing_but_a_class_and_its_arguments_is_an_object(attacked, place):
     ],
 )
 def test_the_place_decides_the_kind(attacked, place, path):
-    answer = attacked.prepare(run=new_run(), **PLACES[place]({"class_path": path, "init_args": {}}))
+    answer = attacked.prepare(None, new_run(), {}, **PLACES[place]({"class_path": path, "init_args": {}}))
     attacked.refuses(answer, "expected a ")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from at_sites import classifier
-from attacker import AttackerHere
+from attacker import AttackerHere, write_site
 from torch.utils.data import TensorDataset
 
 from fedlit.aggregators.accounting import Steps, epsilon_of
@@ -64,9 +64,13 @@ def test_another_version_is_another_question(private, monkeypatch):
     assert private.site_info.privacy.spent == epsilon_of([Steps(1.0, 16 / 200, 10)], RULE["delta"])
 
 
-def test_other_patients_are_other_data(private):
+@pytest.fixture
+def data(tmp_path) -> OwnData:
+    return OwnData(read_settings(write_site(tmp_path / "north", privacy=RULE)))
+
+
+def test_other_patients_are_other_data(data):
     """Draws are of patients: below the same noise, a corrected name would show everybody who is drawn anew."""
-    data = OwnData(read_settings(private.file))
     (name,) = data.module.clients
     before = data.fingerprint(name)
     train = copy.copy(data.module.clients[name].train)
@@ -76,9 +80,8 @@ def test_other_patients_are_other_data(private):
     assert data.fingerprint(name) != before
 
 
-def test_a_class_that_only_the_run_has_does_not_separate_the_images_of_a_patient(private):
+def test_a_class_that_only_the_run_has_does_not_separate_the_images_of_a_patient(data):
     """Each image would be drawn and clipped by itself: a patient with ten would count ten times."""
-    data = OwnData(read_settings(private.file))
     (name,) = data.module.clients
     train = TensorDataset(torch.zeros(4, 1), torch.zeros(4, len(data.module.classes)))
     train.patients = ["a", "a", "a", "b"]

@@ -4,7 +4,7 @@ outside."""
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from fedlit.sites.envelope import MAGIC, PREFIX, PROTOCOL, Envelope
 from fedlit.sites.failures import OutOfTime
 from fedlit.sites.messages import FAILED, REPLY, End, Look, Member, Prepare, Start, Train, new_run
 from fedlit.sites.policy import Policy
+from fedlit.sites.preparation import FROZEN
 from fedlit.sites.process import _limited_time
 
 NOTHING = hashlib.sha256().hexdigest()
@@ -74,31 +75,25 @@ def test_what_is_no_message_is_answered_in_words(attacked, what):
     attacked.refuses(attacked.raw(NO_MESSAGES[what]), WHY.get(what, ""), "damaged")
 
 
-@pytest.fixture
-def process(tmp_path) -> Iterator[Callable[..., Attacker]]:
-    """A function that starts a site in a process of its own, which has limits."""
-    made = []
-
-    def start(**policy) -> Attacker:
-        made.append(Attacker(write_site(tmp_path / "north", **policy)))
-        return made[-1]
-
-    yield start
-    for each in made:
-        each.close()
+@pytest.fixture(scope="module")
+def process(tmp_path_factory) -> Iterator[Attacker]:
+    """A site in a process of its own, which has limits of memory and time."""
+    site = Attacker(write_site(tmp_path_factory.mktemp("process") / "north", limits={"memory": 1.5, "seconds": 3.0}))
+    yield site
+    site.close()
 
 
-@pytest.mark.parametrize("run", ["/../../x", "", "A" * 32, f"{'a' * 31}\n"])
-def test_a_run_that_is_no_id_makes_no_folder(attacked, run):
+def test_a_run_that_is_no_id_makes_no_folder(attacked):
     attacked.prepare()
     before = {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()}
-    asked = attacked.task(Train(0, [], True))
-    asked.run = run
-    attacked.refuses(attacked.ask("train", asked, attacked.down()), "run: expected 32 hexadecimal digits", "damaged")
-    members = [Member(attacked.client, 1.0)]
-    answer = attacked.ask("prepare", Prepare(run, a_plan(), attacked.fingerprint, members), attacked.tensors())
-    attacked.refuses(answer, "run: expected 32 hexadecimal digits", "damaged")
-    attacked.refuses(attacked.ask("end", End(run)), "run: expected 32")
+    members, words = [Member(attacked.client, 1.0)], "run: expected 32 hexadecimal digits"
+    for run in ("/../../x", "", "A" * 32, f"{'a' * 31}\n"):
+        asked = attacked.task(Train(0, [], True))
+        asked.run = run
+        attacked.refuses(attacked.ask("train", asked, attacked.down()), words, "damaged")
+        answer = attacked.ask("prepare", Prepare(run, a_plan(), attacked.fingerprint, members), attacked.tensors())
+        attacked.refuses(answer, words, "damaged")
+        attacked.refuses(attacked.ask("end", End(run)), words)
     assert {path for path in attacked.file.parents[2].rglob("*") if path.is_dir()} == before
     assert attacked.state in before
 
@@ -157,17 +152,18 @@ def test_messages_beyond_those_of_a_day_take_no_room(attack):
     assert len(before) == 4
 
 
-def test_frozen_bodies_of_any_number_leave_few_files(attack, tmp_path):
+def test_frozen_bodies_of_any_number_leave_few_files(attack, tmp_path, monkeypatch):
+    monkeypatch.setattr("fedlit.sites.preparation.FROZEN", 2)
     site = attack()
     frozen = MODEL | {"init_args": MODEL["init_args"] | {"trainable": "head"}}
     cache, names = tmp_path / "north" / "cache", set()
-    for number in range(10):
-        torch.manual_seed(number)
-        assert site.prepare(run=new_run(), model=frozen).verb == REPLY
+    for number in range(4):
+        torch.manual_seed(number)  # for another body
+        assert site.prepare(run=new_run(), model=frozen, seed=number).verb == REPLY
         left = {folder.name for folder in cache.rglob("features-*")}
         assert len(left - names) == 1
         names |= left
-        assert len(left) == min(number + 1, 8)
+        assert len(left) == min(number + 1, 2)
     assert site.train().verb == REPLY
 
 
@@ -178,6 +174,7 @@ def test_a_schedule_of_any_number_of_stages_takes_no_memory(attacked):
 
 
 def test_the_defaults_suit_the_machine_of_a_hospital():
+    assert 2 < FROZEN < 20
     limits = Policy().limits
     assert limits.seconds == 3600
     assert 0 < limits.memory < psutil.virtual_memory().total / 1e9
@@ -186,31 +183,28 @@ def test_the_defaults_suit_the_machine_of_a_hospital():
 @pytest.mark.skipif(not Path("/proc").exists(), reason="memory is not limited here")
 def test_memory_that_is_not_allowed_is_not_had(process):
     """A model that would take it all is a failure in words, and the site is there for the next message."""
-    site = process(limits={"memory": 1.5})
     wide = {"class_path": "ImageClassifier", "init_args": {"backbone": "small_cnn", "hidden": 2_000_000}}
-    site.refuses(site.prepare(run=new_run(), model=wide, tensors={}), "allocate memory", "failed")
-    assert site.prepare(run=new_run()).verb == REPLY
-    assert site.train().verb == REPLY
+    process.refuses(process.prepare(run=new_run(), model=wide, tensors={}), "allocate memory", "failed")
+    assert process.prepare(run=new_run()).verb == REPLY
+    assert process.train().verb == REPLY
 
 
 def test_an_answer_that_takes_too_long_ends_in_words(process):
     """A round of as many steps as a site allows takes minutes; what it failed at stays at the site."""
-    site = process(limits={"seconds": 3.0})
     long = {"class_path": "ConstantSchedule", "init_args": {"window": 90_000, "unit": "steps"}}
-    assert site.prepare(run=new_run(), schedule=long).verb == REPLY
-    site.refuses(site.train(), "took too long", "failed")
-    assert site.prepare(run=new_run()).verb == REPLY
+    assert process.prepare(run=new_run(), schedule=long).verb == REPLY
+    process.refuses(process.train(), "took too long", "failed")
+    assert process.prepare(run=new_run()).verb == REPLY
 
 
 def test_one_process_answers_for_a_folder_and_its_files_are_its_users_own(process, monkeypatch):
-    first = process()
-    assert first.prepare().verb == REPLY
-    assert first.train().verb == REPLY
+    assert process.prepare(run=new_run()).verb == REPLY
+    assert process.train().verb == REPLY
     monkeypatch.setattr("fedlit.sites.process.OTHER", 0.2)
-    answer = AttackerHere(first.file).ask("end", End(new_run()))
+    answer = AttackerHere(process.file).ask("end", End(new_run()))
     assert answer.verb == FAILED
     assert "another process answers for its folder of states" in answer.content["reason"]
-    folder = first.file.parents[1]
+    folder = process.file.parents[1]
     assert folder.stat().st_mode & 0o077 == 0
     for part in ("state", "cache", "local"):
         for path in [folder / part, *(folder / part).rglob("*")]:
