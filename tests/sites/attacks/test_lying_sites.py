@@ -63,18 +63,19 @@ def test_each_lie_is_told_by_name_and_round_and_the_others_go_on_without_the_lia
     in_turn = {verb: [change for change, _ in rows.values()] for verb, rows in lies.items()}
     in_turn["evaluate"] = [None, *in_turn["evaluate"], None, None, said(data="0" * 32)]  # the first is before round 1
     sites.between = lying_in_turn(in_turn)
-    err = fit(f"{OPTIONS} --federation.rounds {len(ROUNDS)} --federation.on_site_error skip", 2).err
+    options = f"{OPTIONS} --federation.on_site_error skip --federation.eval_every 2"
+    err = fit(f"{options} --federation.rounds {len(ROUNDS)}", 2).err
     assert "Traceback" not in err
     warned = err.split("warning: ")
     for verb, rows in lies.items():
-        what = "round" if verb == "train" else "the evaluation after round"
         for number, (lie, (_, words)) in enumerate(rows.items(), 1):
-            said_of_it = f"{what} {number}: site 'site-2', client 'site-1' ({verb}): "
+            what = f"round {number}" if verb == "train" else f"the evaluation after round {2 * number}"
+            said_of_it = f"{what}: site 'site-2', client 'site-1' ({verb}): "
             (line,) = [line for line in warned if line.startswith(said_of_it)]
             assert words in line, lie
     changed = ": site 'site-2', client 'site-1': its data have changed;"
     assert [line.partition(changed)[0] for line in warned if changed in line] == [
-        "the evaluation after round 7", "the evaluation after round 8"
+        "the evaluation after round 14", "the evaluation after round 16"
     ]  # fmt: skip
     clients = [float(value) for _, key, value in Ended(tmp_path).kept.metrics() if key == "round/clients"]
     assert clients == [1] * len(ROUNDS)
@@ -105,7 +106,7 @@ def test_an_update_that_is_far_beyond_the_usual_is_told(fit, sites):
     """Of three sites each is measured by its own past; of four and more by the others."""
     turned = w(lambda v: v * -50)
     sites.between = lying("train", turned, times=1, after=3)
-    err = fit("--federation.rounds 4", path="a").err
+    err = fit("--federation.rounds 4 --federation.eval_every 4", path="a").err
     assert err.count("the norm of its update is") == 1
     assert "site 'site-2', client 'site-1': the norm of its update is" in err
     assert "times that of its own past rounds" in err
@@ -130,13 +131,14 @@ def test_what_a_site_says_is_shown_escaped(fit, sites):
 
 def test_an_older_ledger_is_told(fit, tmp_path):
     """The server has heard of more lines than there are."""
-    fit("--federation.rounds 1", 2)
+    options = "--federation.rounds 1 --data.clients 2"
+    fit(options, 2)
     file = tmp_path / "default" / "sites" / "site-2" / "ledger.jsonl"
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:2]))
-    err = fit("--federation.rounds 1 --name two", 2).err
+    err = fit(f"{options} --name two", 2).err
     assert "site 'site-2': its ledger is not the one that this server has seen" in err
     assert "site 'site-1': its ledger" not in err
-    assert "its ledger" not in fit("--federation.rounds 1 --name three", 2).err
+    assert "its ledger" not in fit(f"{options} --name three", 2).err
 
 
 def test_a_failure_that_was_mended_is_told(fit, sites):
