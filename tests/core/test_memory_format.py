@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from engine_rounds import played
+from engine_rounds import assembled, played
 from lightning.pytorch import LightningModule
 from refusals import refused
 from torch import Tensor, nn
@@ -16,7 +16,6 @@ from fedlit.core.errors import ConfigError, TrainingError
 from fedlit.core.fabric import make_fabric
 from fedlit.core.flat import FlatModel
 from fedlit.data import ClientData, FederatedDataModule
-from fedlit.federation.assembly import assemble
 from fedlit.federation.description import announcement
 from fedlit.federation.devices import resolve_memory_format
 from fedlit.federation.federation import Federation
@@ -114,7 +113,7 @@ def made(seed: int = 0, kind: type = DenseNet, **options) -> LightningModule:
 def session(module, data, memory_format=None, aggregators=(), precision="32-true", **options) -> Session:
     schedule = ConstantSchedule(2, "steps")
     federation = Federation(list(aggregators), 2, schedule, memory_format=memory_format, **{"workers": 1} | options)
-    return assemble(federation, copy.deepcopy(module), data, make_fabric("cpu", precision=precision))
+    return assembled(federation, module, data, precision)
 
 
 def trained(*given, **options) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,14 @@ def unprobed() -> Iterator[None]:
         yield
 
 
+def assembled(
+    federation: Federation, module: LightningModule, data: FederatedDataModule, precision: str = "32-true"
+) -> Session:
+    """Return a session on copies of module and data, without a probe."""
+    with unprobed():
+        return assemble(federation, copy.deepcopy(module), copy.deepcopy(data), make_fabric("cpu", precision=precision))
+
+
 @contextmanager
 def opened(
     federation: Federation,
@@ -38,9 +46,7 @@ def opened(
 ) -> Iterator[tuple[Session, ServerState]]:
     """Context manager that yields a session on copies of module and data, and its initial state."""
     federation.workers = workers
-    fabric = make_fabric("cpu", precision=precision)
-    with unprobed():
-        session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), fabric)
+    session = assembled(federation, module, data, precision)
     try:
         yield session, session.restore(None)[0]
     finally:

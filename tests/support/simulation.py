@@ -1,17 +1,14 @@
 """A federation that keeps all of its objects."""
 
-import copy
 from dataclasses import dataclass, replace
 
 import torch
-from engine_rounds import play_round, unprobed
+from engine_rounds import assembled, play_round
 from lightning.pytorch import LightningModule
 
 from fedlit.core.aggregator import Aggregator
-from fedlit.core.fabric import make_fabric
 from fedlit.core.messages import ClientState, ServerState
 from fedlit.data.federated import FederatedDataModule
-from fedlit.federation.assembly import assemble
 from fedlit.federation.federation import Federation
 from fedlit.federation.session import Session
 from fedlit.schedules import ConstantSchedule
@@ -70,9 +67,7 @@ def simulate(
 ) -> Simulation:
     """All rounds of a federation on copies of module and data; worker processes are closed at the end."""
     federation.workers = workers
-    fabric = make_fabric("cpu", precision=precision)
-    with unprobed():
-        session = assemble(federation, copy.deepcopy(module), copy.deepcopy(data), fabric)
+    session = assembled(federation, module, data, precision)
     server, _, _ = session.restore(None)
     session.initialise_objective(server)
     start = replace(server, w=server.w.clone(), stats=server.stats.clone())
