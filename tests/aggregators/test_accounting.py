@@ -28,15 +28,22 @@ def test_both_bounds_are_above_the_privacy_loss_distribution_and_prv_is_close(se
 
 
 @pytest.mark.filterwarnings("ignore:Optimal order")
-@pytest.mark.parametrize("noise", [0.3, 0.7, 2.0, 30.0])
-def test_no_other_order_gives_less(noise):
+@pytest.mark.parametrize(
+    ("noise", "rate", "steps", "delta", "best"),
+    [
+        (0.3, 0.002, 10, 0.1, 1.8), (0.7, 1.0, 1, 1e-3, 3.1), (0.7, 0.01, 3000, 1e-7, 3.3), (2.0, 1.0, 1, 1e-3, 6.7),
+        (2.0, 0.002, 10, 0.1, 10.0), (30.0, 1.0, 1, 1e-3, 63.0), (30.0, 0.01, 3000, 1e-7, 256.0),
+        (0.3, 1.0, 140, 1e-5, 1.1), (150.0, 1.0, 1, 1e-5, 512.0),
+    ],
+)  # fmt: skip
+def test_no_other_order_gives_less(noise, rate, steps, delta, best):
     """Only orders next to the best whole one are tried."""
     rdp = pytest.importorskip("opacus.accountants.analysis.rdp")
-    for rate, steps, delta in ((1.0, 1, 1e-3), (0.2, 140, 1e-5), (0.01, 3000, 1e-7), (0.002, 10, 0.1)):
-        spent = [Steps(noise, rate, steps), Steps(2 * noise, rate, steps)]
-        total = sum(rdp.compute_rdp(q=rate, noise_multiplier=n, steps=steps, orders=ORDERS) for n, *_ in spent)
-        least, _ = rdp.get_privacy_spent(orders=ORDERS, rdp=total, delta=delta)
-        assert epsilon_of(spent, delta) == pytest.approx(max(least, 0.0), rel=1e-12)
+    spent = [Steps(noise, rate, steps), Steps(2 * noise, rate, steps)]
+    total = sum(rdp.compute_rdp(q=rate, noise_multiplier=n, steps=steps, orders=ORDERS) for n, *_ in spent)
+    least, order = rdp.get_privacy_spent(orders=ORDERS, rdp=total, delta=delta)
+    assert order == best
+    assert epsilon_of(spent, delta) == pytest.approx(max(least, 0.0), rel=1e-12)
 
 
 def test_steps_add_up():
