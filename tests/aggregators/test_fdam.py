@@ -27,7 +27,7 @@ VARIABLES = ("a", "b", "alpha")
 
 TWO = {"north": (13, 0.15, ()), "south": (21, 0.4, ())}
 TWO_CLASSES = {"north": (13, 0.3, ("Nodule",)), "south": (21, 0.4, ()), "east": (34, 0.6, ())}
-STAGES = [Written(LR, 2, 2), Written(LR / 2, 3, 3)]
+STAGES = [Written(LR, 2, 2), Written(LR / 2, 3, 2)]
 DRAWN = [Written(LR, 2, 4), Written(LR / 2, 1, 3), Written(LR / 4, 2, 3)]
 STEPWISE = [Written(LR, 1, 3), Written(LR / 3, 1, 2)]
 
@@ -129,6 +129,7 @@ CASES = {
     "CODASCA, average": ([CODASCA(GAMMA, output="average")], STAGES, {"scaffold": True, "output": "average"}),
     "CODASCA, extra batches": ([CODASCA(GAMMA, extra_batches=3)], STAGES, {"scaffold": True, "extra": 3}),
 }
+WITH_A_CLASS_LESS = ("CODA", "CODA+, average", "CODASCA, never")
 LINEAR, PERCEPTRON = 0, 6
 PRECISIONS = {"64-true": 1e-9, "32-true": 1e-4}
 
@@ -155,7 +156,7 @@ def compare(case, hidden, precision, data, **model) -> None:
     agree(record, hand, stages, PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [case for case in CASES if case not in WITH_A_CLASS_LESS])
 def test_every_round_equals_the_transcription(case):
     compare(case, PERCEPTRON, "64-true", Sites(TWO))
 
@@ -175,10 +176,9 @@ def test_every_round_equals_the_transcription_whatever_the_start_and_the_means_o
     compare("CODA", PERCEPTRON, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")), **options)
 
 
-@pytest.mark.parametrize("case", ["CODA+, average", "CODASCA, never"])
+@pytest.mark.parametrize("case", WITH_A_CLASS_LESS)
 def test_every_round_equals_the_transcription_where_a_client_lacks_a_class(case):
-    classes = ("Edema", "Nodule")
-    compare(case, PERCEPTRON, "64-true", Sites(TWO_CLASSES, classes))
+    compare(case, PERCEPTRON, "64-true", Sites(TWO_CLASSES, ("Edema", "Nodule")))
 
 
 @pytest.mark.parametrize("extra", [None, 2])
