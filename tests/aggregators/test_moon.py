@@ -35,21 +35,26 @@ def test_three_rounds_equal_the_loss_by_hand():
     assert_equal(done, hand)
 
 
-def run(aggregators, rounds):
+def run(aggregator, after_round=lambda done: None):
     torch.manual_seed(0)
-    return simulate(ToyNet(), ToyData(3, labelled=2), federated(aggregators, rounds, 3), "32-true")
+    federation = federated([aggregator, OwnRows()], rounds=2, window=3)
+    return simulate(ToyNet(), ToyData(3, labelled=2), federation, "32-true", after_round)
 
 
 def test_the_first_round_and_mu_zero_are_fedavg_and_later_rounds_are_not():
     """The extra passes change neither statistics nor random numbers of dropout."""
-    for rounds, mu, equal in ((1, 5.0, True), (3, 0.0, True), (2, 5.0, False)):
-        ours, plain = run([MOON(mu), OwnRows()], rounds), run([FedAvg(), OwnRows()], rounds)
-        assert torch.equal(ours.server.w, plain.server.w) == equal
-        assert torch.equal(ours.server.stats, plain.server.stats) == equal
+    rounds = {}
+    for aggregator in (FedAvg(), MOON(0.0), MOON(5.0)):
+        kept = rounds[getattr(aggregator, "mu", None)] = []
+        run(aggregator, lambda done, kept=kept: kept.append((done.server.w.clone(), done.server.stats.clone())))
+    for mu, equal in ((0.0, (True, True)), (5.0, (True, False))):
+        for number in (0, 1):
+            for ours, plain in zip(rounds[mu][number], rounds[None][number], strict=True):
+                assert torch.equal(ours, plain) == equal[number]
 
 
 def test_layers_are_left_as_they_were():
-    done = run([MOON()], 2)
+    done = run(MOON())
     module = done.session.engine._pool.worker.local.module
     assert not module.head._forward_pre_hooks
     assert all(part.training for part in module.modules())
