@@ -3,11 +3,12 @@
 import errno
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from refusals import raising
-from runs import execute
 
 from fedlit.core.system import files
 from fedlit.core.system.files import whole
@@ -112,7 +113,7 @@ from fedlit.core.system.files import whole
 
 with whole(Path(sys.argv[1])) as draft:
     draft.write_text("half")
-    print(draft.name, flush=True)
+    print(draft, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -120,10 +121,11 @@ with whole(Path(sys.argv[1])) as draft:
 def test_a_killed_process_leaves_the_old_file_and_a_hidden_draft(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     path.write_text("old")
-    killed = execute(KILLED, tmp_path, path)
-    assert killed.wait() == -signal.SIGKILL
-    draft = tmp_path / killed.output.strip()
+    killed = subprocess.run([sys.executable, "-c", KILLED, path], capture_output=True, text=True, timeout=60)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    draft = Path(killed.stdout.strip())
     assert path.read_text() == "old"
+    assert draft.parent == tmp_path
     assert draft.name.startswith(".")
     assert draft.read_text() == "half"
     # A later process of the same number, as in a container, starts anew.

@@ -49,11 +49,11 @@ def test_a_step_of_densenet121_is_that_of_plain_pytorch():
 def test_body_starts_from_a_local_weights_file(tmp_path):
     """A checkpoint as timm publishes it: RGB stem and the classifier of another task."""
     torch.manual_seed(5)
-    published = timm.create_model("resnet10t", num_classes=1000)
+    published = timm.create_model("test_resnet", num_classes=1000)
     torch.save(published.state_dict(), tmp_path / "published.pth")
     stem, deep = published.conv1[0].weight, "layer4.0.conv2.weight"
     for in_chans, expected in ((1, stem.sum(1, keepdim=True)), (3, stem)):
-        body = ImageClassifier(CLASSES, "resnet10t", in_chans, weights=tmp_path / "published.pth").body
+        body = ImageClassifier(CLASSES, "test_resnet", in_chans, weights=tmp_path / "published.pth").body
         torch.testing.assert_close(body.conv1[0].weight, expected)
         torch.testing.assert_close(body.get_parameter(deep), published.get_parameter(deep))
 
