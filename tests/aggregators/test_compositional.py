@@ -114,15 +114,15 @@ def test_the_gradient_is_autograds_through_the_inner_step_and_first_order_leaves
 
 def test_the_exchange_of_gradients_removes_the_bias_between_clients():
     """Exact gradients and p = 1: Algorithm 1 rests at a nonzero gradient of eq. 4; with the exchange it is 0."""
-    module, data = seeded(lr=0.5, objective=AUCSaddle(score="raw")), Sites(2, 12, positives=(3, 8))
+    module, data = seeded(lr=0.6, objective=AUCSaddle(score="raw")), Sites(2, 12, positives=(3, 8))
     left = {}
     for outer in ("local", "exchanged"):
-        aggregator = LocalSCGDAM(1.0, alpha=0.5, beta_x=0.5, beta_y=0.5, same_batch=True, outer=outer)
-        done = run([aggregator], module, data, rounds=60, window=1)
+        aggregator = LocalSCGDAM(1.0, alpha=0.7, beta_x=0.7, beta_y=0.7, same_batch=True, outer=outer)
+        done = run([aggregator], module, data, rounds=40, window=1)
         left[outer] = Truth(done, module, data, 1.0).gradient(done.server.w).norm()
         if outer == "local":
             at_rest = done.server.aggregators[0]["u"].norm()
-    assert left["local"] > 0.1 > 5 * at_rest
+    assert left["local"] > 0.2 > 8 * at_rest
     assert left["exchanged"] < 1e-3
 
 
@@ -143,7 +143,7 @@ def test_at_large_rho_the_exact_jacobian_works_where_first_order_fails():
     losses, ranked = {}, {}
     for first_order in (False, True):
         aggregator = at_the_newest(LocalSCGDAM(10.0, same_batch=True, first_order=first_order))
-        done = run([aggregator], module, data, rounds=1, window=50)
+        done = run([aggregator], module, data, rounds=1, window=25)
         truth = Truth(done, module, data, 10.0)
         losses[first_order] = truth.value(done.server.w)
         scores = truth.sets[0][0] @ done.tensor("head.weight")[0]

@@ -65,7 +65,7 @@ def test_figure_1():
 def test_all_classes_everywhere_is_fedavg_bit_for_bit(weights):
     data = Sites({name: (size, share, ()) for name, (size, share, _) in SITES.items()}, FINDINGS)
     ends = [
-        simulate(classifier(), data, federation(aggregators, participation=0.6, weights=weights)).server
+        simulate(classifier(), data, federation(aggregators, 2, participation=0.6, weights=weights)).server
         for aggregators in ([FedAvg(weights)], [SurgicalHeads()])
     ]
     assert torch.equal(ends[0].w, ends[1].w)

@@ -56,7 +56,7 @@ CASES = {
     "LocalSGDM": (network, lambda: Federation([LocalSGDM()])),
     "CODASCA": (
         lambda: network(objective=AUCSaddle(clamp=True)),
-        lambda: Federation([CODASCA()], schedule=PracticeSchedule(window=3, iterations=30, decay_every=15)),
+        lambda: Federation([CODASCA()], schedule=PracticeSchedule(window=2, iterations=20, decay_every=10)),
     ),
     "LocalSGDAM": (lambda: network(objective=AUCSaddle()), lambda: Federation([LocalSGDAM()])),
 }
@@ -70,13 +70,17 @@ def run(
     guard,
     device: str = "cpu",
 ) -> None:
-    """Two rounds, of which the second is guarded: the first may copy constants to the device."""
+    """Two rounds, of which the second is guarded: the first may copy constants to the device.
+
+    In the second one client has a smaller last batch, and the other begins a new pass.
+    """
     torch.manual_seed(1)
     federation = make_federation()
+    federation.clients = ["one", "three"]
     if device == "cpu":
         monkeypatch.setattr(devices, "resolve_placement", lambda *given: Placement("resident"))
     if not isinstance(federation.schedule, PracticeSchedule):
-        federation.schedule = ConstantSchedule(3, "steps")
+        federation.schedule = ConstantSchedule(2, "steps")
     federation.workers = 1
     made = assemble(federation, make_module(), data(folder, XrayAugmentation()), make_fabric(device))
     server = played(made, rounds=1)

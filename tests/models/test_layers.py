@@ -14,9 +14,10 @@ from fedlit.models.backbones import group_normalised, small_stem
 
 
 def backbone(name: str) -> nn.Module:
-    """A backbone with different affine parameters per layer, so that a swap is detected."""
+    """A backbone with different affine parameters per layer, so that a swap is detected; a short one of its kind."""
     torch.manual_seed(0)
-    body = timm.create_model(name, num_classes=0, in_chans=1)
+    short = {"block_config": (2, 2, 2, 2)} if name == "densenet121" else {}
+    body = timm.create_model(name, num_classes=0, in_chans=1, **short)
     with torch.no_grad():
         for layer in body.modules():
             if isinstance(layer, nn.BatchNorm2d):
