@@ -48,7 +48,7 @@ from fedlit.testing import ToyData, check_aggregator
 
 IN_ONE_PROCESS = [
     CODA(0.1, "average"), CODASCA(0.1, output="random"), Ditto(), FedBNPlus(), FedDyn(), FedNova(), FedRep(),
-    FedYogi(), LocalSGDM(), LocalSGDM(state="local"), MovingAverage(0.5), NormBound(), TrimmedMean(0.2),
+    FedYogi(), LocalSGDM(), LocalSGDM(state="local"), NormBound(), TrimmedMean(0.2),
     ServerOptimizer(lambda p: torch.optim.Adam(p, lr=0.01)),
 ]  # fmt: skip
 IN_WORKER_PROCESSES = [Scaffold(0.7, extra_batches=2)]
@@ -68,6 +68,7 @@ ELSEWHERE = {
     LocalOnly: "keeps parts as PersonalHeads does, and has no state",
     LocalSCGDAM: "needs a module of one class: test_compositional.py",
     LocalSGDAM: "is checked on a saddle: test_momentum.py",
+    MovingAverage: "is listed with others and resumed: test_moving_average.py",
     NPA: "needs a window of one step; it is CODAPlus otherwise",
     SurgicalHeads: "stands beside each of these",
 }

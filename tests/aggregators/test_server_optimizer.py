@@ -80,7 +80,7 @@ def test_the_root_in_float32_is_the_nearest_number_on_every_processor():
     assert torch.equal(server.delta, 0.5 / (torch.from_numpy(np.sqrt(v.numpy())) + 1.0))
 
 
-def run(aggregators, precision="32-true", rounds=4, participation=0.5):
+def run(aggregators, precision="32-true", rounds=2, participation=0.5):
     torch.manual_seed(0)
     federation = federated(aggregators, rounds, 3, participation=participation)
     return simulate(ToyNet(), ToyData(4, labelled=2), federation, precision)

@@ -61,7 +61,7 @@ def batches(data: FederatedDataModule, name: str) -> Iterator[tuple[Tensor, Tens
         yield vectors.double(), labels.double()
 
 
-WINDOW, ROUNDS = 3, 4
+WINDOW, ROUNDS = 3, 3
 FINDINGS = ("Cardiomegaly", "Effusion", "Nodule", "Pneumonia")
 # Pneumonia is everybody's, Effusion two sites', Cardiomegaly and Nodule one site's.
 SITES = {
