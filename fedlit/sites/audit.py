@@ -60,10 +60,8 @@ def _worker(file: Path, notes: dict[str, Any], data: OwnData) -> Worker:
         raise ConfigError(f"{file}: its model cannot be built here: {error}") from error
     module.load_state_dict(load_file(file))
     fabric, held = make_fabric(data.settings.accelerator, precision=precision), data.for_run(classes)
-    return Worker(
-        Program(
-            module=module, aggregators=[], clients={}, data=held.clients, test_sets={}, training=LocalTraining(),
-            batch_size=held.batch_size, eval_batch_size=held.eval_batch_size, seed=0,
-        ),
-        fabric,
+    program = Program(
+        module=module, aggregators=[], clients={}, data=held.clients, test_sets={}, training=LocalTraining(),
+        batch_size=held.batch_size, eval_batch_size=held.eval_batch_size, seed=0,
     )  # fmt: skip
+    return Worker(program, fabric)

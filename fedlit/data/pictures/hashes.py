@@ -51,10 +51,9 @@ def shrunk(pictures: "np.ndarray | Tensor", side: int, parts: Sequence[float | N
 
     small = np.empty((len(pictures), len(parts), side, side))
     for row, grey in enumerate(torch.from_numpy(np.array(pictures, dtype=np.float32)).mean(dim=1)):
-        insides = [_inside(grey, axis) for axis in (0, 1)] if any(parts) else []
         for column, part in enumerate(parts):
-            edges = tuple(_central(inside, part) for inside in insides) if part else ()
-            pixels = adaptive_avg_pool2d(grey[edges][None], side).flatten().numpy()
+            edges = [_edges(grey, axis, part) if part else slice(None) for axis in (0, 1)]
+            pixels = adaptive_avg_pool2d(grey[tuple(edges)][None], side).flatten().numpy()
             small[row, column] = (_ranks(pixels) if part else pixels).reshape(side, side)
     return small
 
@@ -63,29 +62,23 @@ def _ranks(pixels: np.ndarray) -> np.ndarray:
     """Return twice the mean rank of each pixel; pixels of the same ``LEVELS`` have the same rank."""
     levels = (pixels // LEVELS).astype(np.intp)
     counts = np.bincount(levels)
-    up_to = np.cumsum(counts)
-    return (2 * up_to - counts)[levels]
+    return (2 * np.cumsum(counts) - counts)[levels]
 
 
-def _inside(grey: "Tensor", axis: int) -> tuple[int, int]:
-    """Return where an image's rows or columns without borders begin and end."""
+def _edges(grey: "Tensor", axis: int, share: float) -> slice:
+    """Return the central share of an image's rows or columns without borders."""
     size, across = grey.shape[axis], 1 - axis
     uneven = np.flatnonzero((grey.amax(across) - grey.amin(across)).numpy() > EVEN)
     first, last = (uneven[0], uneven[-1] + 1) if len(uneven) > size / 2 else (0, size)
-    return first + (first > 0), last - (last < size)  # resizing mixes a border with the next row
-
-
-def _central(inside: tuple[int, int], share: float) -> slice:
-    first, last = inside
+    first, last = first + (first > 0), last - (last < size)  # resizing mixes a border with the next row
     cut = round((last - first) * (1 - share) / 2)
     return slice(first + cut, last - cut)
 
 
 def turned(hashes: np.ndarray, quarters: int, mirrored: bool = False) -> np.ndarray:
     """Return the hashes, uint64 [N], of images that are mirrored and then rotated by ``np.rot90``."""
-    bits = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1).reshape(
-        -1, FREQUENCIES, FREQUENCIES
-    )
+    rows = np.unpackbits(hashes.astype(">u8").view(np.uint8).reshape(-1, 8), axis=1)
+    bits = rows.reshape(-1, FREQUENCIES, FREQUENCIES)
     odd = np.arange(1, FREQUENCIES + 1) % 2
     bits = bits ^ odd if mirrored else bits  # odd waves change sign
     for _ in range(quarters):

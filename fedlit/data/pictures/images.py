@@ -21,9 +21,7 @@ from fedlit.data.pictures.pixels import read_image
 from fedlit.data.pictures.store import ImageStore, StoreView
 from fedlit.data.sampler import Sampler
 
-__all__ = [
-    "ImageStore", "LabelledImages", "cache_folder", "decode_images", "model_input", "read_image",
-]  # fmt: skip
+__all__ = ["ImageStore", "LabelledImages", "cache_folder", "decode_images", "model_input", "read_image"]
 
 
 class LabelledImages(Dataset):
