@@ -12,13 +12,15 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
 
-from fedlit.sites import experiment
+from fedlit.experiment.parser import Parser
+from fedlit.sites import experiment, own_data
 from fedlit.sites.envelope import Envelope
 from fedlit.sites.process import SiteCrashed
 from fedlit.tracking.base import MetricsFile
@@ -163,15 +165,31 @@ def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, her
     assert_same(ended, here)
 
 
+def remembering(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Call a function once for each last argument; later calls return copies of its first result."""
+    function, results = getattr(owner, name), {}
+
+    def remembered(*arguments):
+        key = str(arguments[-1])
+        if key not in results:
+            results[key] = function(*arguments)
+        return deepcopy(results[key])
+
+    patch.setattr(owner, name, remembered)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("who", ["site-1", SERVER])
 def test_killed_in_every_interval_between_two_writes(fedlit_cli, monkeypatch, tmp_path, here, writes, who):
+    """All runs have the same path, so that their command line and the files of their sites are parsed once."""
+    remembering(monkeypatch, Parser, "parse_args")
+    remembering(monkeypatch, own_data, "settings_of")
     assert len(writes[who]) > 20
     for number, before in enumerate(writes[who]):
         sites = Sites()
         monkeypatch.setattr(experiment, "Processes", sites.transport)
-        path, killing = tmp_path / str(before), Killing(who, before)
+        path, killing = tmp_path / "runs", Killing(who, before)
         ended = played(fedlit_cli, sites, monkeypatch, path, killing, surviving=number % 2 == 1)
         assert killing.dead or before > writes[who][-1] - 5  # a folder that the first run of a process makes
         assert_same(ended, here)
