@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from at_sites import remembering
 from attacker import AttackerHere, write_site
 from test_private_sites import RULE, SHORT, a_private_plan, after, noise, spent, weights
 
 from fedlit.aggregators import DPSGD
+from fedlit.sites import own_data
 from fedlit.sites.messages import REPLY
 from fedlit.sites.process import SiteCrashed
 
@@ -41,9 +43,10 @@ def killed_before(patch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]
 
 def played(file: Path, patch: pytest.MonkeyPatch, numbers: Sequence[int]) -> list[int]:
     """Ask a question for each number, in which the site is killed; return the questions in which it took a step."""
+    remembering(patch, own_data, "settings_of")  # each new process reads the same file
     server, stepped = AttackerHere(file), []
+    assert server.prepare(**a_private_plan()).verb == REPLY
     for question, number in enumerate(numbers):
-        assert server.prepare(**a_private_plan()).verb == REPLY
         w, answers = server.model.w + 1e-3 * question, []
         with killed_before(patch, number) as passed:
             answers.append(weights(server.train(w=w, **noise())))

@@ -12,12 +12,11 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished
+from at_sites import TOYS, Answer, Ended, Sites, assert_same, finished, remembering
 
 from fedlit.experiment.parser import Parser
 from fedlit.sites import experiment, own_data
@@ -163,19 +162,6 @@ def test_killed_between_two_writes(fedlit_cli, sites, monkeypatch, tmp_path, her
     ended = played(fedlit_cli, sites, monkeypatch, tmp_path, killing, surviving=False)
     assert killing.dead
     assert_same(ended, here)
-
-
-def remembering(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
-    """Call a function once for each last argument; later calls return copies of its first result."""
-    function, results = getattr(owner, name), {}
-
-    def remembered(*arguments):
-        key = str(arguments[-1])
-        if key not in results:
-            results[key] = function(*arguments)
-        return deepcopy(results[key])
-
-    patch.setattr(owner, name, remembered)
 
 
 @pytest.mark.slow

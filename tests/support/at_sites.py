@@ -5,11 +5,13 @@ import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 import yaml
 from runs import Kept
@@ -146,6 +148,19 @@ def finished(line: str) -> None:
     """Run a command line to its end."""
     with suppress(SystemExit):
         main(shlex.split(line))
+
+
+def remembering(patch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+    """Call a function once for each last argument; later calls return copies of its first result."""
+    function, results = getattr(owner, name), {}
+
+    def remembered(*arguments):
+        key = str(arguments[-1])
+        if key not in results:
+            results[key] = function(*arguments)
+        return deepcopy(results[key])
+
+    patch.setattr(owner, name, remembered)
 
 
 def assert_same(at_sites: Ended, here: Ended, only_here: str = "-") -> None:
