@@ -120,14 +120,24 @@ def test_a_killed_site_job_and_a_killed_server_change_nothing(tmp_path, network,
 
 
 def test_a_hospitals_own_privacy_filter_decides_what_leaves(tmp_path, network):
-    """What it removes is a failure that names the site, the array and the filter; the ledger names the lead."""
+    """What it removes is a failure that names the site, the array and the filter; the ledger names the lead.
+
+    Only this site takes part: each site is one more process that imports PyTorch.
+    """
     file = written(tmp_path, network)
+    lead = network.lead / "local" / "fedlit-lead.yaml"
+    everyone = lead.read_text()
+    lead.write_text(yaml.safe_dump({"sites": ["site-1"]}))
     scope = {"name": "all", "task_result_filters": [{"name": "ExcludeVars", "args": {"exclude_vars": ["vectors/w"]}}]}
     privacy = network.workspace("site-1") / "local" / "privacy.json"
     privacy.write_text(json.dumps({"scopes": [scope], "default_scope": "all"}))
-    there = Place(tmp_path / "there").start(f"fit --config {of_a_lead(file)} --name two --sites {network.lead}")
+    options = "--federation.schedule.window 5 --federation.on_site_error stop"
+    there = Place(tmp_path / "there").start(
+        f"fit --config {of_a_lead(file)} {options} --name two --sites {network.lead}"
+    )
     code = there.wait(300)
     privacy.unlink()
+    lead.write_text(everyone)
     assert code == 1, there.output
     words = "round 1: site 'site-1', client 'hospital-01' (train): its answer cannot be used: 'w' is missing"
     assert f"{words} (the site's own privacy filter ExcludeVars has removed 'vectors/w')" in there.output
