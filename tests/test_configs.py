@@ -1,6 +1,7 @@
 """Every YAML in configs/ parses, makes its objects, prints itself, and runs."""
 
 import io
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
@@ -26,8 +27,10 @@ import yaml
 from jsonargparse import ArgumentParser, Namespace
 from PIL import Image
 from reproduced import evaluated, one_parser, planning_with_one_parser
+from traits import representatives, traits
 
 from fedlit.cli.main import main, parse
+from fedlit.experiment.grid import combinations_of
 from fedlit.experiment.sweep import load_sweep, plan
 from fedlit.experiment.tuning import first_points_of, load_tuning, runs_of
 from fedlit.federation.federation import Federation
@@ -209,22 +212,6 @@ FAST_SWEEPS = ("quickstart", "surgical-clients", "scgdam-figure-4")
 """One without a grid, one with a grid of clients, one whose cases are of another paper."""
 
 
-def traits(value: object, key: str = "") -> Iterator[str]:
-    """Yield the keys of a configuration with their classes and words, and its lists of aggregators."""
-    if isinstance(value, dict):
-        for name, each in value.items():
-            if name not in ("experiment", "name", "backbone", "marker"):
-                yield from traits(each, key if name in ("class_path", "init_args") else f"{key}.{name}")
-    elif isinstance(value, list):
-        yield key
-        if key.endswith(".aggregators"):
-            yield f"{key}={[each if isinstance(each, str) else each['class_path'] for each in value]}"
-        for each in value:
-            yield from traits(each, key) if isinstance(each, dict) else ()
-    else:
-        yield f"{key}={value}" if isinstance(value, str) else key
-
-
 def traits_of(file: Path) -> set[str]:
     settings = yaml.load(file.read_text(), yaml.CSafeLoader)  # of all files, at each collection
     data = settings["data"]
@@ -232,18 +219,10 @@ def traits_of(file: Path) -> set[str]:
     return {*traits(settings), f"{data['class_path']} by {divided}"}
 
 
-def representatives() -> list[Path]:
-    """Return a few files to train that have every trait of the others among them."""
-    trained = [CONFIGS / name for name in dict.fromkeys((*FAST, *OWN_BODY))]
-    of_each = {file: traits_of(file) for file in FILES}
-    seen = set().union(*(of_each[file] for file in (*trained, *(CONFIGS / name for name in RECIPES))))
-    while (file := max(FILES, key=lambda file: len(of_each[file] - seen))) and of_each[file] - seen:
-        trained.append(file)
-        seen |= of_each[file]
-    return trained
-
-
-REPRESENTATIVES = representatives()
+OF_EACH = {file: traits_of(file) for file in FILES}
+TRAINED = [CONFIGS / name for name in dict.fromkeys((*FAST, *OWN_BODY))]
+SEEN = set().union(*(OF_EACH[file] for file in (*TRAINED, *(CONFIGS / name for name in RECIPES))))
+REPRESENTATIVES = [*TRAINED, *representatives(OF_EACH, SEEN)]
 OTHERS = sorted({*FILES} - {*REPRESENTATIVES, *(CONFIGS / name for name in RECIPES)})
 
 
@@ -309,7 +288,12 @@ def test_trains_a_step(
     sizes += ["--federation.measure_batches", "1"]
     settings = yaml.safe_load(file.read_text())
     if settings["data"]["class_path"] == "PhantomCXR" and file.parent.name != "privacy":  # which needs patients
-        sizes += ["--data.images", "240"]
+        sizes += ["--data.images", "120"]
+    for group in ("sources", "external"):
+        for name, one in settings["data"]["init_args"].get(group, {}).items():
+            if one["class_path"] == "PhantomCXR":
+                few = [hospital | {"images": 100} for hospital in one["init_args"]["hospitals"]]
+                sizes.append(f"--data.{group}.{name}.hospitals={json.dumps(few)}")
     if file.parent.name == "scgdam" and "partition" in settings["data"]["init_args"]:
         sizes += ["--data.partition.clients", "2"]
     model = settings["model"]["init_args"]
@@ -335,6 +319,10 @@ def test_trains_a_step(
 def test_every_sweep_is_a_list_of_runs(file: Path, roots: Roots, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     sweep = load_sweep(file)
+    every = [repr(each.settings) for each in combinations_of(sweep)]
+    assert len({*every}) == len(every)
+    of_each = {name: {*traits({k: v for k, v in keys.items() if k != "labels"})} for name, keys in sweep.cases.items()}
+    sweep = replace(sweep, cases={name: sweep.cases[name] for name in representatives(of_each)})
     small = options_of(Path(sweep.config[0]), roots) | {"model.backbone": "small_cnn"}  # planning builds every model
     sweep = replace(sweep, set={**sweep.set, **small}, seeds=sweep.seeds[:1])
     places = (0, -1) if sweep.grid and not sweep.cases else (-1,)

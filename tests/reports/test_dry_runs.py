@@ -2,8 +2,8 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,11 @@ import torch
 import yaml
 from refusals import refused
 from reproduced import derived, derived_plan, load_plan, one_run, printed, shipped_plans
+from traits import representatives, traits
 
 from fedlit.core.errors import ConfigError
 from fedlit.core.flat import FlatModel
+from fedlit.core.system import documents
 from fedlit.data import folders
 from fedlit.experiment import grid
 from fedlit.experiment.plan import Plan
@@ -222,31 +224,28 @@ def test_every_plan_says_what_it_would_run(paper, tmp_path, no_pretrained):
 
 
 def distinct_plans(paper: str) -> dict[tuple[str, str], list[str]]:
-    """Plans by name and scale; of plans that differ in numbers, classes, labels and backbones alone only the first."""
-    seen, names = set(), defaultdict(list)
-    for file, of in shipped_plans().items():
-        if file.parents[1].name == paper and (keys := repr(keys_of(load_plan(file)))) not in seen:
-            seen.add(keys)
-            names[of].append(file.stem)
+    """Plans by name and scale that have every trait of the paper's others among them."""
+    of_each = {file: traits_of(load_plan(file)) for file in shipped_plans() if file.parents[1].name == paper}
+    names = defaultdict(list)
+    for file in representatives(of_each):
+        names[shipped_plans()[file]].append(file.stem)
     return names
 
 
-def keys_of(planned: Plan) -> tuple:
-    """Keys of a plan with one case, and of the plan that it starts from."""
-    alone = with_one_case(planned)
-    without = dict.fromkeys(("data.classes", "model.backbone", "labels"))
-    start = planned.start if planned.bodies is None else keys_of(planned.bodies)
-    of_cases = [case | without for case in alone.cases.values()]
-    return planned.config, *map(shape, (planned.set | without, of_cases, alone.grid, planned.ranges)), start
+def traits_of(planned: Plan) -> set[str]:
+    """Traits of a plan with one case, on its data and algorithms, and of the plan that it starts from."""
+    alone, found = with_one_case(planned), set()
+    on = [kind_of(file) for file in planned.config]
+    for keys in (alone.set, *alone.cases.values(), alone.grid, alone.ranges):
+        own = {key: value for key, value in keys.items() if key not in ("data.classes", "model.backbone", "labels")}
+        found |= {f"{on}: {trait}" for trait in traits(own)}
+    return found | {f"starts: {trait}" for trait in (traits_of(planned.bodies) if planned.bodies else ())}
 
 
-def shape(value: object) -> object:
-    """Replace numbers by their types."""
-    if isinstance(value, Mapping):
-        return {key: shape(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [shape(each) for each in value]
-    return type(value) if type(value) in (int, float) else value
+@cache
+def kind_of(config: str) -> list[str]:
+    settings = documents.load(Path(config))
+    return [trait for trait in traits(settings) if trait.startswith(".data=") or ".aggregators=" in trait]
 
 
 def with_cases(planned: Plan, *names: str) -> Plan:
