@@ -1,5 +1,6 @@
 """The types of the classes and functions that a user's code imports."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +15,9 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-def test_the_public_packages_and_a_users_project_type_check(tmp_path: Path):
+def test_the_public_packages_and_a_users_project_type_check():
     pytest.importorskip("mypy", reason="mypy is in the extra dev")
-    command = [sys.executable, "-m", "mypy", "--cache-dir", str(tmp_path)]
+    command = [sys.executable, "-m", "mypy", "--cache-dir", os.devnull]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
 
