@@ -24,9 +24,7 @@ set:
   federation.rounds: 1
   federation.workers: 1
   logger: false
-cases:
-  fedavg: {{federation.aggregators: [FedAvg]}}
-  fedprox: {{federation.aggregators: [FedProx]}}
+  federation.aggregators: [FedProx]
 """
 
 
@@ -50,11 +48,12 @@ LINES = {
     "fit -c quickstart.yaml --fast_dev_run true --data.images 60 --data.image_size 32 --model.backbone small_cnn":
         "fedlit 0.1.0",
     "sweep --config=configs/sweeps/compare.yaml --dry_run true": "scaffold",
-    "reproduce fdam-table6 --dry_run true": "runs",
+    "reproduce fdam-table6 --dry_run true --seconds_per_step 1": "runs",
     "sweep --config plan.yaml": "small",
 }  # fmt: skip
 COMMANDS = """
-import sys
+import gc, sys
+gc.disable()
 import fedlit
 from fedlit.cli.main import main
 
@@ -79,9 +78,8 @@ def test_commands_work_in_an_empty_folder(installed, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     printed = dict(text.split("\n", 1) for text in done.stdout.split("typed: ")[1:])
     assert [line for line, word in LINES.items() if word not in printed[line]] == []
-    results = [json.loads(file.read_text()) for file in tmp_path.glob("runs/small/*/result.json")]
-    assert len(results) == 2
-    assert all("test/federation/auroc_macro" in result["metrics"] for result in results)
+    (result,) = tmp_path.glob("runs/small/*/result.json")
+    assert "test/federation/auroc_macro" in json.loads(result.read_text())["metrics"]
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ class TestOneFolder:
     @pytest.mark.slow
     @pytest.mark.skipif(not MINI.is_dir(), reason="needs ../shared/data/nih-cxr14-mini")
     def test_real_images(self, check):
-        out = words(check(f"{MINI} --decode"))
+        out = words(check(MINI))
         assert "images 1,000, 0 of them missing patients 682" in out
         assert "Pneumonia Pneumonia 500 500 0 0 50.00%" in out
 

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 IMPORTS = """
-import importlib, os, pkgutil, signal, sys
+import gc, importlib, os, pkgutil, signal, sys
 
+gc.disable()
 for module in ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"):
     sys.modules[module] = None
 for module, names in (

@@ -14,6 +14,8 @@ from fedlit.core.errors import ConfigError
 from fedlit.models import ImageClassifier, backbones
 
 SCRIPT = """
+import gc
+gc.disable()
 import hashlib, socket, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
