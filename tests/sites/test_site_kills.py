@@ -26,12 +26,11 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
 
 OPTIONS = (
-    "--federation.rounds 3 --federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.7 --data.clients "
-    "3 "
-    "--federation.checkpoint_every 2 --federation.eval_every 3 --federation.monitor train/loss "
+    "--federation.rounds 3 --federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.7 --data.clients 3 "
+    "--federation.checkpoint_every 2 --federation.eval_every 2 --federation.monitor train/loss "
     "--federation.monitor_mode max --ckpt_path last"
 )
-"""The first round is best: checkpoints lie behind the sites."""
+"""The second round is best: its checkpoint lies behind the sites."""
 
 SERVER = "server"
 NOT_COUNTED = (LOCK, HOLDER, "leaves_a_site")
