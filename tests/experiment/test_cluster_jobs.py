@@ -117,7 +117,7 @@ class TestJob:
         assert out.count("its job is running, 0 rounds done") == 2
 
     @pytest.mark.slow
-    def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, tmp_path, monkeypatch):
+    def test_a_job_that_a_signal_stops_continues_its_runs(self, submitted, fedlit_cli, monkeypatch):
         files = [f"{submitted}/jobs/{name}.yaml" for name in NAMES]
         words = [sys.executable, "-m", "fedlit", "job", *files]
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
@@ -127,7 +127,7 @@ class TestJob:
         assert "exit code 138" in job.communicate(timeout=60)[0]
         assert job.returncode == 138
         assert not (submitted / NAMES[1]).exists()
-        assert subprocess.run(words, check=True, capture_output=True, text=True).stdout.count("exit code 0") == 2
+        assert fedlit_cli(f"job {' '.join(files)}").succeeded().count("exit code 0") == 2
 
     def test_a_node_that_does_not_see_the_folder_or_has_another_fedlit_says_so(self, folder, fedlit_cli):
         printed = fedlit_cli("job jobs/one.yaml")

@@ -150,7 +150,7 @@ def test_resumed_at_the_end_of_a_run(whole, tmp_path, finished):
 @pytest.mark.slow
 def test_wherever_its_clients_train(tmp_path):
     """Two processes and two sites give the bits of one process, two ranks its numbers to rounding."""
-    config = changed(phases=[phase(clients=["site-0", "site-1"]), HEAD])
+    config = changed(phases=[phase(clients=["site-0", "site-1"], rounds=2), HEAD | {"rounds": 1}])
     one, workers, ranks, sites = (place(tmp_path / name, config) for name in ("one", "workers", "ranks", "sites"))
     ended(one)
     workers.ended("--federation.workers 2")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from rich.console import Console
-from runs import Kept, Place, assert_same_run, wait_until
+from runs import Kept, Place, assert_same_run, execute, wait_until
 from sweeps import BASE, GRID, recorded, write
 
 import fedlit
@@ -85,6 +85,18 @@ class TestInheritance:
         assert {"fedlit.method": "FedAvg", "fedlit.engine": "LocalEngine"}.items() <= tags.items()
 
 
+SIGNALLED = """
+import os, signal, sys
+from runs import own_fork_server
+from fedlit.cli.main import run
+own_fork_server()
+os.setsid()
+signal.signal(int(sys.argv.pop(1)), signal.Handlers(int(sys.argv.pop(1))))
+run()
+"""
+"""The command `fedlit`, as the leader of a group of processes that takes a signal in a certain way."""
+
+
 @pytest.mark.slow
 class TestGoingOn:
     def test_a_stopped_sweep_goes_on_to_the_same_numbers(self, uninterrupted, folder: Path, fedlit_cli):
@@ -114,25 +126,12 @@ class TestGoingOn:
     )
     def test_a_signal_before_a_run_has_begun_stops_it(self, folder: Path, signum, handler):
         """Also if the shell makes the sweep ignore Ctrl-C, as it does with ``fedlit sweep ... &`` in a script."""
-        words = ["-m", "fedlit", "sweep", "--config", str(write(folder, SLOW))]
-        paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-        with Path("said.txt").open("w") as file:
-            process = subprocess.Popen(
-                [sys.executable, *words],
-                stdout=file,
-                stderr=file,
-                env=os.environ | paths,
-                start_new_session=True,
-                preexec_fn=lambda: signal.signal(signum, handler),
-            )
-        try:
-            started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
-            wait_until(lambda: started in Path("said.txt").read_text())
-            os.killpg(process.pid, signum)  # as a terminal does it: all of the group get it
-            code = process.wait(60)
-        finally:
-            process.kill()
-        said = Path("said.txt").read_text()
+        words = "sweep", "--config", write(folder, SLOW)
+        command = execute(SIGNALLED, folder, int(signum), int(handler), *words)
+        started = "started seed=0: tail -F runs/slow/seed=0/console.log\n"
+        assert wait_until(lambda: started in command.output, command), command.output
+        os.killpg(command.process.pid, signum)  # as a terminal does it: all of the group get it
+        code, said = command.wait(), command.output
         assert code == 128 + signum, said
         assert re.search(r"^seed=0  stopped  0:00:\d\d$", said, re.MULTILINE), said
         assert not re.search("failed|Error|Traceback|Interrupt|seed=1", said), said

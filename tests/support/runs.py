@@ -10,7 +10,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -35,6 +35,12 @@ def context() -> multiprocessing.context.BaseContext:
     ctx = multiprocessing.get_context("forkserver")
     ctx.set_forkserver_preload(list(PRELOADED))
     return ctx
+
+
+def preload(*names: str) -> None:
+    """Start the fork server, if none runs, with more imports than it has for all tests."""
+    context().set_forkserver_preload([*PRELOADED, *names])
+    forkserver.ensure_running()
 
 
 @dataclass
@@ -165,17 +171,20 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def script(name: str) -> str:
-    """Return the path of an executable of this environment, such as ``torchrun``."""
-    return str(Path(sys.executable).parent / name)
-
-
 def execute(code: str, folder: Path, *words: object) -> Command:
     """Start code in a process that has imported fedlit, in a folder; ``words`` are its ``sys.argv[1:]``."""
     log = folder.with_name(f"{folder.name}.log")
     process = context().Process(target=_execute, args=(code, list(map(str, words)), str(log), folder))
     process.start()
     return Command(process, log)
+
+
+def own_fork_server() -> None:
+    """Let this process start its own fork server and resource tracker, as if it were not from a fork server itself."""
+    resource_tracker._resource_tracker._fd = None
+    fresh = forkserver.ForkServer()
+    for name in ("connect_to_new_process", "ensure_running", "set_forkserver_preload"):
+        setattr(forkserver, name, getattr(fresh, name))
 
 
 def _execute(code: str, words: list[str], log: str, folder: Path) -> None:

@@ -1,8 +1,5 @@
 """PhantomCXR: its pictures, findings, patients and hospitals, and the scanners that a benchmark plants."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import cache
 
@@ -10,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from refusals import refused, table
+from runs import execute
 from two_scanners import TwoScanners
 
 from fedlit.core.errors import DataError
@@ -55,7 +53,7 @@ def region(top, bottom, left, right):
 
 
 @pytest.mark.slow
-def test_bytes_depend_neither_on_chunk_nor_on_process_nor_on_global_generators():
+def test_bytes_depend_neither_on_chunk_nor_on_process_nor_on_global_generators(tmp_path):
     hospital = Hospital("a", images=37, blur=0.5, exposure=0.3, collimation=0.05, marker="L")
     whole = render(hospital, sample_cohort(hospital, 3), 33, 3, chunk=37)
     torch.manual_seed(1)
@@ -63,14 +61,14 @@ def test_bytes_depend_neither_on_chunk_nor_on_process_nor_on_global_generators()
     pieces = render(hospital, sample_cohort(hospital, 3), 33, 3, chunk=5)
     np.testing.assert_array_equal(whole, pieces)
     script = (
-        "import sys\n"
+        "import sys, torch\n"
         "from fedlit.data.phantom import *\n"
+        "torch.set_num_threads(3)\n"
         f"h = {hospital!r}\n"
-        "sys.stdout.buffer.write(render(h, sample_cohort(h, 3), 33, 3, chunk=8).tobytes())"
+        "render(h, sample_cohort(h, 3), 33, 3, chunk=8).tofile(sys.argv[1])"
     )
-    env = os.environ | {"OMP_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "3"}
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, env=env).stdout
-    assert other == whole.tobytes()
+    assert execute(script, tmp_path, tmp_path / "other").wait() == 0
+    assert (tmp_path / "other").read_bytes() == whole.tobytes()
 
 
 def test_seed_and_name_give_other_patients(cohort, plain):

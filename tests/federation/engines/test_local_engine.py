@@ -3,8 +3,6 @@
 import copy
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -13,7 +11,7 @@ import pytest
 import torch
 from awkward import Counting, NoisyData, Stumbling, WideNet
 from engine_rounds import everything, opened, play_round, run, scored, shared_folder
-from runs import assert_same_tensors
+from runs import assert_same_tensors, execute
 from toys import ToyData, ToyNet
 
 from fedlit.aggregators import FedBN, FedProx, Scaffold
@@ -260,6 +258,8 @@ def test_a_class_of_a_script_s_own_main_travels():
 DEAF = """
 import os, signal
 from multiprocessing import resource_tracker
+from runs import own_fork_server
+own_fork_server()
 resource_tracker.ensure_running()  # its start would end the deafness
 signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))  # as if a sweep started the fork server
 from fedlit.core.fabric import make_fabric
@@ -280,9 +280,8 @@ made.engine.close()
 
 
 @pytest.mark.slow
-def test_a_worker_hears_sigterm_whoever_started_the_fork_server():
-    done = subprocess.run([sys.executable, "-c", DEAF], capture_output=True, text=True, timeout=120)
-    assert f"exit code -{int(signal.SIGTERM)}" in done.stdout, done.stderr
+def test_a_worker_hears_sigterm_whoever_started_the_fork_server(tmp_path):
+    assert f"exit code -{int(signal.SIGTERM)}" in execute(DEAF, tmp_path).succeeded(120)
 
 
 def test_without_a_number_there_is_a_worker_for_each_core(monkeypatch):

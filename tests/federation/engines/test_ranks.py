@@ -12,7 +12,7 @@ import torch.distributed as dist
 from awkward import Counting
 from engine_rounds import everything, played
 from refusals import raising, refused
-from runs import TESTS, Kept, Place, assert_same_run, context, free_port, rank_environments, script, wait_until
+from runs import TESTS, Kept, Place, assert_same_run, context, execute, free_port, rank_environments, wait_until
 from toys import ToyData, ToyNet
 
 import fedlit
@@ -126,41 +126,40 @@ TOYS = (
 )
 
 
+FABRIC = """
+import os, sys
+from lightning.fabric.cli import _main
+sys.argv[0] = "fabric"
+os.chdir(sys.argv.pop(1))
+_main()
+"""
+"""The command `fabric`, which imports PyTorch only to start other processes."""
+
+
 @pytest.mark.slow
 def test_started_by_itself_and_by_fabric_run(tmp_path, fedlit_cli):
     """Two ways of starting two ranks, one way of starting one process: the same run. `fabric run` is torchrun."""
     fedlit_cli(f"fit {TOYS} --logger false --federation.workers 1 --run_dir {tmp_path}/alone").succeeded()
-    ways = {
-        "itself": [sys.executable, "-m", "fedlit", "fit", "--fabric.devices", "2"],
-        "fabric": [
-            script("fabric"),
-            *f"run --devices 2 --accelerator cpu --main-port {free_port()}".split(),
-            str(Path(fedlit.__file__).with_name("__main__.py")),
-            "fit",
-        ],
-    }
-    options = f"{TOYS} --fabric.accelerator cpu --logger false".split()
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")}
-    started = {
-        way: subprocess.Popen(
-            [*command, *options, "--run_dir", str(tmp_path / way)],
-            cwd=TESTS,
-            env=env,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        for way, command in ways.items()
-    }
-    said = {way: process.communicate(timeout=250) for way, process in started.items()}
-    failed = {way: said[way][1][-2000:] for way, process in started.items() if process.returncode}
-    assert not failed
+    options = f"{TOYS} --fabric.accelerator cpu --logger false --run_dir".split()
+    words = f"run --devices 2 --accelerator cpu --main-port {free_port()}".split()
+    program = Path(fedlit.__file__).with_name("__main__.py")
+    fabric = execute(FABRIC, tmp_path, TESTS, *words, program, "fit", *options, tmp_path / "fabric")
+    itself = subprocess.run(
+        [sys.executable, "-m", "fedlit", "fit", "--fabric.devices", "2", *options, str(tmp_path / "itself")],
+        cwd=TESTS,
+        env={k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_PORT")},
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert itself.returncode == 0, itself.stderr[-2000:]
+    said = {"itself": itself.stdout, "fabric": fabric.succeeded(250)}
     first = Kept(tmp_path / "itself/default/run")
     single = Kept(tmp_path / "alone/default/run")
     assert first.rounds == single.rounds
     for name, tensor in single.tensors().items():
         torch.testing.assert_close(first.tensors()[name], tensor, rtol=1e-5, atol=1e-6)
-    for way, (output, _) in said.items():
+    for way, output in said.items():
         assert "2 ranks" in output
         assert output.count("round 1/3") == 1
         assert output.count("run directory:") == 1
