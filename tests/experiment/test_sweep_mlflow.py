@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runs import Kept, Place, wait_until
+from runs import Kept, Place, preload, wait_until
 
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import is_count, shown_name
@@ -22,6 +22,7 @@ RUNS = [f"{case},seed={seed}" for case in ("fedavg", "fedprox") for seed in SEED
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a new store that two sweeps of one experiment have filled at the same time."""
+    preload("fedlit.tracking.imported_mlflow")
     folder = tmp_path_factory.mktemp("shared")
     store = {"tracking_uri": f"sqlite:///{folder}/mlflow.db", "artifact_location": str(folder / "artifacts")}
     logger = {"class_path": "MLflowTracker", "init_args": {**store, "flush_seconds": 0.05, "finish_seconds": 120.0}}

@@ -117,7 +117,7 @@ def test_killed_at_random_moments_and_resumed_with_another_number_of_workers(tmp
     whole = Place(tmp_path / "whole", options)
     whole.ended()
     place = Place(tmp_path / "killed", options + " --federation.state_memory 1kB")
-    for number, delay in enumerate(torch.rand(5, generator=torch.Generator().manual_seed(51)).tolist()):
+    for number, delay in enumerate(torch.rand(4, generator=torch.Generator().manual_seed(51)).tolist()):
         command = place.fit(f"--ckpt_path last --federation.workers {1 + number % 2}")
         # The first one dies before its first checkpoint: it stays behind, and is not the run that is resumed.
         if number and wait_until(lambda command=command: "clients' states: about" in command.output, command):

@@ -7,22 +7,23 @@ from pathlib import Path
 import pytest
 from mlflow_server import Server
 from proxies import CuttingProxy
-from runs import Place, free_port, wait_until
+from runs import Place, free_port, preload, wait_until
 from tracked_sessions import Session, history, warnings_in
 
 from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.names import is_count, shown_name
 from fedlit.tracking.store import connect
 
-ROUNDS = 100
+ROUNDS = 60
 WORDS = (
-    f"--data toys.ToyData --model awkward.Slow --model.seconds 0.02 --federation.rounds {ROUNDS} "
+    f"--data toys.ToyData --model awkward.Slow --model.seconds 0.035 --federation.rounds {ROUNDS} "
     "--federation.workers 1 --name run --logger MLflowTracker --logger.flush_seconds 0.2 --logger.finish_seconds 90"
 )
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
+    preload("fedlit.tracking.imported_mlflow")
     folder = tmp_path_factory.mktemp("server")
     connect(f"sqlite:///{folder}/mlflow.db")
     with Server(folder, free_port()) as server:
@@ -59,7 +60,7 @@ def test_everything_arrives_once(server, tmp_path):
         assert wait_until(lambda after=broken_after: stored_round() > after, command, 0.2, 120), command.output
         server.break_down(how)
         broken_after = last_round(place)
-        assert wait_until(lambda after=broken_after: last_round(place) > after + 8, command, 0.02, 120), command.output
+        assert wait_until(lambda after=broken_after: last_round(place) > after + 4, command, 0.02, 120), command.output
         server.mend()
     printed = command.succeeded(180)
     assert "did not reach" not in printed
