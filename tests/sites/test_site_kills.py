@@ -26,9 +26,9 @@ from fedlit.tracking.base import MetricsFile
 from fedlit.tracking.lock import HOLDER, LOCK
 
 OPTIONS = (
-    "--federation.rounds 3 --federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.7 --data.clients 3 "
+    "--federation.rounds 3 --federation.aggregators='[Scaffold, FedBN]' --federation.participation 0.7 "
     "--federation.checkpoint_every 2 --federation.eval_every 2 --federation.monitor train/loss "
-    "--federation.monitor_mode max --ckpt_path last"
+    "--federation.monitor_mode max --data.clients 3 --ckpt_path last"
 )
 """The second round is best: its checkpoint lies behind the sites."""
 
